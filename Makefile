@@ -1,0 +1,45 @@
+# Every target makes what it needs: the first call creates .venv and installs the package.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check bench docs format mutation clean
+
+demo: $(VENV)/core
+	$(BIN)/adadps demo
+
+test: $(VENV)/dev
+	$(BIN)/pytest -n 2
+
+check: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/core
+	$(BIN)/python benchmarks/step_time.py
+
+docs: $(VENV)/docs
+	$(BIN)/mkdocs build --strict
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/docs: $(VENV)/core
+	$(INSTALL) -e '.[docs]'
+	touch $@

@@ -1,0 +1,202 @@
+"""Build the embedded data set `debian_packages.csv.xz` from apt's own index files.
+
+What it makes: one row for each package of Debian bookworm (main, amd64 and all) that carries
+at least one debtag, with the columns `package,source,section,tags,maintainer,title,body`,
+sorted by package name, as a UTF-8 CSV file packed with xz. The same index files give the same
+bytes (with the same liblzma).
+
+From what: `Packages` (section, maintainer, debtags, short description, Description-md5) and
+`Translation-en` (long descriptions, joined by Description-md5), as `apt-get update` leaves
+them on a Debian machine. A machine that does not keep translations gets them with
+
+    apt-get -o Acquire::Languages=en update
+
+Licence remark: the descriptions are part of Debian's package index, and each one carries the
+licence of its package; everything in `main` is free under the Debian Free Software Guidelines.
+
+Personal data: each maintainer is replaced by a number, in the order of first appearance, and
+e-mail addresses inside the descriptions by `<email>`. Names that authors wrote into a
+description (for example an "Author:" line) are part of the text and stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import lzma
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from email.utils import parseaddr
+from pathlib import Path
+
+CODENAME = "bookworm"
+COMPONENT = "main"
+ARCHITECTURES = ("amd64", "all")
+COLUMNS = ("package", "source", "section", "tags", "maintainer", "title", "body")
+MAX_BYTES = 4_000_000
+DATA_FOLDER = Path(__file__).resolve().parents[1] / "src/adadps/data/embedded"
+
+APT_HELPER = "/usr/lib/apt/apt-helper"
+APT_LANGUAGE = ("-o", "Acquire::Languages=en")
+TARGET_FIELDS = ("CREATED_BY", "ORIGIN", "CODENAME", "COMPONENT", "ARCHITECTURE", "LANGUAGE")
+HOW_TO_GET = f"""\
+no {{kind}} index of Debian {CODENAME}/{COMPONENT} found; get it (as root) with
+    apt-get -o Acquire::Languages=en update
+or put  Acquire::Languages "en";  into a file in /etc/apt/apt.conf.d and run  apt-get update
+(a machine that is not amd64 needs  dpkg --add-architecture amd64  before that),
+or name the file with {{option}} FILE"""
+
+ADDRESS = r"[\w.%+-]+@(?:[\w-]+\.)+[^\W\d_]{2,}"
+EMAIL = re.compile(f"<{ADDRESS}>|{ADDRESS}")
+BRACES = re.compile(r"([^\s,{}]+)\{([^{}]*)\}")
+
+Stanza = dict[str, str]
+
+
+def find_index(kind: str, option: str) -> Path:
+    """The file where apt keeps its `Packages` or `Translations` index, or exit with advice."""
+    wanted = {"CREATED_BY": kind, "ORIGIN": "Debian", "CODENAME": CODENAME, "COMPONENT": COMPONENT}
+    wanted |= {"ARCHITECTURE": "amd64"} if kind == "Packages" else {"LANGUAGE": "en"}
+    line_format = "|".join(f"$({field})" for field in (*TARGET_FIELDS, "FILENAME"))
+    command = ["apt-get", *APT_LANGUAGE, "indextargets", "--format", line_format]
+    try:
+        listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"cannot ask apt for its index files: {error}")
+    for line in listing.splitlines():
+        *values, filename = line.split("|", len(TARGET_FIELDS))
+        target = dict(zip(TARGET_FIELDS, values, strict=True))
+        if wanted.items() <= target.items() and Path(filename).is_file():
+            return Path(filename)
+    sys.exit(HOW_TO_GET.format(kind=kind, option=option))
+
+
+def read_index(path: Path) -> str:
+    """The text of an index file, whichever way apt compressed it."""
+    command = [APT_HELPER, "cat-file", str(path)]
+    try:
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode("utf-8")
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"cannot read {path}: {error}")
+
+
+def stanzas(text: str) -> Iterator[Stanza]:
+    """The paragraphs of an index; a field keeps its continuation lines, with their blank."""
+    for paragraph in re.split(r"\n{2,}", text.strip("\n")):
+        stanza: Stanza = {}
+        name = ""
+        for line in paragraph.split("\n"):
+            if line.startswith((" ", "\t")):
+                stanza[name] += "\n" + line
+            else:
+                name, _, value = line.partition(":")
+                stanza[name] = value.strip()
+        yield stanza
+
+
+def version_key(version: str) -> tuple[object, ...]:
+    """A sort key that orders version numbers as dpkg does."""
+
+    def part_key(part: str) -> tuple[tuple[tuple[int, ...], int], ...]:
+        pairs = re.findall(r"(\D*)(\d*)", part)
+        return tuple(((*map(rank, text), 0), int(number or 0)) for text, number in pairs)
+
+    def rank(char: str) -> int:
+        return -1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256
+
+    epoch, _, rest = version.rpartition(":")
+    upstream, dash, revision = rest.rpartition("-")
+    if not dash:
+        upstream, revision = rest, "0"
+    return int(epoch or 0), part_key(upstream), part_key(revision)
+
+
+def newest_packages(text: str) -> list[Stanza]:
+    """One stanza for each package name, the newest version, sorted by name."""
+    newest: dict[str, Stanza] = {}
+    for stanza in stanzas(text):
+        if stanza.get("Architecture") not in ARCHITECTURES:
+            continue
+        known = newest.get(stanza["Package"])
+        if known is None or version_key(known["Version"]) < version_key(stanza["Version"]):
+            newest[stanza["Package"]] = stanza
+    return [newest[name] for name in sorted(newest)]
+
+
+def long_descriptions(text: str) -> dict[str, str]:
+    """Description-md5 -> long description."""
+    return {s["Description-md5"]: long_part(s["Description-en"]) for s in stanzas(text)}
+
+
+def long_part(description: str) -> str:
+    """The lines after the first, without their leading blank; a lone dot is an empty line."""
+    lines = [line[1:].rstrip() for line in description.split("\n")[1:]]
+    return "\n".join("" if line.strip() == "." else line for line in lines)
+
+
+def debtags(field: str) -> list[str]:
+    """The tags of a Tag field, with `a::{b,c}` written out as `a::b`, `a::c`."""
+
+    def expand(match: re.Match[str]) -> str:
+        return ",".join(match[1] + tail.strip() for tail in match[2].split(","))
+
+    tags = (tag.strip() for tag in BRACES.sub(expand, field).split(","))
+    return list(dict.fromkeys(tag for tag in tags if tag))
+
+
+def without_addresses(text: str) -> str:
+    return EMAIL.sub("<email>", text)
+
+
+def table(packages: list[Stanza], bodies: dict[str, str]) -> Iterator[tuple[str | int, ...]]:
+    """The rows of the data set, for the packages that have a debtag."""
+    maintainers: dict[str, int] = {}
+    for stanza in packages:
+        tags = debtags(stanza.get("Tag", ""))
+        if not tags:
+            continue
+        address = parseaddr(stanza["Maintainer"])[1].lower() or stanza["Maintainer"]
+        yield (
+            stanza["Package"],
+            stanza.get("Source", stanza["Package"]).split(" ")[0],
+            stanza["Section"].rpartition("/")[2],
+            " ".join(tags),
+            maintainers.setdefault(address, len(maintainers)),
+            without_addresses(stanza["Description"].split("\n")[0]),
+            without_addresses(bodies.get(stanza["Description-md5"], "")),
+        )
+
+
+def packed_csv(rows: list[tuple[str | int, ...]]) -> bytes:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    return lzma.compress(buffer.getvalue().encode("utf-8"), preset=9 | lzma.PRESET_EXTREME)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build debian_packages.csv.xz from apt's index.")
+    parser.add_argument("--packages", type=Path, help="Packages file (default: ask apt)")
+    parser.add_argument("--translation", type=Path, help="Translation-en file (default: ask apt)")
+    parser.add_argument("--out", type=Path, default=DATA_FOLDER / "debian_packages.csv.xz")
+    args = parser.parse_args()
+    packages_file = args.packages or find_index("Packages", "--packages")
+    translation_file = args.translation or find_index("Translations", "--translation")
+
+    bodies = long_descriptions(read_index(translation_file))
+    rows = list(table(newest_packages(read_index(packages_file)), bodies))
+    packed = packed_csv(rows)
+    if len(packed) > MAX_BYTES:
+        sys.exit(f"{len(packed)} bytes are more than {MAX_BYTES}: not written")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_bytes(packed)
+    without_body = sum(row[-1] == "" for row in rows)
+    print(f"{args.out}: {len(rows)} packages ({without_body} without long description)")
+
+
+if __name__ == "__main__":
+    main()

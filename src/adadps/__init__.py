@@ -1,0 +1,108 @@
+"""Train models with differential privacy, and stay adaptive under the noise.
+
+>>> from adadps import dp_sgd, fit, poisson, privatize  # the smallest set of names
+"""
+
+from adadps import side, stages
+from adadps.accounting import (
+    Budget,
+    calibrate_noise,
+    calibrate_steps,
+    epsilon_of_run,
+)
+from adadps.data.examples import Examples, PublicExamples, examples, public_examples
+from adadps.errors import (
+    AdadpsError,
+    BudgetError,
+    ContractError,
+    DataError,
+    ModelError,
+    OrderError,
+    SettingError,
+    SideInformationError,
+)
+from adadps.evaluation import Evaluation, accuracy, on_held_out, on_public
+from adadps.ledger import Ledger, MemoryLedger
+from adadps.methods import (
+    adadps,
+    adadps_features,
+    adadps_public,
+    adas,
+    dp_adagrad,
+    dp_adam,
+    dp_adam_pub,
+    dp_r_pub,
+    dp_rmsprop,
+    dp_sgd,
+    ideal,
+    pda_dpmd,
+    plain_adam,
+    plain_rmsprop,
+    plain_sgd,
+    warm_start,
+)
+from adadps.noise import reproducible_not_private, secure
+from adadps.result import Result, load_result
+from adadps.run import PrivateRun
+from adadps.sampling import fixed_size, poisson, shuffled
+from adadps.stages import chain, privatize
+from adadps.training import fit
+from adadps.types import Accountant, Relation
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Accountant",
+    "AdadpsError",
+    "Budget",
+    "BudgetError",
+    "ContractError",
+    "DataError",
+    "Evaluation",
+    "Examples",
+    "Ledger",
+    "MemoryLedger",
+    "ModelError",
+    "OrderError",
+    "PrivateRun",
+    "PublicExamples",
+    "Relation",
+    "Result",
+    "SettingError",
+    "SideInformationError",
+    "accuracy",
+    "adadps",
+    "adadps_features",
+    "adadps_public",
+    "adas",
+    "calibrate_noise",
+    "calibrate_steps",
+    "chain",
+    "dp_adagrad",
+    "dp_adam",
+    "dp_adam_pub",
+    "dp_r_pub",
+    "dp_rmsprop",
+    "dp_sgd",
+    "epsilon_of_run",
+    "examples",
+    "fit",
+    "fixed_size",
+    "ideal",
+    "load_result",
+    "on_held_out",
+    "on_public",
+    "pda_dpmd",
+    "plain_adam",
+    "plain_rmsprop",
+    "plain_sgd",
+    "poisson",
+    "privatize",
+    "public_examples",
+    "reproducible_not_private",
+    "secure",
+    "shuffled",
+    "side",
+    "stages",
+    "warm_start",
+]

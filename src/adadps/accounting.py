@@ -1,0 +1,263 @@
+"""From a method, a sampler and a number of steps to epsilon, and back to the noise.
+
+The event that is composed here is the one the ledger is charged with, made by the sampler that
+draws the batches. PLD is computed with a discretisation of 1e-4, which rounds up.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    NeighboringRelation,
+    NonPrivateDpEvent,
+    UnsupportedEventError,
+    pld,
+    rdp,
+)
+
+from adadps.contract import Grouping
+from adadps.errors import ContractError, SettingError
+from adadps.sampling import Sampler
+from adadps.stages.chain import Chain
+from adadps.types import Accountant, Relation, require
+
+DISCRETISATION = 1e-4
+LARGEST_EPSILON = 1000.0
+
+_RELATIONS = {
+    Relation.ADD_OR_REMOVE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE,
+    Relation.ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
+    Relation.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent: epsilon at delta.
+
+    >>> Budget(epsilon=1.0, delta=1e-5).epsilon
+    1.0
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
+
+
+def require_epsilon(epsilon: float) -> None:
+    """Refuse an epsilon that is not a positive, finite number."""
+    require(
+        0 < epsilon < math.inf, "epsilon > 0", epsilon, "Common budgets lie between 0.1 and 10."
+    )
+
+
+def require_delta(delta: float) -> None:
+    """Refuse a delta outside (0, 1)."""
+    require(0 < delta < 1, "0 < delta < 1", delta, "Choose it well below 1/n.")
+
+
+def default_delta(examples: int) -> float:
+    """1/(10 n) for a declared number of examples n."""
+    return 1 / (10 * examples)
+
+
+def epsilon_of(
+    event: DpEvent, *, delta: float, accountant: Accountant, relation: Relation
+) -> float:
+    """Epsilon of a composed event at ``delta``; infinite if the event is not private.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> round(epsilon_of(GaussianDpEvent(1.0), delta=1e-5, accountant=Accountant.PLD,
+    ...                  relation=Relation.ADD_OR_REMOVE_ONE), 2)
+    4.38
+    """
+    require_delta(delta)
+    if exposes(event):
+        return math.inf
+    if accountant is Accountant.RDP:
+        return _compute(_rdp(relation), event, delta)
+    _require_reachable(event, delta, relation)
+    return _compute(pld.PLDAccountant(_RELATIONS[relation], DISCRETISATION), event, delta)
+
+
+def exposes(event: DpEvent) -> bool:
+    """Does the event contain a release without privacy?"""
+    if isinstance(event, ComposedDpEvent):
+        return any(exposes(part) for part in event.events)
+    inner = getattr(event, "event", None)
+    return isinstance(event, NonPrivateDpEvent) or (inner is not None and exposes(inner))
+
+
+def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> DpEvent:
+    """Everything that ``steps`` steps of ``method`` reveal, side information included."""
+    parts = [side_event(method)]
+    if method.exposures:
+        parts.append(NonPrivateDpEvent())
+    else:
+        parts.append(
+            sampler.run_event(
+                method.release.noise_multiplier, steps, accountant, grouping_of(method)
+            )
+        )
+    return ComposedDpEvent(parts)
+
+
+def side_event(method: Chain) -> DpEvent:
+    """What the side information of ``method`` cost, paid once."""
+    return ComposedDpEvent([stage.event for stage in method.informed])
+
+
+def grouping_of(method: Chain) -> Grouping:
+    """What ``method`` clips: single examples or groups."""
+    groups = method.release.groups
+    return groups.grouping if groups else Grouping.NONE
+
+
+def epsilon_of_run(
+    method: Chain, sampler: Sampler, steps: int, *, delta: float, accountant: Accountant
+) -> float:
+    """Epsilon of ``steps`` steps of ``method`` with batches from ``sampler``.
+
+    >>> from adadps.methods import dp_sgd
+    >>> from adadps.sampling import poisson
+    >>> from adadps.stages import privatize
+    >>> toy = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.7), lr=0.1)
+    >>> sampler = poisson(examples=1000, expected_size=8)
+    >>> round(epsilon_of_run(toy, sampler, 2250, delta=1e-3, accountant=Accountant.RDP), 2)
+    4.13
+    """
+    units = method.release.groups.units_of(sampler) if method.release.groups else sampler
+    event = run_event(method, units, steps, accountant)
+    return epsilon_of(event, delta=delta, accountant=accountant, relation=sampler.relation)
+
+
+def calibrate_noise(
+    sampler: Sampler,
+    steps: int,
+    *,
+    budget: Budget,
+    accountant: Accountant,
+    grouping: Grouping = Grouping.NONE,
+) -> float:
+    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget."""
+
+    def spent(noise_multiplier: float) -> float:
+        return epsilon_of(
+            sampler.run_event(noise_multiplier, steps, accountant, grouping),
+            delta=budget.delta,
+            accountant=accountant,
+            relation=sampler.relation,
+        )
+
+    return _smallest(spent, budget.epsilon)
+
+
+def calibrate_steps(
+    sampler: Sampler,
+    noise_multiplier: float,
+    *,
+    budget: Budget,
+    accountant: Accountant,
+    grouping: Grouping = Grouping.NONE,
+) -> int:
+    """The largest number of steps that fits the budget; 0 if not even one does."""
+
+    def fits(steps: int) -> bool:
+        try:
+            event = sampler.run_event(noise_multiplier, steps, accountant, grouping)
+            spent = epsilon_of(
+                event, delta=budget.delta, accountant=accountant, relation=sampler.relation
+            )
+        except SettingError:
+            return False
+        return spent <= budget.epsilon
+
+    return largest(fits)
+
+
+def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
+    """The largest count for which a monotone condition holds, by doubling and halving.
+
+    >>> largest(lambda count: count <= 37)
+    37
+    """
+    high = 1
+    while high < limit and fits(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _smallest(spent: Callable[[float], float], target: float) -> float:
+    def fits(noise_multiplier: float) -> bool:
+        try:
+            return spent(noise_multiplier) <= target
+        except SettingError:
+            return False
+
+    high = 1.0
+    while not fits(high):
+        high *= 2
+        require(high < 1e6, "a reachable epsilon", target, "Ask for a larger epsilon or delta.")
+    low = high / 2
+    while low > 1e-3 and fits(low):
+        low, high = low / 2, low
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return math.ceil(high * 1e4) / 1e4
+
+
+def _rdp(relation: Relation) -> rdp.RdpAccountant:
+    return rdp.RdpAccountant(neighboring_relation=_RELATIONS[relation])
+
+
+def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None:
+    """Refuse what PLD could only compute with gigabytes of memory, by a rough bound from RDP."""
+    doubled = 4.0 if relation is Relation.REPLACE_ONE else 1.0
+    rough = doubled * _compute(_rdp(Relation.ADD_OR_REMOVE_ONE), event, delta)
+    require(
+        rough <= LARGEST_EPSILON,
+        f"settings with an epsilon below {LARGEST_EPSILON:g}",
+        f"about {rough:.3g}",
+        "That is no protection: add noise, take fewer steps, or draw smaller batches.",
+    )
+
+
+def _compute(accountant: object, event: DpEvent, delta: float) -> float:
+    try:
+        with _quiet():
+            epsilon = float(accountant.compose(event).get_epsilon(delta))  # type: ignore[attr-defined]
+    except UnsupportedEventError as error:
+        raise ContractError(
+            f"Expected events that this accountant can compose, found one that it cannot: {error}. "
+            "Use the other accountant, or another sampler."
+        ) from error
+    if math.isnan(epsilon) or epsilon < 0:
+        raise SettingError(f"Expected epsilon >= 0, the accountant gave {epsilon}. Change sigma.")
+    return epsilon
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the accountant's notes about single Rényi orders out of people's terminals."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

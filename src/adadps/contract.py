@@ -1,0 +1,99 @@
+"""The privacy contract: one table owns every factor of two.
+
+`privatize` clips each unit to C and adds noise of standard deviation σC, so a sum that one unit can
+move by C is a Gaussian event with noise multiplier σ. How far one *neighbouring* data set can move
+the sum depends on sampler, relation and grouping; by what the noise multiplier is divided for that
+is written here and nowhere else. Combinations that are not in the table are refused.
+
+Why each row is what it is: docs/privacy-contract.md.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from adadps.errors import ContractError
+from adadps.types import Accountant, Relation
+
+_ADD, _ZERO, _REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.ZERO_OUT, Relation.REPLACE_ONE
+_PLD, _RDP = Accountant.PLD, Accountant.RDP
+
+
+class Sampling(Enum):
+    """How a batch is drawn."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"
+
+
+class Grouping(Enum):
+    """What is clipped: one example, or a group of them."""
+
+    NONE = "each example alone"
+    LABELLED = "groups by independent label"
+    IN_ADVANCE = "groups fixed in advance"
+
+
+# (sampling, relation, grouping): {accountant: divisor of the noise multiplier}
+# dp-accounting's PLD doubles the sensitivity for replace-one by itself, its RDP does not.
+TABLE: dict[tuple[Sampling, Relation, Grouping], dict[Accountant, int]] = {
+    (Sampling.POISSON, _ADD, Grouping.NONE): {_PLD: 1, _RDP: 1},
+    (Sampling.POISSON, _ZERO, Grouping.NONE): {_PLD: 1, _RDP: 1},
+    (Sampling.POISSON, _REPLACE, Grouping.NONE): {_PLD: 1},
+    (Sampling.POISSON, _ADD, Grouping.LABELLED): {_PLD: 2, _RDP: 2},
+    (Sampling.POISSON, _ZERO, Grouping.LABELLED): {_PLD: 2, _RDP: 2},
+    (Sampling.POISSON, _REPLACE, Grouping.IN_ADVANCE): {_PLD: 1},
+    (Sampling.FIXED, _REPLACE, Grouping.NONE): {_RDP: 2},
+    (Sampling.FIXED, _REPLACE, Grouping.LABELLED): {_RDP: 2},
+    (Sampling.SHUFFLED, _ZERO, Grouping.NONE): {_PLD: 1, _RDP: 1},
+    (Sampling.SHUFFLED, _ZERO, Grouping.LABELLED): {_PLD: 2, _RDP: 2},
+    (Sampling.SHUFFLED, _REPLACE, Grouping.NONE): {_PLD: 1, _RDP: 2},
+    (Sampling.SHUFFLED, _REPLACE, Grouping.LABELLED): {_PLD: 1, _RDP: 2},
+}
+
+
+def accountants(
+    sampling: Sampling, relation: Relation, grouping: Grouping
+) -> dict[Accountant, int]:
+    """The accountants that fit, each with its divisor of the noise multiplier.
+
+    >>> accountants(Sampling.FIXED, Relation.REPLACE_ONE, Grouping.NONE)
+    {<Accountant.RDP: 'rdp'>: 2}
+    """
+    if (sampling, relation, grouping) not in TABLE:
+        fits = ", ".join(
+            f"'{known_relation.value}' with {known_grouping.value}"
+            for known, known_relation, known_grouping in TABLE
+            if known is sampling
+        )
+        raise ContractError(
+            f"Expected a combination with a known guarantee for {sampling.value} sampling "
+            f"({fits}), found '{relation.value}' with {grouping.value}. Choose one of those."
+        )
+    return TABLE[sampling, relation, grouping]
+
+
+def noise_divisor(
+    sampling: Sampling, relation: Relation, grouping: Grouping, accountant: Accountant
+) -> int:
+    """By what the noise multiplier is divided before it is accounted."""
+    fits = accountants(sampling, relation, grouping)
+    if accountant not in fits:
+        names = " or ".join(known.value for known in fits)
+        raise ContractError(
+            f"Expected the accountant {names} for {sampling.value} sampling under "
+            f"'{relation.value}' with {grouping.value}, found {accountant.value}. Use {names}."
+        )
+    return fits[accountant]
+
+
+def require_relation(sampling: Sampling, relation: Relation) -> None:
+    """Refuse a relation under which ``sampling`` has no guarantee at all."""
+    known = {row_relation.value for row, row_relation, _ in TABLE if row is sampling}
+    if relation.value not in known:
+        names = " or ".join(f"'{name}'" for name in sorted(known))
+        raise ContractError(
+            f"Expected {names} as the relation of {sampling.value} sampling, found "
+            f"'{relation.value}'. Use that relation, or another sampler."
+        )

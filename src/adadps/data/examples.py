@@ -1,0 +1,153 @@
+"""Examples in memory: features and targets that are checked once, when they come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from adadps.data.provenance import Provenance, digest_of
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError
+
+Features = Tensor | SparseRows
+"""A dense tensor with one entry of its first axis an example, or sparse rows."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Features and targets of equal length. Build it with `examples`."""
+
+    features: Features
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, rows: Tensor) -> Examples:
+        """The given rows, in the given order."""
+        return Examples(take(self.features, rows), self.targets[rows])
+
+    def to(self, device: torch.device) -> Examples:
+        """The same examples on another device."""
+        return Examples(self.features.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True)
+class PublicExamples:
+    """Examples that may be read freely, with the reason why.
+
+    Batches for the steps t = 1, 2, ... depend on ``seed`` and t alone, so that two stages of one
+    chain see the same public gradient.
+    """
+
+    examples: Examples
+    provenance: Provenance
+    batch_size: int
+    seed: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= len(self.examples):
+            raise DataError(
+                f"Expected a public batch size between 1 and the {len(self.examples)} public "
+                f"examples, found {self.batch_size}. Choose it in that range."
+            )
+
+    def batch(self, index: int) -> PublicExamples:
+        """The public batch of step ``index``, drawn without replacement."""
+        rng = np.random.default_rng([self.seed, index])
+        rows = rng.choice(len(self.examples), self.batch_size, replace=False, shuffle=False)
+        drawn = self.examples.take(torch.from_numpy(rows))
+        return PublicExamples(drawn, self.provenance, self.batch_size, seed=self.seed)
+
+
+def examples(features: Any, targets: Any) -> Examples:
+    """Check features and targets and hold them in torch.
+
+    Features: an array or tensor with one example along the first axis, or a scipy or torch sparse
+    matrix. Targets: one entry an example.
+
+    >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
+    2
+    """
+    held, labels = as_features(features), _as_targets(targets)
+    if len(held) != len(labels):
+        raise DataError(
+            f"Expected as many targets as rows of features, found {len(labels)} targets for "
+            f"{len(held)} rows. Check that both come from the same table."
+        )
+    if len(labels) == 0:
+        raise DataError("Expected at least one example, found none. Check the file or the filter.")
+    return Examples(held, labels)
+
+
+def public_examples(
+    features: Any, targets: Any, *, source: str, public_because: str, batch_size: int, seed: int = 0
+) -> PublicExamples:
+    """Hold public data with its provenance; its hash is taken here.
+
+    >>> public = public_examples([[1.0]], [0], source="toy", public_because="made up", batch_size=1)
+    >>> len(public.batch(1).examples)
+    1
+    """
+    held = examples(features, targets)
+    parts = (
+        [held.features]
+        if isinstance(held.features, Tensor)
+        else [held.features.offsets, held.features.columns, held.features.values]
+    )
+    provenance = Provenance(source, public_because, digest_of([*parts, held.targets]))
+    return PublicExamples(held, provenance, batch_size, seed=seed)
+
+
+def as_features(features: Any) -> Features:
+    """Bring features into the form that the engines read, and refuse what is not finite."""
+    held = _as_rows(features)
+    values = held.values if isinstance(held, SparseRows) else held
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        raise DataError(
+            "Expected finite features, found NaN or infinity. Fill or drop the missing values "
+            "before training (per example, or with statistics of public data)."
+        )
+    return held
+
+
+def take(features: Features, rows: Tensor) -> Features:
+    """The given rows of ``features``, in the given order."""
+    return features.take(rows) if isinstance(features, SparseRows) else features[rows]
+
+
+def _as_rows(features: Any) -> Features:
+    if isinstance(features, SparseRows):
+        return features
+    if sparse.issparse(features):
+        return SparseRows.from_scipy(features)
+    if isinstance(features, Tensor):
+        if features.layout is not torch.strided:
+            return SparseRows.from_torch(features)
+        return features.detach()
+    dense = torch.as_tensor(np.asarray(features))
+    if dense.dtype == torch.float64:
+        dense = dense.float()
+    if dense.ndim == 0:
+        raise DataError(
+            "Expected features with one example along the first axis, found a single number. "
+            "Give a matrix, or a tensor of shape (examples, ...)."
+        )
+    return dense
+
+
+def _as_targets(targets: Any) -> Tensor:
+    held = targets.detach() if isinstance(targets, Tensor) else torch.as_tensor(np.asarray(targets))
+    if held.is_floating_point():
+        held = held.float() if held.dtype == torch.float64 else held
+        if not bool(torch.isfinite(held).all()):
+            raise DataError(
+                "Expected finite targets, found NaN or infinity. Drop the examples without a "
+                "target before training."
+            )
+    return held

@@ -1,0 +1,57 @@
+"""Where a public thing came from, and why it may be used without privacy cost."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadps.errors import SideInformationError
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Source of side information and the reason why it is not sensitive.
+
+    >>> Provenance("wordfreq 3.1, English", public_because="a published word list").source
+    'wordfreq 3.1, English'
+    """
+
+    source: str
+    public_because: str
+    digest: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("source", "public_because"):
+            if not getattr(self, name).strip():
+                raise SideInformationError(
+                    f"Expected a provenance with a {name}, found an empty text. Side information "
+                    "is only free of privacy cost if it is public: say where it comes from and why."
+                )
+
+    def describe(self) -> dict[str, str | None]:
+        """The provenance as it stands on the privacy card."""
+        return {
+            "source": self.source,
+            "public_because": self.public_because,
+            "digest": self.digest,
+        }
+
+
+def digest_of(parts: Iterable[Tensor | str]) -> str:
+    """SHA-256 of *public* tensors and texts. Never call it on private data.
+
+    >>> digest_of(["a public word list"])[:8]
+    'c1f34e89'
+    """
+    sha = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):
+            sha.update(str((part.dtype, tuple(part.shape))).encode())
+            sha.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        else:
+            sha.update(part.encode() + b"\0")
+    return sha.hexdigest()

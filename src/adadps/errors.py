@@ -1,0 +1,47 @@
+"""The exceptions of adadps.
+
+::
+
+    AdadpsError (also a ValueError)
+    ├── OrderError             stages in an order that cannot be trained, or cannot be private
+    ├── ContractError          a sampler, relation, grouping or accountant that do not fit together
+    ├── SettingError           a number outside its range: epsilon <= 0, delta >= 1, clip_norm <= 0
+    ├── SideInformationError   statistics that are not positive, not finite, or do not fit the model
+    ├── ModelError             a model or loss whose examples cannot be told apart
+    ├── DataError              examples, files or saved results that cannot be used
+    └── BudgetError            a step that would spend more than the privacy budget
+
+Every message says what was expected, what was found, and how to mend it.
+"""
+
+
+class AdadpsError(ValueError):
+    """Base of every error that adadps raises for what a caller gave it."""
+
+
+class OrderError(AdadpsError):
+    """Stages stand in an order that cannot be trained, or cannot be private."""
+
+
+class ContractError(AdadpsError):
+    """Sampler, relation, grouping and accountant do not fit together."""
+
+
+class SettingError(AdadpsError):
+    """A number lies outside the range in which it means something."""
+
+
+class SideInformationError(AdadpsError):
+    """Side information is not positive, not finite, or does not fit the model."""
+
+
+class ModelError(AdadpsError):
+    """The gradient of one example cannot be told apart from that of its neighbours."""
+
+
+class DataError(AdadpsError):
+    """Examples, files or saved results cannot be used as they are."""
+
+
+class BudgetError(AdadpsError):
+    """The next step would spend more than the privacy budget."""

@@ -1,0 +1,68 @@
+"""Evaluation on data that may be read: public, or held out from training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from adadps.data.examples import Examples, as_features
+from adadps.data.examples import examples as checked_examples
+from adadps.errors import DataError
+
+Metric = Callable[[Tensor, Tensor], float]
+"""metric(outputs, targets), one number for a whole data set."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A metric on data that may be read: build it with `on_held_out` or `on_public`."""
+
+    name: str
+    examples: Examples
+    metrics: dict[str, Metric]
+    declared: str
+    every: int | None
+
+
+def on_held_out(
+    name: str, features: Any, targets: Any, *, every: int | None = None, **metrics: Metric
+) -> Evaluation:
+    """Evaluate on private data that is *not* trained on; declared and shown as held out.
+
+    ``every`` is in steps; None means once, at the end.
+    """
+    return _evaluation(name, features, targets, every, metrics, "held out")
+
+
+def on_public(
+    name: str, features: Any, targets: Any, *, every: int | None = None, **metrics: Metric
+) -> Evaluation:
+    """Evaluate on public data; declared and shown as public."""
+    return _evaluation(name, features, targets, every, metrics, "public")
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Share of rows whose largest output is the target.
+
+    >>> import torch
+    >>> accuracy(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
+    0.5
+    """
+    return float((outputs.argmax(1) == targets).double().mean())
+
+
+def _evaluation(
+    name: str,
+    features: Any,
+    targets: Any,
+    every: int | None,
+    metrics: dict[str, Metric],
+    declared: str,
+) -> Evaluation:
+    if not metrics:
+        raise DataError("Expected at least one metric, e.g. accuracy=accuracy. Name one.")
+    held = checked_examples(as_features(features), targets)
+    return Evaluation(name, held, metrics, declared, every)

@@ -1,0 +1,1 @@
+"""Per-unit gradients: the narrow waist and its engines."""

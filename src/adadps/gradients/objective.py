@@ -1,0 +1,180 @@
+"""One model, one loss, one way to read the features: what training differentiates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from adadps.data.examples import Examples, Features, take
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError, ModelError
+from adadps.gradients.chunked import ChunkedGradients
+from adadps.gradients.general import GeneralEngine, Loss
+from adadps.gradients.linear import LinearEngine
+from adadps.gradients.waist import Engine, GradientBatch, Units
+from adadps.types import Params
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Model and loss behind an engine, with optional public feature weights in front.
+
+    ``feature_weights`` s turn every row x into s ∘ x / ‖s ∘ x‖, one row at a time.
+    """
+
+    model: nn.Module
+    engine: Engine
+    feature_weights: Tensor | None = None
+
+    def reparametrised(self, feature_weights: Tensor) -> Objective:
+        """The same objective on re-weighted, re-normalised features."""
+        return replace(self, feature_weights=feature_weights)
+
+    def params(self) -> Params:
+        """The trainable parameters, sharing memory with the model."""
+        return {
+            name: parameter.detach()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, chunk: int | None = None
+    ) -> GradientBatch:
+        """Per-unit gradients, in pieces of about ``chunk`` examples with whole units."""
+        if chunk is None or len(batch) <= chunk:
+            return self.engine.per_unit(params, self._prepared(batch), units)
+
+        def differentiate(rows: Tensor, part: Units | None) -> GradientBatch:
+            return self.engine.per_unit(params, self._prepared(batch.take(rows)), part)
+
+        pieces = _pieces(batch.targets, units, chunk)
+        return ChunkedGradients(tuple(partial(differentiate, rows, part) for rows, part in pieces))
+
+    def mean_gradient(self, params: Params, batch: Examples) -> Params:
+        """Ordinary mean gradient, for public data."""
+        return self.engine.mean_gradient(params, self._prepared(batch))
+
+    def outputs(self, params: Params, features: Features, chunk: int = 4096) -> Tensor:
+        """Outputs in evaluation mode, in pieces of ``chunk`` rows."""
+        device = next(iter(params.values())).device
+        training = self.model.training
+        self.model.eval()
+        try:
+            rows = torch.split(torch.arange(len(features)), chunk)
+            outputs = [
+                self.engine.outputs(params, self.prepare(take(features, part).to(device)))
+                for part in rows
+            ]
+        finally:
+            self.model.train(training)
+        return torch.cat(outputs)
+
+    def prepare(self, features: Features) -> Features:
+        """Apply the feature weights, if there are any."""
+        if self.feature_weights is None:
+            return features
+        return reweighed(features, self.feature_weights)
+
+    def _prepared(self, batch: Examples) -> Examples:
+        return Examples(self.prepare(batch.features), batch.targets)
+
+
+def objective(model: nn.Module, loss: Loss, probe: Examples) -> Objective:
+    """Choose the engine for ``model`` and refuse what mixes examples.
+
+    ``probe`` are a few examples on which the loss is tried before anything is trained.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            "Expected a model with trainable parameters, found none. Set requires_grad on the "
+            "parameters that should be trained."
+        )
+    for name, module in model.named_modules():
+        if _mixes_examples(module):
+            raise ModelError(
+                f"Expected layers that treat every example alone, found {type(module).__name__} "
+                f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
+                "LayerNorm."
+            )
+    engine: Engine = GeneralEngine(model, loss)
+    if isinstance(model, nn.Linear) and LinearEngine.fits(model) and _flat(probe.features):
+        engine = LinearEngine(model, loss)
+        _require_width(model, probe.features)
+    held = Objective(model, engine)
+    _require_loss_per_example(held, loss, probe)
+    return held
+
+
+def reweighed(features: Features, weights: Tensor) -> Features:
+    """s ∘ x / ‖s ∘ x‖ for every row x; rows of zeros stay zero.
+
+    >>> reweighed(torch.tensor([[3.0, 2.0]]), torch.tensor([1.0, 2.0]))
+    tensor([[0.6000, 0.8000]])
+    """
+    if isinstance(features, SparseRows):
+        values = features.values * weights.to(features.values)[features.columns]
+        norms = features.row_sums(values.double().square()).sqrt().to(values.dtype)
+        return features.with_values(values / norms.clamp_min(1e-30)[features.rows])
+    scaled = features * weights.to(features)
+    norms: Tensor = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    return scaled / norms.clamp_min(1e-30)
+
+
+def _pieces(targets: Tensor, units: Units | None, chunk: int) -> list[tuple[Tensor, Units | None]]:
+    size = len(targets)
+    if units is None:
+        return [
+            (rows, None) for rows in torch.split(torch.arange(size, device=targets.device), chunk)
+        ]
+    units_a_piece = max(1, round(chunk * units.count / size))
+    pieces: list[tuple[Tensor, Units | None]] = []
+    for first in range(0, units.count, units_a_piece):
+        count = min(units_a_piece, units.count - first)
+        inside = (units.labels >= first) & (units.labels < first + count)
+        rows = torch.nonzero(inside).squeeze(1)
+        pieces.append((rows, Units(units.labels[rows] - first, count, units.weight)))
+    return pieces
+
+
+def _mixes_examples(module: nn.Module) -> bool:
+    keeps_statistics = bool(getattr(module, "track_running_stats", False))
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
+
+
+def _flat(features: Features) -> bool:
+    return isinstance(features, SparseRows) or features.ndim == 2
+
+
+def _require_width(model: nn.Linear, features: Features) -> None:
+    width = features.width if isinstance(features, SparseRows) else features.shape[1]
+    if width != model.in_features:
+        raise DataError(
+            f"Expected rows of {model.in_features} features for this linear layer, found {width}. "
+            "Build the layer with the width of the data."
+        )
+
+
+def _require_loss_per_example(held: Objective, loss: Loss, probe: Examples) -> None:
+    device = next(iter(held.params().values())).device
+    batch = probe.take(torch.arange(min(3, len(probe)))).to(device)
+    outputs = held.outputs(held.params(), batch.features)
+    losses = loss(outputs, batch.targets)
+    if losses.shape != (len(batch),):
+        raise ModelError(
+            f"Expected a loss with one number an example, i.e. shape ({len(batch)},), found "
+            f"{tuple(losses.shape)}. Use reduction='none', average over other axes, and give "
+            "outputs and targets the same shape."
+        )
+    alone = torch.cat(
+        [loss(outputs[i : i + 1], batch.targets[i : i + 1]) for i in range(len(batch))]
+    )
+    if not torch.allclose(losses, alone, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise ModelError(
+            "Expected each example's loss to depend on that example alone, found a loss that "
+            "changes with its neighbours in the batch. Use a loss without statistics, ranks or "
+            "pairs across examples."
+        )

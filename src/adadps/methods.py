@@ -1,0 +1,86 @@
+"""The methods of the paper, one expression each.
+
+``privacy`` is a `privatize` stage, ``side`` any side information, ``public`` public examples. What
+stands before ``privacy`` acts on each example's own gradient; what stands after it sees only what
+was released.
+"""
+
+from adadps.data.examples import Examples, PublicExamples
+from adadps.side import RMSPropStatistics, SideSource, Statistics, oracle, public
+from adadps.stages import Chain, adagrad, adam, average, chain, cosine, mix, momentum
+from adadps.stages import precondition, pretrain, reparametrise, rmsprop, sgd
+from adadps.stages.privatize import Privatize
+from adadps.types import Schedule
+
+
+# fmt: off
+# ruff: noqa: I001
+def dp_sgd(privacy: Privatize, lr: Schedule) -> Chain:
+    """Clip and noise, then step."""
+    return chain(privacy, sgd(lr))
+
+def dp_adam(privacy: Privatize, lr: Schedule) -> Chain:
+    """Moments of noisy gradients (Algorithm 2)."""
+    return chain(privacy, adam(lr))
+
+def dp_rmsprop(privacy: Privatize, lr: Schedule) -> Chain:
+    """Second moments of noisy gradients."""
+    return chain(privacy, rmsprop(lr))
+
+def dp_adagrad(privacy: Privatize, lr: Schedule) -> Chain:
+    """Sums of squares of noisy gradients."""
+    return chain(privacy, adagrad(lr))
+
+def adadps(side: SideSource, privacy: Privatize, lr: Schedule) -> Chain:
+    """Side information before the clip (Algorithm 1): frequency, TF-IDF, any fixed A."""
+    return chain(precondition(side), privacy, sgd(lr))
+
+def adadps_public(data: PublicExamples, rule: Statistics, privacy: Privatize,
+                  lr: Schedule) -> Chain:
+    """The same with RMSProp, Adam or AdaGrad statistics of public gradients (option 1)."""
+    return chain(precondition(public(data, rule)), privacy, sgd(lr))
+
+def adadps_features(side: SideSource, privacy: Privatize, lr: Schedule) -> Chain:
+    """Side information through the features: the third door."""
+    return chain(reparametrise(side), privacy, sgd(lr))
+
+def dp_r_pub(data: PublicExamples, rule: RMSPropStatistics, privacy: Privatize,
+             lr: Schedule) -> Chain:
+    """The same statistics after the noise."""
+    return chain(privacy, precondition(public(data, rule)), sgd(lr))
+
+def dp_adam_pub(data: PublicExamples, rule: RMSPropStatistics, privacy: Privatize, lr: Schedule,
+                *, beta1: float = 0.9, beta2: float = 0.9) -> Chain:
+    """Public gradient mixed in, momentum, public second moment."""
+    return chain(privacy, mix(data, beta1), momentum(beta2, debias=True),
+                 precondition(public(data, rule)), sgd(lr))
+
+def pda_dpmd(data: PublicExamples, privacy: Privatize, lr: Schedule, *, steps: int) -> Chain:
+    """Private gradient fading into the public one on a cosine."""
+    return chain(privacy, mix(data, cosine(steps)), sgd(lr))
+
+def warm_start(data: PublicExamples, privacy: Privatize, lr: Schedule,
+               *, public_lr: float) -> Chain:
+    """DP-SGD from weights pretrained on public data."""
+    return chain(pretrain(data, rmsprop(public_lr), epochs=10), privacy, sgd(lr))
+
+def ideal(private: Examples, rule: Statistics, privacy: Privatize, lr: Schedule,
+          *, batch_size: int) -> Chain:
+    """AdaDPS with statistics of the private data: an upper bound, not private."""
+    return chain(precondition(oracle(private, rule, batch_size=batch_size)), privacy, sgd(lr))
+
+def adas(side: SideSource, lr: Schedule) -> Chain:
+    """AdaDPS without privacy."""
+    return chain(precondition(side), average(), sgd(lr))
+
+def plain_sgd(lr: Schedule) -> Chain:
+    """SGD without privacy."""
+    return chain(average(), sgd(lr))
+
+def plain_adam(lr: Schedule) -> Chain:
+    """Adam without privacy."""
+    return chain(average(), adam(lr))
+
+def plain_rmsprop(lr: Schedule) -> Chain:
+    """RMSProp without privacy."""
+    return chain(average(), rmsprop(lr))

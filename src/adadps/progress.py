@@ -1,0 +1,51 @@
+"""Progress bars for long work: shown on a terminal, silent when piped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A bar that can be moved, or nothing at all."""
+
+    bar: RichProgress | None
+    task: TaskID
+
+    @property
+    def shown(self) -> bool:
+        """Does anybody see it?"""
+        return self.bar is not None
+
+    def advance(self, note: str | None = None) -> None:
+        """Move by one step, and change the note if there is a new one."""
+        if self.bar is not None:
+            self.bar.advance(self.task)
+            if note is not None:
+                self.bar.update(self.task, note=note)
+
+
+@contextmanager
+def progress_bar(
+    total: int, shown: bool | None = None, label: str = "training"
+) -> Iterator[Progress]:
+    """A bar over ``total`` steps; by default only where standard error is a terminal."""
+    console = Console(stderr=True)
+    if not (console.is_terminal if shown is None else shown):
+        yield Progress(None, TaskID(0))
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        yield Progress(bar, bar.add_task(label, total=total, note=""))

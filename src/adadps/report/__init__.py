@@ -1,0 +1,1 @@
+"""Reports for people: plots and one html page."""

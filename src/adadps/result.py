@@ -1,0 +1,196 @@
+"""What a run leaves behind: weights, history, and an honest statement about privacy."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from adadps.errors import DataError
+from adadps.types import Params
+
+FORMAT = 1
+FEATURE_WEIGHTS = "adadps.feature_weights"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One number on data that is declared public or held out."""
+
+    step: int
+    epoch: float
+    data: str
+    declared: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What may be said about the privacy of a run.
+
+    ``epsilon`` is infinite unless every reason against it is absent; ``mechanism_epsilon`` is what
+    the mechanism alone would give, and None where it has no finite value.
+    """
+
+    epsilon: float
+    mechanism_epsilon: float | None
+    delta: float
+    accountant: str
+    relation: str
+    unit: str
+    clip_norm: float
+    noise_multiplier: float
+    steps: int
+    sampler: dict[str, Any]
+    not_private_because: tuple[str, ...] = ()
+    assumed_public: tuple[str, ...] = ()
+
+    @property
+    def private(self) -> bool:
+        """Is there a finite epsilon?"""
+        return math.isfinite(self.epsilon)
+
+    def __str__(self) -> str:
+        if not self.private:
+            return "NOT PRIVATE (ε = ∞): " + "; ".join(self.not_private_because)
+        return (
+            f"ε = {self.epsilon:.3f} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
+            f"{self.relation}, per {self.unit})"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. Save it with `save`, read it back with `load_result`."""
+
+    privacy: PrivacyStatement
+    method: str
+    side_information: tuple[dict[str, str | None], ...]
+    settings: dict[str, Any]
+    history: tuple[Measurement, ...]
+    params: Params = field(repr=False)
+    feature_weights: Tensor | None = field(default=None, repr=False)
+    debug: tuple[dict[str, float], ...] = ()
+
+    def last(self, metric: str, data: str | None = None) -> float:
+        """The last recorded value of ``metric``."""
+        for entry in reversed(self.history):
+            if entry.metric == metric and data in (None, entry.data):
+                return entry.value
+        known = sorted({f"{entry.metric} on {entry.data}" for entry in self.history})
+        raise DataError(
+            f"Expected a recorded metric, found '{metric}'. Recorded: {', '.join(known) or 'none'}."
+        )
+
+    def restore(self, model: nn.Module) -> nn.Module:
+        """Put the trained weights into ``model``."""
+        own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        found = {name: tuple(value.shape) for name, value in self.params.items()}
+        expected = {name: tuple(p.shape) for name, p in own.items()}
+        if found != expected:
+            raise DataError(
+                f"Expected weights of shapes {expected}, found {found}. Build the model as it was "
+                "trained."
+            )
+        with torch.no_grad():
+            for name, value in self.params.items():
+                own[name].copy_(value)
+        return model
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``weights.safetensors`` and ``result.json`` into a new folder, all or nothing."""
+        target = Path(folder)
+        if target.exists():
+            raise DataError(
+                f"Expected a folder that does not exist yet, found {target}. Choose another name; "
+                "nothing was overwritten."
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            tensors = {name: value.contiguous().cpu() for name, value in self.params.items()}
+            if self.feature_weights is not None:
+                tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
+            save_file(tensors, draft / "weights.safetensors")
+            text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
+            (draft / "result.json").write_text(text + "\n", encoding="utf-8")
+            draft.chmod(0o755)
+            os.replace(draft, target)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        return target
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but the weights, ready for JSON; infinite numbers become null."""
+        return {
+            "format": FORMAT,
+            "private": self.privacy.private,
+            "privacy": _finite(asdict(self.privacy)),
+            "method": self.method,
+            "side_information": list(self.side_information),
+            "settings": _finite(self.settings),
+            "history": [_finite(asdict(entry)) for entry in self.history],
+            "debug": [_finite(entry) for entry in self.debug],
+        }
+
+
+def load_result(folder: str | Path) -> Result:
+    """Read a saved result; nothing in it is executed."""
+    source = Path(folder)
+    try:
+        held = json.loads((source / "result.json").read_text(encoding="utf-8"))
+        tensors = load_file(source / "weights.safetensors")
+        if held["format"] != FORMAT:
+            raise DataError(
+                f"Expected a result of format {FORMAT}, found {held['format']} in {source}. "
+                "Read it with the version of adadps that wrote it."
+            )
+        privacy = dict(held["privacy"])
+        for name in ("epsilon", "clip_norm"):
+            privacy[name] = math.inf if privacy[name] is None else privacy[name]
+        for name in ("not_private_because", "assumed_public"):
+            privacy[name] = tuple(privacy[name])
+        feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
+        return Result(
+            privacy=PrivacyStatement(**privacy),
+            method=held["method"],
+            side_information=tuple(held["side_information"]),
+            settings=held["settings"],
+            history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
+            params=tensors,
+            feature_weights=feature_weights,
+            debug=tuple(held["debug"]),
+        )
+    except DataError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"Expected a result saved by adadps in {source}, found something unreadable "
+            f"({type(error).__name__}: {error}). Check the path, or train again."
+        ) from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _with_nan(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "value": math.nan if entry["value"] is None else entry["value"]}

@@ -1,0 +1,302 @@
+"""One private run: the first room that joins all others.
+
+Before a step the ledger is asked; then the batch is drawn, differentiated, and put through the
+chain; then the weights move. Nothing else about the private data leaves this room.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
+from torch import Tensor, nn
+
+from adadps.accounting import (
+    Budget,
+    default_delta,
+    epsilon_of_run,
+    grouping_of,
+    require_delta,
+)
+from adadps.data.examples import Examples
+from adadps.errors import ContractError, DataError, OrderError
+from adadps.evaluation import Evaluation
+from adadps.gradients.chunked import ChunkedGradients
+from adadps.gradients.general import Loss
+from adadps.gradients.objective import objective
+from adadps.gradients.waist import GradientBatch, Units
+from adadps.ledger import Ledger, MemoryLedger
+from adadps.noise import Randomness, secure
+from adadps.result import Measurement, PrivacyStatement, Result
+from adadps.sampling import Rows, Sampler
+from adadps.stages.chain import Chain
+from adadps.types import Accountant, Step, require
+
+DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A drawn batch. Its content stays inside the run that drew it."""
+
+    run: str
+    index: int
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    batch: Batch
+    rows: Tensor
+    units: Units | None
+
+
+class PrivateRun:
+    """One training run that draws its own batches, pays for each, and refuses others.
+
+    ::
+
+        run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=1000)
+        for batch in run.batches():
+            run.step(batch)
+        result = run.result()
+
+    The model's parameters are updated in place.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Examples,
+        *,
+        method: Chain,
+        sampler: Sampler,
+        steps: int,
+        delta: float | None = None,
+        accountant: Accountant | None = None,
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        randomness: Randomness | None = None,
+        physical_batch_size: int | None = None,
+        debug: bool = False,
+        assumed_public: Sequence[str] = (),
+    ) -> None:
+        require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
+        require(
+            physical_batch_size is None or physical_batch_size >= 1,
+            "physical_batch_size >= 1",
+            physical_batch_size,
+            "It bounds how many examples are differentiated at once.",
+        )
+        self.name = secrets.token_hex(8)
+        self.method, self.sampler, self.steps = method, sampler, steps
+        self.delta = _delta(delta, budget, sampler)
+        self.accountant = accountant or sampler.accountants(grouping_of(method))[0]
+        self.ledger = _ledger(ledger, budget)
+        self.randomness = randomness or secure()
+        self.debug = debug
+        self.history: list[Measurement] = []
+        self._debug: list[dict[str, float]] = []
+        self._data, self._loss, self._chunk = data, loss, physical_batch_size
+        self._assumed_public = tuple(assumed_public)
+        self._groups = method.release.groups
+        self._units = self._groups.units_of(sampler) if self._groups else sampler
+        self._taken = 0
+        self._drawn: _Drawn | None = None
+
+        self.objective = objective(model, loss, data)
+        self.params = self.objective.params()
+        self.ledger.open(self.name, sampler.relation, self.accountant)
+        self._authorise(0)
+        for preparation in method.preparations:
+            self.objective = preparation.prepare(self.objective)
+        self._states = method.init(self.params)
+        self._draws = self._units.batches(self._unit_count(), self.randomness.generator)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the steps that are left; each is paid for before it is drawn."""
+        while self._taken < self.steps:
+            if self._drawn is None:
+                self._authorise(self._taken + 1)
+                self._drawn = self._draw()
+            yield self._drawn.batch
+
+    def step(self, batch: Batch) -> None:
+        """Take the step for a batch that this run has drawn, once."""
+        if self._drawn is None or batch != self._drawn.batch:
+            raise OrderError(
+                "Expected the batch that this run has just drawn, found another one. Iterate over "
+                "`run.batches()` and step once with each: other batches would not be accounted for."
+            )
+        drawn, self._drawn = self._drawn, None
+        self._taken += 1
+        facts: dict[str, Tensor] = {}
+        step = self._step(facts)
+        update, self._states = self.method.apply(self._gradients(drawn), self._states, step)
+        for name, value in self.params.items():
+            value.add_(update[name].to(value.dtype))
+        if self.debug:
+            self._debug.append(self._facts(drawn, facts))
+
+    def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
+        """Measure the current weights on public or held-out data, and remember it."""
+        outputs = self.objective.outputs(self.params, evaluation.examples.features)
+        targets = evaluation.examples.targets.to(outputs.device)
+        epoch = self._taken * self.sampler.expected_size / self.sampler.examples
+        found = [
+            Measurement(
+                self._taken,
+                epoch,
+                evaluation.name,
+                evaluation.declared,
+                name,
+                metric(outputs, targets),
+            )
+            for name, metric in evaluation.metrics.items()
+        ]
+        self.history += found
+        return found
+
+    def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
+        """Epsilon of the mechanism after ``steps`` steps (default: those taken so far)."""
+        count = self._taken if steps is None else steps
+        if count == 0:
+            return 0.0
+        return epsilon_of_run(
+            self.method,
+            self.sampler,
+            count,
+            delta=self.delta,
+            accountant=accountant or self.accountant,
+        )
+
+    def result(self, settings: dict[str, Any] | None = None) -> Result:
+        """What this run leaves behind."""
+        informed = {stage.provenance for stage in self.method.informed}
+        return Result(
+            privacy=self._statement(),
+            method=str(self.method),
+            side_information=tuple(p.describe() for p in sorted(informed, key=lambda p: p.source)),
+            settings={"physical_batch_size": self._chunk, **(settings or {})},
+            history=tuple(self.history),
+            params={name: value.detach().clone() for name, value in self.params.items()},
+            feature_weights=self.objective.feature_weights,
+            debug=tuple(self._debug),
+        )
+
+    def _statement(self) -> PrivacyStatement:
+        reasons = list(self.method.exposures)
+        reasons += [self.randomness.mark] if self.randomness.mark else []
+        reasons += [DEBUG_MARK] if self.debug else []
+        mechanism = self.epsilon()
+        release = self.method.release
+        return PrivacyStatement(
+            epsilon=float("inf") if reasons else mechanism,
+            mechanism_epsilon=None if self.method.exposures else mechanism,
+            delta=self.delta,
+            accountant=self.accountant.value,
+            relation=self.sampler.relation.value,
+            unit="example",
+            clip_norm=release.clip_norm,
+            noise_multiplier=release.noise_multiplier,
+            steps=self._taken,
+            sampler={**self.sampler.describe(), "grouping": grouping_of(self.method).value},
+            not_private_because=tuple(reasons),
+            assumed_public=(
+                f"the number of examples, declared as {self.sampler.examples}",
+                *self._assumed_public,
+            ),
+        )
+
+    def _authorise(self, index: int) -> None:
+        """Pay for step ``index``; index 0 is the side information."""
+        if index == 0:
+            for stage in self.method.informed:
+                if not isinstance(stage.event, NoOpDpEvent):
+                    self.ledger.authorise(stage.event)
+            return
+        if self.method.exposures:
+            self.ledger.authorise(NonPrivateDpEvent())
+            return
+        event = self._units.step_event(
+            self.method.release.noise_multiplier, index, self.accountant, grouping_of(self.method)
+        )
+        left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
+        self.ledger.authorise(event, ahead=left)
+
+    def _draw(self) -> _Drawn:
+        drawn: Rows = next(self._draws)
+        units = None
+        if self._groups:
+            rng, size = self.randomness.generator, self.sampler.expected_size
+            drawn, units = self._groups.expand(drawn, size, rng)
+        return _Drawn(Batch(self.name, self._taken + 1), torch.from_numpy(drawn), units)
+
+    def _gradients(self, drawn: _Drawn) -> GradientBatch:
+        if len(drawn.rows) == 0:
+            return ChunkedGradients(())
+        batch = self._data.take(drawn.rows).to(self._device)
+        units = drawn.units.to(self._device) if drawn.units else None
+        return self.objective.per_unit(self.params, batch, units, self._chunk)
+
+    def _step(self, facts: dict[str, Tensor]) -> Step:
+        def watch(name: str, value: Tensor) -> None:
+            if self.debug:
+                facts[name] = torch.cat([facts[name], value]) if name in facts else value
+
+        return Step(
+            index=self._taken,
+            expected_size=self.sampler.expected_size,
+            noise=self.randomness,
+            mean_gradient=lambda public: self.objective.mean_gradient(
+                self.params, public.examples.to(self._device)
+            ),
+            watch=watch,
+        )
+
+    def _facts(self, drawn: _Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
+        """Un-noised facts about the batch, after the step; for debugging only."""
+        found = {"step": float(self._taken), "batch_size": float(len(drawn.rows))}
+        if len(drawn.rows):
+            batch = self._data.take(drawn.rows).to(self._device)
+            outputs = self.objective.outputs(self.params, batch.features)
+            found["training_loss"] = float(self._loss(outputs, batch.targets).mean())
+        if "norms" in facts:
+            clipped = facts["norms"] > self.method.release.clip_norm
+            found["clipped_fraction"] = float(clipped.double().mean())
+            found["largest_norm"] = float(facts["norms"].max())
+        return found
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self.params.values())).device
+
+    def _unit_count(self) -> int:
+        if self._units is self.sampler:
+            return len(self._data)
+        assert self._groups is not None
+        if len(self._data) != self.sampler.examples:
+            raise DataError(
+                f"Expected the {self.sampler.examples} declared examples for groups fixed in "
+                f"advance, found {len(self._data)}. Declare the true number."
+            )
+        return len(self._data) // self._groups.size
+
+
+def _delta(delta: float | None, budget: Budget | None, sampler: Sampler) -> float:
+    if delta is None:
+        return budget.delta if budget is not None else default_delta(sampler.examples)
+    require_delta(delta)
+    return delta
+
+
+def _ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
+    if ledger is not None and budget is not None:
+        raise ContractError(
+            "Expected a ledger or a budget, found both. A ledger carries its own budget."
+        )
+    return ledger if ledger is not None else MemoryLedger(budget)

@@ -1,0 +1,246 @@
+"""Samplers: each draws batches *and* says what drawing them so is worth.
+
+=============  ==================  ===========================================================
+sampler        relation            event for a sum clipped at C with noise σC
+=============  ==================  ===========================================================
+`poisson`      add/remove, zero    PoissonSampled(q, Gaussian(σ))
+`poisson`      replace one         PoissonSampled(q, Gaussian(σ)), PLD only
+`fixed_size`   replace one         SampledWithoutReplacement(n, b, Gaussian(σ/2)), RDP only
+`shuffled`     zero out            Gaussian(σ) once for each started epoch, no amplification
+`shuffled`     replace one         PLD: Gaussian(σ); RDP: Gaussian(σ/2); per started epoch
+=============  ==================  ===========================================================
+
+The factors of two live in `adadps.contract`. The number of examples n is *declared* by the caller
+and public; q = b/n, the number of steps and the normaliser b follow from it, never from the data.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from adadps.contract import Grouping, Sampling, accountants, noise_divisor, require_relation
+from adadps.errors import ContractError, DataError
+from adadps.types import Accountant, Relation, require
+
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler(ABC):
+    """Draws batches of units and prices them."""
+
+    examples: int
+    expected_size: float
+    relation: Relation
+    sampling: ClassVar[Sampling]
+
+    def __post_init__(self) -> None:
+        require(self.examples >= 1, "examples >= 1", self.examples, "Declare how many there are.")
+        require(
+            0 < self.expected_size <= self.examples,
+            f"a batch size between 0 and the {self.examples} examples",
+            self.expected_size,
+            "Choose a smaller batch, or check the declared number of examples.",
+        )
+        require_relation(self.sampling, self.relation)
+
+    @abstractmethod
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Row numbers below ``size``, one batch after the other, without end."""
+
+    @abstractmethod
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:
+        """What step ``index`` = 1, 2, ... costs if its release alone is ``event``."""
+
+    def accountants(self, grouping: Grouping) -> tuple[Accountant, ...]:
+        """The accountants that can price this sampler, the tighter one first."""
+        return tuple(accountants(self.sampling, self.relation, grouping))
+
+    def step_event(
+        self, noise_multiplier: float, index: int, accountant: Accountant, grouping: Grouping
+    ) -> DpEvent:
+        """Event of step ``index``: the one the ledger is charged with."""
+        divisor = noise_divisor(self.sampling, self.relation, grouping, accountant)
+        return self.amplify(GaussianDpEvent(noise_multiplier / divisor), index)
+
+    def run_event(
+        self, noise_multiplier: float, steps: int, accountant: Accountant, grouping: Grouping
+    ) -> DpEvent:
+        """Event of the steps 1, ..., ``steps`` together."""
+        charged = self.charged_steps(steps)
+        if charged == 0:
+            return NoOpDpEvent()
+        return SelfComposedDpEvent(
+            self.step_event(noise_multiplier, 1, accountant, grouping), charged
+        )
+
+    def charged_steps(self, steps: int) -> int:
+        """How many of ``steps`` steps carry a charge."""
+        return steps
+
+    def steps(self, epochs: float) -> int:
+        """⌊epochs · n / b⌋, from the declared numbers.
+
+        >>> poisson(examples=25_000, expected_size=64).steps(32)
+        12500
+        """
+        require(epochs > 0, "epochs > 0", epochs, "Train for a positive number of epochs.")
+        return max(1, math.floor(epochs * self.examples / self.expected_size + 1e-9))
+
+    def grouped(self, group_size: int) -> Sampler:
+        """The same sampler over groups of ``group_size`` examples instead of examples."""
+        if self.examples % group_size:
+            raise ContractError(
+                f"Expected a declared number of examples that is a multiple of the group size "
+                f"{group_size}, found {self.examples}. Drop the rest before training, or use "
+                "groups by label."
+            )
+        return replace(
+            self,
+            examples=self.examples // group_size,
+            expected_size=self.expected_size / group_size,
+        )
+
+    def describe(self) -> dict[str, object]:
+        """The sampler as it stands on the privacy card."""
+        return {
+            "sampling": self.sampling.value,
+            "relation": self.relation.value,
+            "examples": self.examples,
+            "expected_size": self.expected_size,
+        }
+
+
+class Poisson(Sampler):
+    """Every unit joins every batch independently with probability q."""
+
+    sampling = Sampling.POISSON
+
+    @property
+    def rate(self) -> float:
+        """The sampling probability q = b / n."""
+        return self.expected_size / self.examples
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Independent coin flips; a batch may be empty."""
+        while True:
+            yield np.flatnonzero(rng.random(size) < self.rate)
+
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
+        """PoissonSampled(q, event)."""
+        return PoissonSampledDpEvent(self.rate, event)
+
+
+class FixedSize(Sampler):
+    """Every batch is a uniform subset of b units, drawn anew."""
+
+    sampling = Sampling.FIXED
+
+    def __post_init__(self) -> None:
+        _require_whole(self.expected_size)
+        super().__post_init__()
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Uniform subsets without replacement."""
+        _require_declared(self, size)
+        while True:
+            yield rng.choice(size, int(self.expected_size), replace=False, shuffle=False)
+
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
+        """SampledWithoutReplacement(n, b, event)."""
+        return SampledWithoutReplacementDpEvent(self.examples, int(self.expected_size), event)
+
+
+class Shuffled(Sampler):
+    """Every epoch walks once through a fresh random order, in batches of b."""
+
+    sampling = Sampling.SHUFFLED
+
+    def __post_init__(self) -> None:
+        _require_whole(self.expected_size)
+        super().__post_init__()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """⌈n / b⌉: the last batch of an epoch may be smaller."""
+        return math.ceil(self.examples / self.expected_size)
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Consecutive slices of a permutation, a new one each epoch."""
+        _require_declared(self, size)
+        batch = int(self.expected_size)
+        while True:
+            order = rng.permutation(size)
+            for start in range(0, size, batch):
+                yield order[start : start + batch]
+
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:
+        """The whole event at the first step of an epoch; the rest of that epoch is parallel."""
+        return event if (index - 1) % self.steps_per_epoch == 0 else NoOpDpEvent()
+
+    def charged_steps(self, steps: int) -> int:
+        """The number of started epochs."""
+        return math.ceil(steps / self.steps_per_epoch)
+
+
+def poisson(
+    *, examples: int, expected_size: float, relation: Relation = Relation.ADD_OR_REMOVE_ONE
+) -> Poisson:
+    """Poisson sampling at rate q = expected_size / examples: the default of adadps.
+
+    >>> poisson(examples=1000, expected_size=8).rate
+    0.008
+    """
+    return Poisson(examples=examples, expected_size=expected_size, relation=relation)
+
+
+def fixed_size(*, examples: int, expected_size: int) -> FixedSize:
+    """Uniform batches of exactly ``expected_size`` examples, without replacement.
+
+    >>> fixed_size(examples=1000, expected_size=8).relation
+    <Relation.REPLACE_ONE: 'replace one'>
+    """
+    return FixedSize(examples=examples, expected_size=expected_size, relation=Relation.REPLACE_ONE)
+
+
+def shuffled(
+    *, examples: int, expected_size: int, relation: Relation = Relation.ZERO_OUT
+) -> Shuffled:
+    """One pass through a fresh random order each epoch; charged without amplification.
+
+    >>> shuffled(examples=1000, expected_size=300).steps_per_epoch
+    4
+    """
+    return Shuffled(examples=examples, expected_size=expected_size, relation=relation)
+
+
+def _require_whole(expected_size: float) -> None:
+    require(
+        float(expected_size).is_integer(),
+        "a whole batch size",
+        expected_size,
+        "Only Poisson sampling has fractional expected sizes.",
+    )
+
+
+def _require_declared(sampler: Sampler, size: int) -> None:
+    if size != sampler.examples:
+        raise DataError(
+            f"Expected the {sampler.examples} declared units, found {size}. Under "
+            f"{sampler.sampling.value} sampling their number is part of the guarantee: declare the "
+            "true number, or use Poisson sampling."
+        )

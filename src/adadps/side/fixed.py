@@ -1,0 +1,91 @@
+"""Side information that does not change during training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from dp_accounting import DpEvent, NoOpDpEvent
+from torch import Tensor
+
+from adadps.data.provenance import Provenance
+from adadps.side.source import Named, Transform, inverse_scale
+from adadps.types import Params, Step
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A given A for some parameters; the others get the median of D = 1/A."""
+
+    named: Named
+    provenance: Provenance
+    event: DpEvent
+
+    def init(self, params: Params) -> Transform:
+        """D = 1/A, checked against the model."""
+        return Transform(inverse_scale(self.named, params))
+
+    def observe(self, state: Transform, step: Step) -> tuple[Transform, Transform]:  # noqa: ARG002
+        """The same transform at every step."""
+        return state, state
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A = 1: no side information at all."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """A constant."""
+        return Provenance("none: A = 1", public_because="a constant")
+
+    @property
+    def event(self) -> DpEvent:
+        """Costs nothing."""
+        return NoOpDpEvent()
+
+    def init(self, params: Params) -> Transform:
+        """D = 1."""
+        return Transform(
+            {
+                name: torch.ones([1] * p.ndim, dtype=torch.float64, device=p.device)
+                for name, p in params.items()
+            }
+        )
+
+    def observe(self, state: Transform, step: Step) -> tuple[Transform, Transform]:  # noqa: ARG002
+        """The same transform at every step."""
+        return state, state
+
+
+def fixed(
+    named: Named,
+    *,
+    source: str,
+    public_because: str,
+    digest: str | None = None,
+    event: DpEvent | None = None,
+) -> Fixed:
+    """Given A: ``{name: tensor}`` or ``{name: (vector, axis)}``, by parameter or module.
+
+    ``event`` is what it cost to learn A if it was measured on private data with a private
+    mechanism; leave it out for public knowledge.
+
+    >>> side = fixed({"weight": (torch.tensor([1.0, 0.5]), 1)}, source="a table in a book",
+    ...              public_because="published")
+    >>> side.init({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}).scale["weight"]
+    tensor([[1., 2.]], dtype=torch.float64)
+    """
+    held = {name: _as_entry(value) for name, value in named.items()}
+    return Fixed(held, Provenance(source, public_because, digest), event or NoOpDpEvent())
+
+
+def uniform() -> Uniform:
+    """A = 1, which turns AdaDPS into DP-SGD."""
+    return Uniform()
+
+
+def _as_entry(value: Tensor | tuple[Tensor, int]) -> Tensor | tuple[Tensor, int]:
+    if isinstance(value, tuple):
+        return torch.as_tensor(value[0]), value[1]
+    return torch.as_tensor(value)

@@ -1,0 +1,34 @@
+"""Stages and the chain that joins them: the order of the stages is the method."""
+
+from adadps.stages.average import average
+from adadps.stages.chain import Chain, Stage, chain
+from adadps.stages.groups import Groups, by_label, by_position, in_advance
+from adadps.stages.mixing import mix, momentum
+from adadps.stages.precondition import precondition
+from adadps.stages.prepare import pretrain, reparametrise
+from adadps.stages.privatize import privatize
+from adadps.stages.schedules import cosine, inverse_sqrt
+from adadps.stages.updates import adagrad, adam, rmsprop, sgd
+
+__all__ = [
+    "Chain",
+    "Groups",
+    "Stage",
+    "adagrad",
+    "adam",
+    "average",
+    "by_label",
+    "by_position",
+    "chain",
+    "cosine",
+    "in_advance",
+    "inverse_sqrt",
+    "mix",
+    "momentum",
+    "precondition",
+    "pretrain",
+    "privatize",
+    "reparametrise",
+    "rmsprop",
+    "sgd",
+]

@@ -1,0 +1,190 @@
+"""A chain of stages, whose order is checked when it is built.
+
+::
+
+    examples ─▶ per-unit gradients ─▶ released or exposed gradients ─▶ update
+      reparametrise   precondition        precondition, mix, momentum
+      pretrain        privatize ┐         sgd, adam, rmsprop, adagrad ─▶
+                      average ──┘
+
+Every stage has a rule that says which kind of signal it takes and what it gives. `chain` folds
+these rules, so that a wrong order cannot be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+from dp_accounting import DpEvent, NonPrivateDpEvent
+
+from adadps.data.provenance import Provenance
+from adadps.errors import OrderError
+from adadps.gradients.objective import Objective
+from adadps.gradients.waist import GradientBatch
+from adadps.stages.groups import Groups
+from adadps.types import Kind, Params, Step
+
+_PRIVATIZED_OR_NOT = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
+AFTER_RELEASE: Mapping[Kind, Kind] = _PRIVATIZED_OR_NOT
+"""Rule of a stage that post-processes what was released."""
+
+TO_UPDATE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.UPDATE, Kind.EXPOSED: Kind.UPDATE}
+"""Rule of a stage that ends a chain."""
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """One step of a method: a rule, a state, and what it does to the signal."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Which kinds it takes, and what it makes of each."""
+
+    def init(self, params: Params) -> Any:
+        """State before the first step."""
+
+    def apply(self, signal: Any, state: Any, step: Step) -> tuple[Any, Any]:
+        """Transform the signal; return it with the next state."""
+
+
+@runtime_checkable
+class Preparation(Protocol):
+    """A stage that acts once, before the first step."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Takes and gives examples."""
+
+    def prepare(self, objective: Objective) -> Objective:
+        """Change the objective, or its starting point."""
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A stage that reads side information or public data."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What it cost to know this."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where it came from."""
+
+
+@runtime_checkable
+class Release(Protocol):
+    """The stage at which per-unit gradients become one sum."""
+
+    @property
+    def clip_norm(self) -> float:
+        """C: the largest norm of a unit's contribution."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ: the noise's standard deviation divided by C."""
+
+    @property
+    def groups(self) -> Groups | None:
+        """Groups of examples that are clipped as one."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A method: stages in a legal order. Build it with `chain`."""
+
+    stages: tuple[Stage | Preparation, ...]
+
+    @property
+    def preparations(self) -> tuple[Preparation, ...]:
+        """The stages that act once, before the first step."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Preparation))
+
+    @property
+    def steps(self) -> tuple[Stage, ...]:
+        """The stages that act at every step."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Stage))
+
+    @property
+    def release(self) -> Release:
+        """The stage at which per-unit gradients become one sum."""
+        return next(stage for stage in self.stages if isinstance(stage, Release))
+
+    @property
+    def informed(self) -> tuple[Informed, ...]:
+        """The stages that read side information or public data."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Informed))
+
+    @property
+    def exposures(self) -> tuple[str, ...]:
+        """Why this chain is not private; empty if it is."""
+        reasons = []
+        release = self.release
+        if not release.noise_multiplier > 0:
+            reasons.append(f"{release} adds no noise")
+        elif release.clip_norm == float("inf"):
+            reasons.append(f"{release} does not clip")
+        reasons += [
+            f"{stage} reads private data" for stage in self.informed if _is_exposed(stage.event)
+        ]
+        return tuple(reasons)
+
+    def init(self, params: Params) -> tuple[Any, ...]:
+        """State of every step stage before the first step."""
+        return tuple(stage.init(params) for stage in self.steps)
+
+    def apply(
+        self, gradients: GradientBatch, states: tuple[Any, ...], step: Step
+    ) -> tuple[Params, tuple[Any, ...]]:
+        """From per-unit gradients to the update that is added to the weights."""
+        signal: Any = gradients
+        following = []
+        for stage, state in zip(self.steps, states, strict=True):
+            signal, advanced = stage.apply(signal, state, step)
+            following.append(advanced)
+        return cast(Params, signal), tuple(following)
+
+    def __str__(self) -> str:
+        return " > ".join(str(stage) for stage in self.stages)
+
+
+def chain(*stages: Stage | Preparation) -> Chain:
+    """Join stages into a method, or say which one stands wrong.
+
+    >>> from adadps.stages import privatize, sgd
+    >>> print(chain(privatize(clip_norm=1.0, noise_multiplier=2.0), sgd(0.1)))
+    privatize(C=1, σ=2) > sgd(0.1)
+    >>> chain(sgd(0.1), privatize(clip_norm=1.0, noise_multiplier=2.0))
+    Traceback (most recent call last):
+    adadps.errors.OrderError: Cannot place `sgd(0.1)` first: it needs released (privatized) ...
+    """
+    kind, before = Kind.EXAMPLES, "first"
+    for stage in stages:
+        if kind is Kind.EXAMPLES and Kind.EXAMPLES not in stage.rule:
+            kind = Kind.PER_UNIT
+        if kind not in stage.rule:
+            needs = " or ".join(taken.value for taken in stage.rule)
+            raise OrderError(
+                f"Cannot place `{stage}` {before}: it needs {needs}, found {kind.value}. "
+                f"{_CURES[kind]}"
+            )
+        kind, before = stage.rule[kind], f"after `{stage}`"
+    if kind is not Kind.UPDATE:
+        end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
+        raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
+    return Chain(stages)
+
+
+def _is_exposed(event: DpEvent) -> bool:
+    return isinstance(event, NonPrivateDpEvent)
+
+
+_CURES = {
+    Kind.EXAMPLES: "Add `privatize(...)` or `average()` before it.",
+    Kind.PER_UNIT: "Add `privatize(...)` or `average()` before it.",
+    Kind.RELEASED: "Gradients are privatized once: remove it, or move it before `privatize(...)`.",
+    Kind.EXPOSED: "Gradients are averaged once: remove it, or move it before `average()`.",
+    Kind.UPDATE: "The update must come last: move it to the end.",
+}

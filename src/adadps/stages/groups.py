@@ -1,0 +1,71 @@
+"""Groups of examples that are clipped as one (microbatches).
+
+A group's gradient is the sum of its examples' gradients divided by the public group size k, so that
+without clipping nothing changes. How groups are charged: `adadps.contract`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from adadps.contract import Grouping
+from adadps.errors import ContractError
+from adadps.gradients.waist import Units
+from adadps.sampling import Rows, Sampler
+from adadps.types import require
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of about ``size`` examples. Build it with `by_label` or `in_advance`."""
+
+    size: int
+    grouping: Grouping
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, "a group size of at least 1", self.size, "Leave groups out for 1.")
+
+    def units_of(self, sampler: Sampler) -> Sampler:
+        """What the sampler draws: examples, or groups that were fixed in advance."""
+        return sampler.grouped(self.size) if self.grouping is Grouping.IN_ADVANCE else sampler
+
+    def expand(
+        self, drawn: Rows, expected_size: float, rng: np.random.Generator
+    ) -> tuple[Rows, Units]:
+        """Rows of the batch, and the unit of each."""
+        if self.grouping is Grouping.IN_ADVANCE:
+            rows = (drawn[:, None] * self.size + np.arange(self.size)).ravel()
+            labels = np.repeat(np.arange(len(drawn)), self.size)
+            return rows, Units(torch.from_numpy(labels), len(drawn), 1 / self.size)
+        count = math.ceil(expected_size / self.size)
+        labels = rng.integers(count, size=len(drawn))
+        return drawn, Units(torch.from_numpy(labels), count, 1 / self.size)
+
+
+def by_label(size: int) -> Groups:
+    """Each drawn example gets one of ⌈b/k⌉ labels, independently of all others.
+
+    One example moves one group, whose clipped gradient can turn around: sensitivity 2C.
+    """
+    return Groups(size, Grouping.LABELLED)
+
+
+def in_advance(size: int) -> Groups:
+    """Rows 0..k-1, k..2k-1, ... are groups before any drawing; the sampler draws whole groups.
+
+    The guarantee is for replacing one group, hence any one example in it.
+    """
+    return Groups(size, Grouping.IN_ADVANCE)
+
+
+def by_position(size: int) -> Groups:
+    """Refused: groups cut by position in a random batch have no useful guarantee."""
+    raise ContractError(
+        f"Expected groups that do not depend on the other examples, found groups of {size} by "
+        "position in the batch: one added example shifts all later groups, so the sum can move by "
+        "many C. Use `by_label` or `in_advance`."
+    )

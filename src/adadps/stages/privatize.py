@@ -1,0 +1,75 @@
+"""The Gaussian mechanism: clip each unit, add up, add noise, divide by a public constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from adadps.gradients.waist import GradientBatch, clip_weights, reduce
+from adadps.stages.groups import Groups
+from adadps.types import Kind, Params, Step, require, require_positive
+
+
+@dataclass(frozen=True)
+class Privatize:
+    """(1/b) (Σ_i clip(g_i, C) + N(0, σ²C²)). Build it with `privatize`."""
+
+    clip_norm: float
+    noise_multiplier: float
+    groups: Groups | None
+    rule: Mapping[Kind, Kind] = field(
+        default_factory=lambda: {Kind.PER_UNIT: Kind.RELEASED}, repr=False
+    )
+
+    def init(self, params: Params) -> Params:
+        """Zeros of the model's shape: the sum of an empty batch."""
+        return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
+
+    def apply(self, signal: GradientBatch, state: Params, step: Step) -> tuple[Params, Params]:
+        """Clip, add, noise; an empty batch is noised like any other."""
+        total = reduce(signal, lambda norms: self._weights(norms, step)) or state
+        units = step.expected_size / (self.groups.size if self.groups else 1)
+        deviation = 0.0 if self.noise_multiplier == 0 else self.noise_multiplier * self.clip_norm
+        released = {
+            name: step.noise.release(value, standard_deviation=deviation) / units
+            for name, value in total.items()
+        }
+        return released, state
+
+    def _weights(self, norms: Tensor, step: Step) -> Tensor:
+        step.watch("norms", norms)
+        return clip_weights(norms, self.clip_norm)
+
+    def __str__(self) -> str:
+        grouped = f", {self.groups.grouping.value} of {self.groups.size}" if self.groups else ""
+        return f"privatize(C={self.clip_norm:g}, σ={self.noise_multiplier:g}{grouped})"
+
+
+def privatize(
+    *, clip_norm: float, noise_multiplier: float, groups: Groups | None = None
+) -> Privatize:
+    """Clip each unit's gradient to L2 norm C and add noise N(0, σ²C²) to the sum.
+
+    The sum is divided by the *expected* batch size, a public constant. A noise multiplier of 0 or
+    an infinite clip norm is allowed for comparisons, and makes epsilon infinite.
+
+    >>> print(privatize(clip_norm=0.5, noise_multiplier=1.0))
+    privatize(C=0.5, σ=1)
+    """
+    require_positive("clip_norm", clip_norm, infinite=True)
+    require(
+        0 <= noise_multiplier < float("inf"),
+        "a finite noise_multiplier >= 0",
+        noise_multiplier,
+        "It is the noise's standard deviation divided by clip_norm.",
+    )
+    require(
+        clip_norm < float("inf") or noise_multiplier == 0,
+        "a finite clip_norm where there is noise",
+        clip_norm,
+        "Noise is proportional to it.",
+    )
+    return Privatize(float(clip_norm), float(noise_multiplier), groups)

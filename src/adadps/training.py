@@ -1,0 +1,87 @@
+"""Train a model from start to end: the loop around `adadps.run.PrivateRun`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from adadps.accounting import grouping_of
+from adadps.data.examples import Examples
+from adadps.errors import ContractError
+from adadps.evaluation import Evaluation
+from adadps.gradients.general import Loss
+from adadps.progress import Progress, progress_bar
+from adadps.result import Result
+from adadps.run import PrivateRun
+from adadps.sampling import Sampler
+from adadps.stages.chain import Chain
+from adadps.types import Accountant
+
+
+def fit(
+    model: nn.Module,
+    loss: Loss,
+    data: Examples,
+    *,
+    method: Chain,
+    sampler: Sampler,
+    steps: int | None = None,
+    epochs: float | None = None,
+    evaluate: Sequence[Evaluation] = (),
+    progress: bool | None = None,
+    settings: dict[str, Any] | None = None,
+    **options: Any,
+) -> Result:
+    """Train ``model`` in place with ``method``, and say what it cost.
+
+    Give ``steps`` or ``epochs``. Further options are those of `PrivateRun`: ``delta`` (default
+    1/(10 n)), ``accountant``, ``budget``, ``ledger``, ``randomness``, ``physical_batch_size``,
+    ``debug``, ``assumed_public``.
+
+    >>> import torch
+    >>> from adadps import dp_sgd, examples, poisson, privatize
+    >>> data = examples(torch.randn(100, 3), torch.randn(100))
+    >>> squared = lambda outputs, targets: (outputs.squeeze(1) - targets) ** 2
+    >>> result = fit(torch.nn.Linear(3, 1), squared, data, steps=10,
+    ...              method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=5.0), lr=0.1),
+    ...              sampler=poisson(examples=100, expected_size=10))
+    >>> result.privacy.private, result.privacy.steps
+    (True, 10)
+    """
+    if (steps is None) == (epochs is None):
+        raise ContractError("Expected either steps or epochs, found both or none. Give one.")
+    count = steps if steps is not None else sampler.steps(epochs or 0)
+    run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=count, **options)
+    with progress_bar(run.steps, progress) as bar:
+        for batch in run.batches():
+            run.step(batch)
+            _evaluate_due(run, batch.index, evaluate)
+            _show(run, batch.index, bar)
+    return run.result(settings)
+
+
+def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]) -> None:
+    for evaluation in evaluations:
+        last = index == run.steps
+        if last or (evaluation.every is not None and index % evaluation.every == 0):
+            run.evaluate(evaluation)
+
+
+def _show(run: PrivateRun, index: int, bar: Progress) -> None:
+    """Move the bar; about twenty times a run, also say what has been spent."""
+    marks = max(1, run.steps // 20)
+    note = None
+    if bar.shown and (index % marks == 0 or index == run.steps):
+        note = _spent_so_far(run)
+    bar.advance(note)
+
+
+def _spent_so_far(run: PrivateRun) -> str:
+    if run.method.exposures:
+        return "not private"
+    fits = run.sampler.accountants(grouping_of(run.method))
+    if Accountant.RDP not in fits:
+        return "private"
+    return f"ε ≤ {run.epsilon(accountant=Accountant.RDP):.2f}"
