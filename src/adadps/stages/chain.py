@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
 from dp_accounting import DpEvent, NonPrivateDpEvent
@@ -97,27 +98,27 @@ class Chain:
 
     stages: tuple[Stage | Preparation, ...]
 
-    @property
+    @cached_property
     def preparations(self) -> tuple[Preparation, ...]:
         """The stages that act once, before the first step."""
         return tuple(stage for stage in self.stages if isinstance(stage, Preparation))
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Stage, ...]:
         """The stages that act at every step."""
         return tuple(stage for stage in self.stages if isinstance(stage, Stage))
 
-    @property
+    @cached_property
     def release(self) -> Release:
         """The stage at which per-unit gradients become one sum."""
         return next(stage for stage in self.stages if isinstance(stage, Release))
 
-    @property
+    @cached_property
     def informed(self) -> tuple[Informed, ...]:
         """The stages that read side information or public data."""
         return tuple(stage for stage in self.stages if isinstance(stage, Informed))
 
-    @property
+    @cached_property
     def exposures(self) -> tuple[str, ...]:
         """Why this chain is not private; empty if it is."""
         reasons = []

@@ -1,0 +1,196 @@
+"""The command line: thin, one function a command, errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from adadps.contract import Sampling
+from adadps.errors import AdadpsError, SettingError
+from adadps.planning import Plan, make_plan
+from adadps.stages.groups import Groups, by_label, by_position, in_advance
+from adadps.types import Accountant, Relation
+
+app = typer.Typer(
+    name="adadps",
+    help="Train models with differential privacy, and stay adaptive under the noise.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+_GROUPINGS = {"label": by_label, "advance": in_advance, "position": by_position}
+_RELATIONS = {
+    "add-remove": Relation.ADD_OR_REMOVE_ONE,
+    "zero-out": Relation.ZERO_OUT,
+    "replace": Relation.REPLACE_ONE,
+}
+
+
+@app.callback()
+def main() -> None:
+    """Train models with differential privacy, and stay adaptive under the noise."""
+
+
+@app.command()
+def plan(
+    examples: Annotated[int, typer.Option(help="Declared number of training examples (public).")],
+    batch_size: Annotated[float, typer.Option(help="Expected number of examples in a batch.")],
+    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length of the run in steps.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget to fit.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise divided by the clip norm.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples).")] = None,
+    accountant: Annotated[
+        Accountant | None, typer.Option(help="Default: the tighter one that fits.")
+    ] = None,
+    sampling: Annotated[Sampling, typer.Option(help="How batches are drawn.")] = Sampling.POISSON,
+    relation: Annotated[
+        str | None, typer.Option(help="add-remove, zero-out or replace; default by sampling.")
+    ] = None,
+    group_size: Annotated[int, typer.Option(help="Examples clipped as one group.")] = 1,
+    group_by: Annotated[str, typer.Option(help="label or advance; position is refused.")] = "label",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compute epsilon, the noise, or the number of steps, before any data is touched.
+
+    Give two of: a length (--epochs or --steps), --epsilon, --noise-multiplier.
+
+    Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
+    """
+    with _told():
+        made = make_plan(
+            examples=examples,
+            batch_size=batch_size,
+            steps=steps,
+            epochs=epochs,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            accountant=accountant,
+            sampling=sampling,
+            relation=None if relation is None else _choice(relation, _RELATIONS, "relation"),
+            groups=_groups(group_size, group_by),
+        )
+        if as_json:
+            _print_json(made.describe())
+        else:
+            _print_plan(made)
+
+
+@app.command()
+def demo(
+    out_folder: Annotated[
+        Path, typer.Option("--out", help="Where the report and the model go.")
+    ] = Path("adadps-demo"),
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every private method.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Train on data that comes with the package: DP-SGD, DP-Adam and AdaDPS at equal epsilon."""
+    from adadps.demo import run_demo  # noqa: PLC0415  (torch and the data load only when needed)
+
+    with _told():
+        outcome = run_demo(out_folder, epsilon, say=err.print)
+        if as_json:
+            _print_json(outcome.rows)
+        else:
+            out.print(_table("Section of a Debian package from its description", outcome.rows))
+            out.print(f"Report: {outcome.report}\nModel:  {outcome.model}")
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help="toy (more experiments follow)")],
+    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 5,
+    quick: Annotated[bool, typer.Option(help="One seed, short runs: ordering only.")] = False,
+    tune: Annotated[bool, typer.Option(help="Try the grids and record the winners.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write rows here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the figure here (png).")] = None,
+) -> None:
+    """Run an experiment of the paper and show its numbers beside ours.
+
+    Example: adadps reproduce toy --json toy.json --plot toy.png
+    """
+    from adadps.reproduce import rows as files  # noqa: PLC0415
+    from adadps.reproduce import toy_figure  # noqa: PLC0415
+
+    with _told():
+        if experiment != "toy":
+            raise SettingError(f"Expected an experiment, found '{experiment}'. Known: toy.")
+        if tune:
+            trials = toy_figure.tune()
+            path = json_file or Path("toy-tuning.json")
+            files.write_json(path, trials)
+            out.print(f"Trials and winners: {path}")
+            return
+        if seeds < 1:
+            raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 5.")
+        rows, figure = toy_figure.reproduce(1 if quick else seeds, quick=quick)
+        if json_file:
+            files.write_json(json_file, rows)
+        if plot:
+            plot.parent.mkdir(parents=True, exist_ok=True)
+            plot.write_bytes(figure)
+        out.print(_table("The toy problem (training loss on synthetic data)", rows))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Show our own errors as one message and exit with 2; let bugs through."""
+    try:
+        yield
+    except AdadpsError as error:
+        err.print(f"[bold red]{type(error).__name__}[/]: {error}", highlight=False)
+        raise typer.Exit(2) from None
+
+
+def _choice(name: str, known: dict[str, Any], what: str) -> Any:
+    if name not in known:
+        raise SettingError(f"Expected a {what} among {', '.join(known)}, found '{name}'.")
+    return known[name]
+
+
+def _groups(size: int, by: str) -> Groups | None:
+    if size == 1:
+        return None
+    groups: Groups = _choice(by, _GROUPINGS, "way to group")(size)
+    return groups
+
+
+def _print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def _print_plan(made: Plan) -> None:
+    table = Table(title="Privacy plan", show_header=False)
+    for name, value in made.describe().items():
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    out.print(table)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    headings = [name for name in rows[0] if name not in ("settings", "experiment", "dataset")]
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading.replace("_", " "))
+    for row in rows:
+        table.add_row(*(_cell(row[heading]) for heading in headings))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,148 @@
+"""Plan a run before any data is touched: epsilon from noise, noise from epsilon, or steps from both."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from adadps.accounting import (
+    Budget,
+    calibrate_noise,
+    calibrate_steps,
+    default_delta,
+    epsilon_of,
+    require_delta,
+)
+from adadps.contract import Grouping, Sampling
+from adadps.errors import BudgetError, SettingError
+from adadps.sampling import FixedSize, Poisson, Sampler, Shuffled
+from adadps.stages.groups import Groups
+from adadps.types import Accountant, Relation, require, require_positive
+
+_SAMPLERS: dict[Sampling, type[Sampler]] = {
+    Sampling.POISSON: Poisson,
+    Sampling.FIXED: FixedSize,
+    Sampling.SHUFFLED: Shuffled,
+}
+_RELATIONS = {
+    Sampling.POISSON: Relation.ADD_OR_REMOVE_ONE,
+    Sampling.FIXED: Relation.REPLACE_ONE,
+    Sampling.SHUFFLED: Relation.ZERO_OUT,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that keeps to its epsilon."""
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    steps: int
+    epochs: float
+    examples: int
+    batch_size: float
+    sampling: str
+    relation: str
+    accountant: str
+    group_size: int
+    grouping: str
+
+    def describe(self) -> dict[str, Any]:
+        """The plan, ready for JSON."""
+        return asdict(self)
+
+
+def make_plan(
+    *,
+    examples: int,
+    batch_size: float,
+    steps: int | None = None,
+    epochs: float | None = None,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    accountant: Accountant | None = None,
+    sampling: Sampling = Sampling.POISSON,
+    relation: Relation | None = None,
+    groups: Groups | None = None,
+) -> Plan:
+    """Fill in the one of steps, epsilon and noise multiplier that is missing.
+
+    >>> plan = make_plan(examples=25_000, batch_size=64, epochs=32, noise_multiplier=1.0,
+    ...                  delta=1 / 25_000, accountant=Accountant.RDP)
+    >>> plan.steps, round(plan.epsilon, 2)
+    (12500, 1.51)
+    """
+    _require_one_missing(steps, epochs, epsilon, noise_multiplier)
+    sampler = _SAMPLERS[sampling](
+        examples=examples,
+        expected_size=batch_size,
+        relation=relation or _default_relation(sampling, groups),
+    )
+    grouping = groups.grouping if groups else Grouping.NONE
+    chosen = accountant or sampler.accountants(grouping)[0]
+    units = groups.units_of(sampler) if groups else sampler
+    delta = default_delta(examples) if delta is None else delta
+    require_delta(delta)
+    if noise_multiplier is not None:
+        require_positive("noise_multiplier", noise_multiplier)
+    if steps is not None:
+        require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
+    elif epochs is not None:
+        steps = sampler.steps(epochs)
+
+    if epsilon is not None:
+        budget = Budget(epsilon, delta)
+        if noise_multiplier is None:
+            assert steps is not None
+            noise_multiplier = calibrate_noise(
+                units, steps, budget=budget, accountant=chosen, grouping=grouping
+            )
+        else:
+            steps = calibrate_steps(
+                units, noise_multiplier, budget=budget, accountant=chosen, grouping=grouping
+            )
+            if steps == 0:
+                raise BudgetError(
+                    f"Expected a budget for at least one step, found epsilon = {epsilon:g}, which "
+                    "one step exceeds. Raise epsilon or the noise multiplier."
+                )
+    assert steps is not None
+    assert noise_multiplier is not None
+    event = units.run_event(noise_multiplier, steps, chosen, grouping)
+    return Plan(
+        epsilon=epsilon_of(event, delta=delta, accountant=chosen, relation=sampler.relation),
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        epochs=steps * batch_size / examples,
+        examples=examples,
+        batch_size=batch_size,
+        sampling=sampling.value,
+        relation=sampler.relation.value,
+        accountant=chosen.value,
+        group_size=groups.size if groups else 1,
+        grouping=grouping.value,
+    )
+
+
+def _default_relation(sampling: Sampling, groups: Groups | None) -> Relation:
+    if groups is not None and groups.grouping is Grouping.IN_ADVANCE:
+        return Relation.REPLACE_ONE
+    return _RELATIONS[sampling]
+
+
+def _require_one_missing(
+    steps: int | None,
+    epochs: float | None,
+    epsilon: float | None,
+    noise_multiplier: float | None,
+) -> None:
+    length = [value for value in (steps, epochs) if value is not None]
+    given = [value for value in (epsilon, noise_multiplier) if value is not None]
+    if len(length) + len(given) != 2 or len(length) > 1:
+        raise SettingError(
+            "Expected two of: a length (steps or epochs), epsilon, noise multiplier; found "
+            f"{len(length) + len(given)} values. Give exactly two, the third is computed."
+        )

@@ -1,0 +1,64 @@
+"""Plots without a display: curves with error bands, as SVG or PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#9d755d", "#e45756")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line with a band: a mean and a standard deviation at each x."""
+
+    label: str
+    x: Sequence[float]
+    mean: Sequence[float]
+    std: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    log_y: bool = False
+
+
+def curves_of(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
+    """Mean and standard deviation over runs of equal length.
+
+    >>> curves_of("a", [1], [[1.0], [3.0]]).mean
+    [2.0]
+    """
+    values = np.asarray(runs, dtype=float)
+    return Curve(label, list(x), values.mean(0).tolist(), values.std(0).tolist())
+
+
+def draw(panels: Sequence[Panel], kind: str = "svg") -> bytes:
+    """Draw the panels side by side; ``kind`` is svg or png."""
+    figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, panel in zip(axes, panels, strict=True):
+        for colour, curve in zip(_COLOURS, panel.curves, strict=False):
+            axis.plot(curve.x, curve.mean, label=curve.label, color=colour, linewidth=1.8)
+            if curve.std is not None:
+                mean, std = np.asarray(curve.mean), np.asarray(curve.std)
+                low = np.maximum(mean - std, mean * 1e-2) if panel.log_y else mean - std
+                axis.fill_between(curve.x, low, mean + std, alpha=0.2, color=colour, linewidth=0)
+        if panel.log_y:
+            axis.set_yscale("log")
+        axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=120)
+    return buffer.getvalue()

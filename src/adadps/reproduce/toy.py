@@ -1,0 +1,191 @@
+"""The toy problem of the paper (figure "toy"): linear regression with frequent and rare features.
+
+1,000 examples with 500 binary features: the first 50 are on in 90 % of the examples and carry
+little (w = 0.01), the other 450 in 1 % and carry much (w = 1). Side information is the knowledge of
+which features are frequent: A = 1 for those, 0.01 for the rest. Left panel: SGD and AdaS without
+privacy. Right panel: DP-SGD and AdaDPS at the same epsilon.
+
+The loss shown is the *training* loss, as in the paper; the data is synthetic, hence public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adadps.accounting import epsilon_of_run
+from adadps.data.examples import Examples, examples
+from adadps.evaluation import on_public
+from adadps.methods import adadps, adas, dp_sgd, plain_sgd
+from adadps.report.plots import Panel, curves_of
+from adadps.reproduce.rows import Row, Setting, summary
+from adadps.result import Result
+from adadps.sampling import poisson
+from adadps.side import fixed
+from adadps.side.fixed import Fixed
+from adadps.stages import Chain, privatize
+from adadps.training import fit
+from adadps.types import Accountant
+
+EXAMPLES, FEATURES, FREQUENT = 1000, 500, 50
+BATCH, DELTA, SIGMA = 8, 1e-3, 0.7
+PRIVATE_STEPS, PLAIN_STEPS, POINTS = 2250, 40_000, 50
+PUBLISHED_CODE = {"dp-sgd": 1.97, "adadps": 1.17}
+
+SAMPLER = poisson(examples=EXAMPLES, expected_size=BATCH)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of the figure."""
+
+    name: str
+    side: str
+    private: bool
+    build: Callable[[Setting], Chain]
+
+    @property
+    def steps(self) -> int:
+        """How long it trains."""
+        return PRIVATE_STEPS if self.private else PLAIN_STEPS
+
+
+def toy_data(seed: int) -> Examples:
+    """Draw the data of one run.
+
+    >>> toy_data(0).features.shape
+    torch.Size([1000, 500])
+    """
+    rng = np.random.default_rng(seed)
+    frequent = np.arange(FEATURES) < FREQUENT
+    features = rng.random((EXAMPLES, FEATURES)) < np.where(frequent, 0.9, 0.01)
+    targets = features @ np.where(frequent, 0.01, 1.0) + rng.normal(0, 0.1, EXAMPLES)
+    return examples(features.astype(np.float32), targets.astype(np.float32))
+
+
+def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """½ (wᵀx - y)² for every example."""
+    return 0.5 * (outputs.squeeze(1) - targets).square()
+
+
+def frequent_or_rare() -> Fixed:
+    """A = 1 for the frequent features and 0.01 for the rare ones."""
+    diagonal = torch.where(torch.arange(FEATURES) < FREQUENT, 1.0, 0.01)
+    return fixed(
+        {"weight": (diagonal, 1)},
+        source="which features are frequent: A = 1 or 0.01",
+        public_because="known to the model's engineers",
+    )
+
+
+def _privacy(setting: Setting) -> Any:
+    return privatize(clip_norm=setting["clip_norm"], noise_multiplier=SIGMA)
+
+
+CONTENDERS = (
+    Contender("sgd", "none", False, lambda s: plain_sgd(s["lr"])),
+    Contender("adas", "frequent or rare", False, lambda s: adas(frequent_or_rare(), s["lr"])),
+    Contender("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), s["lr"])),
+    Contender(
+        "adadps",
+        "frequent or rare",
+        True,
+        lambda s: adadps(frequent_or_rare(), _privacy(s), s["lr"]),
+    ),
+)
+
+# Tuned with `adadps reproduce toy --tune`: for each contender the same number of trials.
+GRIDS: dict[str, list[Setting]] = {
+    "sgd": [{"lr": lr} for lr in (0.001, 0.002, 0.005, 0.01, 0.02, 0.03)],
+    "adas": [{"lr": lr} for lr in (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003)],
+    "dp-sgd": [
+        {"clip_norm": clip, "lr": step / clip}
+        for clip in (0.5, 2.0, 10.0)
+        for step in (0.02, 0.05, 0.1, 0.2)
+    ],
+    "adadps": [
+        {"clip_norm": clip, "lr": step / clip}
+        for clip in (2.0, 10.0, 50.0)
+        for step in (0.05, 0.1, 0.2, 0.4)
+    ],
+}
+
+
+def run(contender: Contender, setting: Setting, seed: int, steps: int | None = None) -> Result:
+    """Train one contender on the data of one seed; the private draws have no seed."""
+    data, count = toy_data(seed), steps or contender.steps
+    model = nn.Linear(FEATURES, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    shown = on_public(
+        "training (synthetic)",
+        data.features,
+        data.targets,
+        every=max(1, count // POINTS),
+        loss=lambda outputs, targets: float(half_squared_error(outputs, targets).mean()),
+    )
+    return fit(
+        model,
+        half_squared_error,
+        data,
+        method=contender.build(setting),
+        sampler=SAMPLER,
+        steps=count,
+        delta=DELTA,
+        accountant=Accountant.RDP,
+        evaluate=[shown],
+        progress=False,
+    )
+
+
+def row(contender: Contender, setting: Setting, results: Iterable[Result]) -> Row:
+    """One row of the table."""
+    losses = [result.last("loss") for result in results]
+    epsilons = {
+        accountant: epsilon_of_run(
+            contender.build(setting),
+            SAMPLER,
+            contender.steps,
+            delta=DELTA,
+            accountant=accountant,
+        )
+        for accountant in Accountant
+    }
+    return summary(
+        experiment="toy",
+        dataset="toy regression",
+        method=contender.name,
+        side=contender.side,
+        metric="training loss",
+        values=losses,
+        epsilon_pld=epsilons[Accountant.PLD],
+        epsilon_rdp=epsilons[Accountant.RDP],
+        delta=DELTA if contender.private else None,
+        paper=PUBLISHED_CODE.get(contender.name),
+        settings={
+            **setting,
+            "steps": contender.steps,
+            "expected_batch_size": BATCH,
+            "noise_multiplier": SIGMA if contender.private else 0.0,
+            "paper_value_is": "the published code's result; the figure has no numbers",
+        },
+    )
+
+
+def panels(results: dict[str, list[Result]]) -> list[Panel]:
+    """The two panels of the figure, with error bands over the runs."""
+    drawn = []
+    for private, title in ((False, "without privacy"), (True, "private")):
+        curves = []
+        for contender in CONTENDERS:
+            if contender.private is private and results.get(contender.name):
+                histories = [result.history for result in results[contender.name]]
+                steps = [entry.step for entry in histories[0]]
+                values = [[entry.value for entry in history] for history in histories]
+                curves.append(curves_of(contender.name, steps, values))
+        drawn.append(Panel(title, "iterations", "training loss", curves, log_y=True))
+    return drawn

@@ -1,0 +1,37 @@
+"""Run independent pieces of an experiment on all cores, with a progress bar."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
+
+import torch
+
+from adadps.progress import progress_bar
+
+Answer = TypeVar("Answer")
+
+
+def run_all(
+    work: Callable[..., Answer], jobs: Sequence[tuple[Any, ...]], label: str
+) -> list[Answer]:
+    """``[work(*job) for job in jobs]``, one process a core, one thread a process."""
+    answers: dict[int, Answer] = {}
+    workers = min(len(jobs), os.cpu_count() or 1)
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool,
+        progress_bar(len(jobs), label=label) as bar,
+    ):
+        futures = {pool.submit(work, *job): index for index, job in enumerate(jobs)}
+        for future in as_completed(futures):
+            answers[futures[future]] = future.result()
+            bar.advance()
+    return [answers[index] for index in range(len(jobs))]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
