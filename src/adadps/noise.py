@@ -62,8 +62,10 @@ class Randomness:
         """``total`` plus Gaussian noise, in float64, on the public grid."""
         if standard_deviation == 0:
             return total.double()
-        noise = self.normal(tuple(total.shape)).to(total.device)
-        return to_grid(total.double() + standard_deviation * noise, standard_deviation)
+        released = self.normal(tuple(total.shape)).to(total.device)
+        released.mul_(standard_deviation).add_(total)
+        width = grid(standard_deviation)
+        return released.div_(width).round_().mul_(width)
 
 
 def secure() -> Randomness:
@@ -96,12 +98,6 @@ def grid(standard_deviation: float) -> float:
     True
     """
     return math.ldexp(1.0, math.frexp(standard_deviation)[1] - 1 - 10)
-
-
-def to_grid(values: Tensor, standard_deviation: float) -> Tensor:
-    """Round noised values to the public grid of their noise."""
-    width = grid(standard_deviation)
-    return torch.round(values / width) * width
 
 
 def _system_seeds() -> list[int]:

@@ -1,4 +1,4 @@
-"""Plan a run before any data is touched: epsilon from noise, noise from epsilon, or steps from both."""
+"""Plan a run before any data is touched: epsilon, the noise, or the number of steps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,15 @@ from importlib.resources import files
 
 _TEST_SHARE = 5
 
-SECTIONS = ["admin", "cli-mono", "comm", "database", "debug", "devel", "doc", "editors", "education", "electronics", "embedded", "fonts", "games", "gnome", "gnu-r", "gnustep", "golang", "graphics", "hamradio", "haskell", "httpd", "interpreters", "introspection", "java", "javascript", "kde", "kernel", "libdevel", "libs", "lisp", "localization", "mail", "math", "metapackages", "misc", "net", "news", "ocaml", "oldlibs", "otherosfs", "perl", "php", "python", "ruby", "rust", "science", "shells", "sound", "tasks", "tex", "text", "utils", "vcs", "video", "web", "x11", "xfce", "zope"]
+SECTIONS = tuple(
+    """
+    admin cli-mono comm database debug devel doc editors education electronics embedded fonts games
+    gnome gnu-r gnustep golang graphics hamradio haskell httpd interpreters introspection java
+    javascript kde kernel libdevel libs lisp localization mail math metapackages misc net news ocaml
+    oldlibs otherosfs perl php python ruby rust science shells sound tasks tex text utils vcs video
+    web x11 xfce zope
+    """.split()  # noqa: SIM905
+)
 """The sections of Debian's archive, declared: not read off the data."""
 
 

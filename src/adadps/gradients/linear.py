@@ -185,9 +185,11 @@ def _outer_sum(b: Tensor, a: Features) -> Tensor:
     """bᵀ a: the sum of b_i a_iᵀ over the rows."""
     if isinstance(a, Tensor):
         return b.T @ a
-    by_feature = b.new_zeros(a.width, b.shape[1])
-    by_feature.index_add_(0, a.columns, b[a.rows] * a.values.unsqueeze(1))
-    return by_feature.T
+    entries = torch.stack([a.columns, a.rows])
+    transposed = torch.sparse_coo_tensor(
+        entries, a.values, (a.width, len(a)), check_invariants=False
+    )
+    return torch.sparse.mm(transposed, b).T
 
 
 def _times_matrix(a: Features, matrix: Tensor) -> Tensor:

@@ -120,8 +120,7 @@ def reweighed(features: Features, weights: Tensor) -> Features:
         norms = features.row_sums(values.double().square()).sqrt().to(values.dtype)
         return features.with_values(values / norms.clamp_min(1e-30)[features.rows])
     scaled = features * weights.to(features)
-    norms: Tensor = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    return scaled / norms.clamp_min(1e-30)
+    return torch.nn.functional.normalize(scaled, dim=1, eps=1e-30)
 
 
 def _pieces(targets: Tensor, units: Units | None, chunk: int) -> list[tuple[Tensor, Units | None]]:
@@ -160,8 +159,10 @@ def _require_width(model: nn.Linear, features: Features) -> None:
 
 def _require_loss_per_example(held: Objective, loss: Loss, probe: Examples) -> None:
     device = next(iter(held.params().values())).device
-    batch = probe.take(torch.arange(min(3, len(probe)))).to(device)
+    batch = probe.take(torch.arange(3) % len(probe)).to(device)
     outputs = held.outputs(held.params(), batch.features)
+    if outputs.is_floating_point():  # a fresh model may give all rows the same output
+        outputs = outputs + torch.rand(outputs.shape, device=device, dtype=outputs.dtype)
     losses = loss(outputs, batch.targets)
     if losses.shape != (len(batch),):
         raise ModelError(

@@ -53,12 +53,15 @@ def tune() -> dict[str, Any]:
         losses.setdefault(name, {}).setdefault(index, []).append(loss)
     contenders = {}
     for name, trials in losses.items():
-        scored = [
-            {"setting": toy.GRIDS[name][index], "loss": _finite_mean(values)}
-            for index, values in trials.items()
-        ]
-        best = min(scored, key=lambda trial: math.inf if trial["loss"] is None else trial["loss"])
-        contenders[name] = {"winner": best["setting"], "trials": scored}
+        means = {index: statistics.fmean(values) for index, values in trials.items()}
+        finite = {index: mean for index, mean in means.items() if math.isfinite(mean)}
+        contenders[name] = {
+            "winner": toy.GRIDS[name][min(finite, key=finite.__getitem__)],
+            "trials": [
+                {"setting": setting, "loss": finite.get(index)}
+                for index, setting in enumerate(toy.GRIDS[name])
+            ],
+        }
     return {
         "command": "adadps reproduce toy --tune",
         "tuned_on": f"final training loss, synthetic data of seeds {list(TUNING_SEEDS)}",
@@ -77,8 +80,3 @@ def _run(name: str, setting: Setting, seed: int, steps: int | None) -> Result:
 
 def _final_loss(name: str, setting: Setting, seed: int, steps: int | None) -> float:
     return _run(name, setting, seed, steps).last("loss")
-
-
-def _finite_mean(values: list[float]) -> float | None:
-    mean = statistics.fmean(values)
-    return mean if math.isfinite(mean) else None

@@ -12,6 +12,9 @@ from adadps.gradients.waist import GradientBatch, clip_weights, reduce
 from adadps.stages.groups import Groups
 from adadps.types import Kind, Params, Step, require, require_positive
 
+SMALLEST_NOISE = 1e-6
+"""Less noise than this protects nothing, and its grid would leave the range of float64."""
+
 
 @dataclass(frozen=True)
 class Privatize:
@@ -61,8 +64,8 @@ def privatize(
     """
     require_positive("clip_norm", clip_norm, infinite=True)
     require(
-        0 <= noise_multiplier < float("inf"),
-        "a finite noise_multiplier >= 0",
+        noise_multiplier == 0 or SMALLEST_NOISE <= noise_multiplier < float("inf"),
+        f"a noise_multiplier of 0 or between {SMALLEST_NOISE:g} and infinity",
         noise_multiplier,
         "It is the noise's standard deviation divided by clip_norm.",
     )

@@ -1,0 +1,112 @@
+"""Tune the demo: the same number of trials for each method, on a part of the training data.
+
+Appends one line a trial to a file and skips trials that are already there, so it can be stopped and
+started again. At the end it writes the trials and the winners where the demo reads them.
+
+    python scripts/tune_demo.py --epsilon 1 --trials demo-trials.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from adadps.demo import CONTENDERS, STEPS, DemoData, load_data, noise_for, train
+from adadps.reproduce.rows import Setting, write_json
+
+RECORDED = Path(__file__).parents[1] / "src/adadps/reproduce/recorded/demo.json"
+VALIDATION_SHARE = 0.2
+
+SHAPES = ((0.03, 0.5), (0.01, 0.75), (0.003, 0.5))  # floor and power of A
+LENGTHS = (3.0, 5.0, 8.0, 12.0, 16.0, 24.0)  # lr · C: the length of a step along clipped gradients
+
+GRIDS: dict[str, list[Setting]] = {
+    "DP-SGD": [
+        {"clip_norm": clip, "lr": length / clip} for clip in (0.3, 1.0) for length in LENGTHS
+    ],
+    "DP-Adam": [
+        {"clip_norm": clip, "lr": lr}
+        for clip in (0.3, 1.0)
+        for lr in (0.01, 0.015, 0.02, 0.03, 0.045, 0.06)
+    ],
+    "AdaDPS": [
+        {"clip_norm": 2.0, "lr": length / 2.0, "floor": floor, "power": power}
+        for floor, power in SHAPES
+        for length in LENGTHS[1:5]
+    ],
+    "AdaDPS, features": [
+        {"clip_norm": 0.3, "lr": length / 0.3, "floor": floor, "power": power}
+        for floor, power in SHAPES
+        for length in LENGTHS[1:5]
+    ],
+    "Adam, no privacy": [
+        {"lr": lr}
+        for lr in (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2)
+    ],
+}
+
+
+def split(data: DemoData) -> DemoData:
+    """Train on four fifths of the training data and validate on the rest; the test set is unread."""
+    validation = np.random.default_rng(0).random(len(data.train)) < VALIDATION_SHARE
+    rows = torch.from_numpy(validation)
+    return DemoData(
+        train=data.train.take(torch.nonzero(~rows).squeeze(1)),
+        test=data.train.take(torch.nonzero(rows).squeeze(1)),
+        frequencies=data.frequencies,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epsilon", type=float, required=True)
+    parser.add_argument("--trials", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    done = _read(options.trials)
+    data = split(load_data())
+    sigma = noise_for(data, options.epsilon)
+    for contender in CONTENDERS:
+        for setting in GRIDS[contender.name]:
+            key = json.dumps([contender.name, setting], sort_keys=True)
+            if key not in done:
+                result, seconds = train(contender, setting, sigma, data)
+                done[key] = result.last("accuracy")
+                with options.trials.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"key": key, "accuracy": done[key]}) + "\n")
+                print(f"{key}: {done[key]:.4f} ({seconds:.0f} s)", flush=True)
+    write_json(RECORDED, _summary(done, options.epsilon))
+
+
+def _read(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {line["key"]: line["accuracy"] for line in lines}
+
+
+def _summary(done: dict[str, float], epsilon: float) -> dict[str, object]:
+    contenders = {}
+    for name, grid in GRIDS.items():
+        trials = [
+            {
+                "setting": setting,
+                "accuracy": done[json.dumps([name, setting], sort_keys=True)],
+            }
+            for setting in grid
+        ]
+        best = max(trials, key=lambda trial: trial["accuracy"])
+        contenders[name] = {"winner": best["setting"], "trials": trials}
+    return {
+        "command": f"python scripts/tune_demo.py --epsilon {epsilon:g} --trials FILE",
+        "tuned_on": f"accuracy on a fifth of the training data after {STEPS} steps",
+        "contenders": contenders,
+    }
+
+
+if __name__ == "__main__":
+    main()

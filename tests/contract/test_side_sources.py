@@ -1,0 +1,554 @@
+"""One contract for every source of side information, then the formula of each source."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from torch import Tensor
+
+from adadps import DataError, SettingError, SideInformationError, examples, public_examples, secure
+from adadps.data.examples import PublicExamples
+from adadps.gradients.chunked import ChunkedGradients
+from adadps.side import (
+    AdaGradStatistics,
+    AdamStatistics,
+    RMSPropStatistics,
+    SideSource,
+    Transform,
+    corpus_frequencies,
+    fixed,
+    frequency,
+    given_frequencies,
+    oracle,
+    public,
+    tfidf,
+    uniform,
+    word_frequencies,
+)
+from adadps.stages import chain, mix, precondition, privatize, sgd
+from adadps.types import Params, Step
+
+TOLD = {"source": "a table in a book", "public_because": "published"}
+COUNTS = [[2.0, 0.0, 1.0], [1.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+VECTOR = torch.tensor([1.0, 0.5, 0.25])
+FULL = torch.tensor([[1.0, 0.5, 0.5], [0.5, 0.25, 0.125]])
+RMSPROP = RMSPropStatistics(decay=0.9, epsilon=1e-3)
+ADAGRAD = AdaGradStatistics(epsilon=1e-3)
+ADAM = AdamStatistics(mixing=0.9, first_decay=0.8, second_decay=0.9, epsilon=1e-3)
+
+
+def survey(*, batch_size: int = 2, seed: int = 0) -> PublicExamples:
+    features = torch.arange(12.0).reshape(4, 3)
+    return public_examples(features, [0, 1, 0, 1], batch_size=batch_size, seed=seed, **TOLD)
+
+
+NAMED: dict[str, Callable[[], SideSource]] = {
+    "fixed vector": lambda: fixed({"head.weight": (VECTOR, 1)}, **TOLD),
+    "fixed tensor": lambda: fixed({"head.weight": FULL}, **TOLD),
+    "fixed module": lambda: fixed({"head": (VECTOR, -1)}, **TOLD),
+    "word frequency": lambda: frequency(
+        word_frequencies(["the", "zebra", "qzxqzx"]), floor=1e-3, at="head"
+    ),
+    "corpus frequency": lambda: frequency(
+        corpus_frequencies(COUNTS, **TOLD), floor=0.1, at="head.weight"
+    ),
+    "given frequency": lambda: frequency(
+        given_frequencies([5.0, 1.0, 0.0], **TOLD), floor=0.1, power=0.5, at="head"
+    ),
+    "tfidf": lambda: tfidf(COUNTS, inverse=False, floor=0.1, at="head", **TOLD),
+    "inverse tfidf": lambda: tfidf(COUNTS, inverse=True, floor=0.1, at="head", **TOLD),
+}
+PUBLIC: dict[str, Callable[[], SideSource]] = {
+    **NAMED,
+    "uniform": uniform,
+    "public rmsprop": lambda: public(survey(), RMSPROP),
+    "public adam": lambda: public(survey(), ADAM),
+    "public adagrad": lambda: public(survey(), ADAGRAD),
+}
+EVERY: dict[str, Callable[[], SideSource]] = {
+    **PUBLIC,
+    "oracle": lambda: oracle(survey().examples, RMSPROP, batch_size=2),
+}
+
+every_source = pytest.mark.parametrize("build", EVERY.values(), ids=EVERY.keys())
+every_public_source = pytest.mark.parametrize("build", PUBLIC.values(), ids=PUBLIC.keys())
+every_named_source = pytest.mark.parametrize("build", NAMED.values(), ids=NAMED.keys())
+
+
+class NoNoise:
+    """Side information has no business with privacy noise."""
+
+    def release(self, total: Tensor, *, standard_deviation: float) -> Tensor:
+        raise AssertionError(f"noise of {standard_deviation} was asked for on {total}")
+
+
+def parameters() -> Params:
+    return {"head.weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}
+
+
+def gradient_on(batch: PublicExamples) -> Params:
+    """Stands for a model: some gradient that depends on the batch, zero in one coordinate."""
+    mean = batch.examples.features.mean(0)
+    weight = torch.stack([mean - 3, 0.1 * mean])
+    weight[0, 0] = 0
+    return {"head.weight": weight, "head.bias": mean[:2]}
+
+
+def step(index: int = 1, mean_gradient: Callable[[PublicExamples], Params] = gradient_on) -> Step:
+    return Step(index=index, expected_size=8.0, noise=NoNoise(), mean_gradient=mean_gradient)
+
+
+def assert_same(found: Transform, expected: Transform) -> None:
+    torch.testing.assert_close(found.scale, expected.scale, rtol=0, atol=0)
+    assert (found.mean is None) == (expected.mean is None)
+    if found.mean is not None:
+        torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0)
+    assert found.beta == expected.beta
+
+
+# --- the contract -------------------------------------------------------------------------------
+
+
+@every_source
+def test_provenance_has_a_source_and_a_reason(build):
+    provenance = build().provenance
+    assert provenance.source.strip()
+    assert provenance.public_because.strip()
+
+
+@every_public_source
+def test_public_side_information_costs_nothing(build):
+    assert isinstance(build().event, NoOpDpEvent)
+
+
+@every_source
+def test_scale_is_positive_finite_and_fits_every_parameter(build):
+    source, params = build(), parameters()
+    transform, _ = source.observe(source.init(params), step())
+    assert set(transform.scale) == set(params)
+    for name, scale in transform.scale.items():
+        assert torch.broadcast_shapes(scale.shape, params[name].shape) == params[name].shape
+        assert torch.isfinite(scale).all()
+        assert (scale > 0).all()
+
+
+@every_source
+def test_mean_has_the_shape_of_the_parameters(build):
+    source, params = build(), parameters()
+    transform, _ = source.observe(source.init(params), step())
+    if transform.mean is None:
+        assert transform.beta == 1
+    else:
+        assert {n: m.shape for n, m in transform.mean.items()} == {
+            n: p.shape for n, p in params.items()
+        }
+
+
+@every_source
+def test_observing_leaves_the_state_alone(build):
+    source = build()
+    state = source.init(parameters())
+    found, following = source.observe(state, step(1))
+    first = copy.deepcopy(found)
+    for index in (2, 3):
+        _, following = source.observe(following, step(index))
+    again, _ = source.observe(state, step(1))
+    assert_same(again, first)
+
+
+@every_source
+def test_observing_leaves_the_parameters_alone(build):
+    source, params = build(), parameters()
+    source.observe(source.init(params), step())
+    assert all((value == 0).all() for value in params.values())
+
+
+@every_named_source
+def test_a_model_that_does_not_fit_is_refused_with_its_parameters(build):
+    with pytest.raises(SideInformationError, match=r"found 'head.*body\.weight, body\.bias"):
+        build().init({"body.weight": torch.zeros(2, 3), "body.bias": torch.zeros(2)})
+
+
+@every_named_source
+def test_a_parameter_of_another_shape_is_refused(build):
+    with pytest.raises(SideInformationError, match=r"\(2, 7\)"):
+        build().init({"head.weight": torch.zeros(2, 7), "head.bias": torch.zeros(2)})
+
+
+@every_named_source
+def test_a_parameter_without_side_information_gets_the_median(build):
+    scale = build().init(parameters()).scale
+    assert float(scale["head.bias"]) == pytest.approx(np.median(scale["head.weight"].numpy()))
+
+
+# --- fixed --------------------------------------------------------------------------------------
+
+
+def test_fixed_gives_one_over_a():
+    scale = fixed({"head.weight": FULL}, **TOLD).init(parameters()).scale
+    torch.testing.assert_close(scale["head.weight"], 1 / FULL.double())
+
+
+@pytest.mark.parametrize("name", ["head.weight", "head"])
+def test_a_vector_runs_along_its_axis(name):
+    side = fixed({name: (torch.tensor([2.0, 4.0]), 0)}, **TOLD)
+    scale = side.init(parameters())
+    assert scale.scale["head.weight"].tolist() == [[0.5], [0.25]]
+
+
+def test_fixed_keeps_the_event_it_was_given():
+    event = GaussianDpEvent(3.0)
+    assert fixed({"head": (VECTOR, 1)}, event=event, **TOLD).event is event
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 1e-300])
+def test_hazard_19_a_statistic_that_would_overflow_is_refused(bad):
+    side = fixed({"head": (torch.tensor([1.0, bad, 1.0], dtype=torch.float64), 1)}, **TOLD)
+    with pytest.raises(SideInformationError, match="floor above zero"):
+        side.init(parameters())
+
+
+def test_fixed_without_any_entry_is_refused():
+    with pytest.raises(SideInformationError, match=r"head\.weight, head\.bias"):
+        fixed({}, **TOLD).init(parameters())
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_an_axis_that_the_parameter_does_not_have_is_refused(axis):
+    with pytest.raises(SideInformationError, match=f"axis {axis}"):
+        fixed({"head": (VECTOR, axis)}, **TOLD).init(parameters())
+
+
+@pytest.mark.parametrize("blank", ["source", "public_because"])
+def test_hazard_20_side_information_without_provenance_is_refused(blank):
+    with pytest.raises(SideInformationError, match=blank):
+        fixed({"head": (VECTOR, 1)}, **{**TOLD, blank: " "})
+
+
+def test_uniform_is_one_everywhere():
+    scale = uniform().init(parameters()).scale
+    assert all((value == 1).all() for value in scale.values())
+
+
+# --- frequency and TF-IDF -----------------------------------------------------------------------
+
+
+def a_of(source: SideSource) -> list[float]:
+    """A along the features of ``weight``."""
+    width = source.named["weight"][0].numel()
+    scale = source.init({"weight": torch.zeros(1, width)}).scale["weight"]
+    return (1 / scale).flatten().tolist()
+
+
+def test_frequency_is_divided_by_the_largest_floored_and_raised():
+    given = given_frequencies([8.0, 4.0, 0.0, 1.0], **TOLD)
+    expected = [1.0, 0.5**0.7, 0.25**0.7, 0.25**0.7]
+    assert a_of(frequency(given, floor=0.25, power=0.7)) == pytest.approx(expected)
+
+
+def test_corpus_frequency_is_the_share_of_rows():
+    assert corpus_frequencies(COUNTS, **TOLD).values.tolist() == [0.75, 0.5, 0.25]
+
+
+def test_corpus_frequency_does_not_count_stored_zeros():
+    stored = sparse.csr_matrix(([1.0, 0.0, 2.0], ([0, 0, 1], [0, 1, 0])), shape=(2, 2))
+    assert stored.nnz == 3
+    assert corpus_frequencies(stored, **TOLD).values.tolist() == [1.0, 0.0]
+
+
+def test_word_frequencies_are_those_of_wordfreq():
+    from wordfreq import word_frequency
+
+    found = word_frequencies(["the", "zebra"]).values.tolist()
+    assert found == pytest.approx([word_frequency("the", "en"), word_frequency("zebra", "en")])
+
+
+@pytest.mark.parametrize(
+    "values", [[], 1.0, [[1.0]], [-1.0, 1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]]
+)
+def test_frequencies_that_make_no_sense_are_refused(values):
+    with pytest.raises(SideInformationError, match="non-negative frequencies"):
+        given_frequencies(values, **TOLD)
+
+
+@pytest.mark.parametrize("setting", [{"floor": 0.0}, {"floor": 1.5}, {"floor": 0.1, "power": 0.0}])
+def test_frequency_refuses_a_floor_or_power_out_of_range(setting):
+    with pytest.raises(SettingError):
+        frequency(given_frequencies([1.0, 2.0], **TOLD), **setting)
+
+
+def mean_tfidf_by_hand(counts: np.ndarray) -> np.ndarray:
+    """tf · (ln((1 + n) / (1 + df)) + 1), rows of norm 1, averaged over the documents."""
+    documents_with = (counts > 0).sum(0)
+    inverse_frequency = np.log((1 + len(counts)) / (1 + documents_with)) + 1
+    weighted = counts * inverse_frequency
+    return (weighted / np.linalg.norm(weighted, axis=1, keepdims=True)).mean(0)
+
+
+def test_tfidf_by_hand():
+    scores = mean_tfidf_by_hand(np.asarray(COUNTS))
+    expected = np.maximum(scores / scores.max(), 0.3)
+    assert a_of(tfidf(COUNTS, inverse=False, floor=0.3, **TOLD)) == pytest.approx(expected.tolist())
+
+
+def test_inverse_tfidf_by_hand():
+    scores = mean_tfidf_by_hand(np.asarray(COUNTS))
+    expected = 0.3 / np.maximum(scores / scores.max(), 0.3)
+    assert a_of(tfidf(COUNTS, inverse=True, floor=0.3, **TOLD)) == pytest.approx(expected.tolist())
+
+
+def test_tfidf_agrees_with_sklearn_on_texts():
+    texts = ["red green red", "green blue", "blue blue blue red"]
+    scores = np.asarray(TfidfVectorizer().fit_transform(texts).mean(0)).ravel()
+    counts = CountVectorizer().fit_transform(texts)
+    found = a_of(tfidf(counts, inverse=False, floor=1e-6, **TOLD))
+    assert found == pytest.approx((scores / scores.max()).tolist())
+
+
+@pytest.mark.parametrize("counts", [[[0.0, 0.0]], np.zeros((0, 2)), [[math.nan, 1.0]]])
+def test_tfidf_refuses_a_corpus_without_words(counts):
+    with pytest.raises(SideInformationError, match="public corpus"):
+        tfidf(counts, inverse=False, floor=0.1, **TOLD)
+
+
+@pytest.mark.parametrize("floor", [0.0, 1.5])
+def test_tfidf_refuses_a_floor_out_of_range(floor):
+    with pytest.raises(SettingError, match="floor"):
+        tfidf(COUNTS, inverse=False, floor=floor, **TOLD)
+
+
+# --- statistics of public gradients: the recurrences of Algorithm 1 -----------------------------
+
+GRADIENTS = [[0.5, -2.0, 0.0], [1.0, 0.25, 0.0], [-0.5, 4.0, 0.0], [2.0, -1.0, 0.0]]
+
+
+def observed(source: SideSource, gradients: Sequence[Sequence[float]]) -> Iterator[Transform]:
+    """The transforms of a source that sees ``gradients``, one a step."""
+    state = source.init({"w": torch.zeros(3)})
+    for index, gradient in enumerate(gradients, start=1):
+        seen = {"w": torch.tensor(gradient, dtype=torch.float64)}
+        transform, state = source.observe(state, step(index, lambda _batch, seen=seen: seen))
+        yield transform
+
+
+def a_at_each_step(source: SideSource) -> np.ndarray:
+    return np.stack([(1 / seen.scale["w"]).numpy() for seen in observed(source, GRADIENTS)])
+
+
+def divisor(second: float, epsilon: float, inside: bool) -> float:
+    return math.sqrt(second + epsilon) if inside else math.sqrt(second) + epsilon
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@pytest.mark.parametrize("debias", [False, True], ids=["biased", "debiased"])
+def test_rmsprop_recurrence(inside, debias):
+    rule = RMSPropStatistics(decay=0.9, epsilon=1e-2, epsilon_inside_root=inside, debias=debias)
+    second, expected = [0.0] * 3, []
+    for t, gradient in enumerate(GRADIENTS, start=1):
+        second = [0.9 * v + 0.1 * g**2 for v, g in zip(second, gradient, strict=True)]
+        correction = 1 - 0.9**t if debias else 1
+        expected.append([divisor(v / correction, 1e-2, inside) for v in second])
+    np.testing.assert_allclose(a_at_each_step(public(survey(), rule)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+def test_rmsprop_with_schedules(inside):
+    rule = RMSPropStatistics(
+        decay=lambda t: 1 - 1 / t, epsilon=lambda t: 0.1 / math.sqrt(t), epsilon_inside_root=inside
+    )
+    expected = []
+    for t in range(1, 5):  # with decay 1 - 1/t, v is the plain mean of the squares so far
+        second = [sum(g[k] ** 2 for g in GRADIENTS[:t]) / t for k in range(3)]
+        expected.append([divisor(v, 0.1 / math.sqrt(t), inside) for v in second])
+    np.testing.assert_allclose(a_at_each_step(public(survey(), rule)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+def test_adagrad_recurrence(inside):
+    rule = AdaGradStatistics(epsilon=lambda t: 0.1 / t, epsilon_inside_root=inside)
+    expected = []
+    for t in range(1, 5):
+        second = [sum(g[k] ** 2 for g in GRADIENTS[:t]) for k in range(3)]
+        expected.append([divisor(v, 0.1 / t, inside) for v in second])
+    np.testing.assert_allclose(a_at_each_step(public(survey(), rule)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+def test_adam_recurrence(inside):
+    rule = AdamStatistics(
+        mixing=lambda t: 1 - 0.1 / t,
+        first_decay=0.8,
+        second_decay=0.9,
+        epsilon=1e-2,
+        epsilon_inside_root=inside,
+    )
+    first, second = [0.0] * 3, [0.0] * 3
+    found = observed(public(survey(), rule), GRADIENTS)
+    for t, (gradient, seen) in enumerate(zip(GRADIENTS, found, strict=True), start=1):
+        first = [0.8 * m + 0.2 * g for m, g in zip(first, gradient, strict=True)]
+        second = [0.9 * v + 0.1 * g**2 for v, g in zip(second, gradient, strict=True)]
+        a = [divisor(v / (1 - 0.9**t), 1e-2, inside) for v in second]
+        assert (1 / seen.scale["w"]).tolist() == pytest.approx(a, rel=1e-12)
+        assert seen.mean["w"].tolist() == pytest.approx([m / (1 - 0.8**t) for m in first])
+        assert seen.beta == pytest.approx(1 - 0.1 / t)
+
+
+DECAYS = {"constant": 0.9, "growing": lambda t: 1 - 1 / (t + 1)}
+
+
+@pytest.mark.parametrize("decay", DECAYS.values(), ids=DECAYS.keys())
+def test_the_debiased_average_of_a_constant_gradient_is_that_gradient(decay):
+    rule = AdamStatistics(mixing=0.5, first_decay=decay, second_decay=decay, epsilon=1e-12)
+    for seen in observed(public(survey(), rule), [[0.5, -2.0, 3.0]] * 4):
+        assert (1 / seen.scale["w"]).tolist() == pytest.approx([0.5, 2.0, 3.0])
+        assert seen.mean["w"].tolist() == pytest.approx([0.5, -2.0, 3.0])
+
+
+def test_statistics_move_only_at_refreshes():
+    rule = RMSPropStatistics(decay=0.9, epsilon=1e-2, debias=True)
+    often = a_at_each_step(public(survey(), rule, refresh_every=2))
+    first, third = np.asarray(GRADIENTS[0]), np.asarray(GRADIENTS[2])
+    after_one = np.abs(first) + 1e-2
+    after_two = np.sqrt((0.09 * first**2 + 0.1 * third**2) / (1 - 0.9**2)) + 1e-2
+    expected = [after_one, after_one, after_two, after_two]
+    np.testing.assert_allclose(often, expected, rtol=1e-12)
+
+
+def test_public_gradients_are_computed_only_at_refreshes():
+    asked: list[int] = []
+    source = public(survey(), RMSPROP, refresh_every=3)
+    state = source.init(parameters())
+    for index in range(1, 8):
+
+        def counted(batch: PublicExamples, index: int = index) -> Params:
+            asked.append(index)
+            return gradient_on(batch)
+
+        _, state = source.observe(state, step(index, counted))
+    assert asked == [1, 4, 7]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RMSPropStatistics(decay=0.9, epsilon=0.0),
+        RMSPropStatistics(decay=1.0, epsilon=1e-3),
+        RMSPropStatistics(decay=-0.1, epsilon=1e-3),
+        AdaGradStatistics(epsilon=lambda t: -t),
+        AdamStatistics(mixing=0.9, first_decay=1.0, second_decay=0.9, epsilon=1e-3),
+    ],
+    ids=["no epsilon", "decay 1", "decay below 0", "negative epsilon", "first decay 1"],
+)
+def test_statistics_out_of_range_are_refused(rule):
+    source = public(survey(), rule)
+    with pytest.raises(SettingError):
+        source.observe(source.init(parameters()), step())
+
+
+def test_refreshing_less_than_never_is_refused():
+    with pytest.raises(SettingError, match="refresh_every"):
+        public(survey(), RMSPROP, refresh_every=0)
+
+
+# --- public batches -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_public_batches_have_a_size_of_their_own(size):
+    seen: list[int] = []
+
+    def counted(batch: PublicExamples) -> Params:
+        seen.append(len(batch.examples))
+        return gradient_on(batch)
+
+    source = public(survey(batch_size=size), RMSPROP)
+    source.observe(source.init(parameters()), step(1, counted))
+    assert seen == [size]
+
+
+def drawn_rows(data: PublicExamples, index: int) -> list[float]:
+    """The first feature of each drawn row: it tells which row it was."""
+    return data.batch(index).examples.features[:, 0].tolist()
+
+
+def test_public_batches_depend_on_seed_and_step_alone():
+    draws = [drawn_rows(survey(), t) for t in range(1, 21)]
+    assert draws == [drawn_rows(survey(), t) for t in range(1, 21)]
+    assert draws != [drawn_rows(survey(seed=1), t) for t in range(1, 21)]
+    assert len({tuple(sorted(rows)) for rows in draws}) > 1
+
+
+def test_public_batches_are_drawn_without_replacement():
+    assert all(len(set(drawn_rows(survey(batch_size=3), t))) == 3 for t in range(1, 21))
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_public_batch_larger_than_the_data_or_empty_is_refused(size):
+    with pytest.raises(DataError, match="between 1 and the 4"):
+        survey(batch_size=size)
+
+
+def gradients_asked_for(mixed: PublicExamples, preconditioned: PublicExamples) -> int:
+    """How many public gradients one step of a chain with two public stages computes."""
+    method = chain(
+        privatize(clip_norm=1.0, noise_multiplier=0.0),
+        mix(mixed, 0.5),
+        precondition(public(preconditioned, RMSPROP)),
+        sgd(1.0),
+    )
+    asked: list[PublicExamples] = []
+
+    def counted(batch: PublicExamples) -> Params:
+        asked.append(batch)
+        return gradient_on(batch)
+
+    now = Step(index=1, expected_size=8.0, noise=secure(), mean_gradient=counted)
+    method.apply(ChunkedGradients(()), method.init(parameters()), now)
+    return len(asked)
+
+
+def test_two_stages_with_the_same_public_data_share_one_gradient_a_step():
+    shared = survey()
+    assert gradients_asked_for(shared, shared) == 1
+    assert gradients_asked_for(survey(), survey(seed=1)) == 2
+
+
+def test_a_shared_public_gradient_is_the_same_one():
+    now, shared = step(), survey()
+    assert now.public_gradient(shared) is now.public_gradient(shared)
+
+
+def test_the_next_step_computes_the_public_gradient_afresh():
+    shared = survey()
+    first, second = (step(t).public_gradient(shared)["head.bias"] for t in (1, 2))
+    torch.testing.assert_close(first, gradient_on(shared.batch(1))["head.bias"])
+    torch.testing.assert_close(second, gradient_on(shared.batch(2))["head.bias"])
+    assert drawn_rows(shared, 1) != drawn_rows(shared, 2)
+
+
+# --- the oracle ---------------------------------------------------------------------------------
+
+
+def test_hazard_24_the_oracle_is_not_private_and_says_so():
+    source = oracle(survey().examples, RMSPROP, batch_size=2)
+    assert isinstance(source.event, NonPrivateDpEvent)
+    assert "NOT public" in source.provenance.public_because
+
+
+def test_the_oracle_leaves_no_hash_of_private_data():
+    assert oracle(survey().examples, RMSPROP, batch_size=2).provenance.digest is None
+
+
+def test_the_oracle_reads_the_private_examples():
+    private = examples([[1.0, 2.0, 3.0]], [0])
+    source = oracle(private, AdaGradStatistics(epsilon=1e-9), batch_size=1)
+    transform, _ = source.observe(source.init(parameters()), step())
+    assert (1 / transform.scale["head.bias"]).tolist() == pytest.approx([1.0, 2.0])

@@ -1,0 +1,57 @@
+"""Ground truth: autograd on one example at a time, and everything derived from it by hand."""
+
+import torch
+from torch import nn
+
+from adadps.data.sparse_rows import SparseRows
+
+
+def gradients_one_by_one(model: nn.Module, loss, batch) -> list[dict[str, torch.Tensor]]:
+    """The gradient of every example, from its own forward and backward pass."""
+    features = batch.features
+    dense = features.to_dense() if isinstance(features, SparseRows) else features
+    found = []
+    for row, target in zip(dense, batch.targets, strict=True):
+        model.zero_grad()
+        loss(model(row.unsqueeze(0)), target.unsqueeze(0)).sum().backward()
+        found.append(
+            {
+                name: parameter.grad.detach().double().clone()
+                for name, parameter in model.named_parameters()
+                if parameter.requires_grad
+            }
+        )
+    model.zero_grad()
+    return found
+
+
+def transformed(gradients, beta, mean, diagonal):
+    """D ∘ (β g + (1 - β) M) for every gradient."""
+
+    def one(name, gradient):
+        return diagonal[name].double() * (beta * gradient + (1 - beta) * mean[name].double())
+
+    return [{name: one(name, leaf) for name, leaf in leaves.items()} for leaves in gradients]
+
+
+def norms(gradients) -> torch.Tensor:
+    """L2 norm over all parameters of each gradient."""
+    squares = [sum(leaf.square().sum() for leaf in one.values()) for one in gradients]
+    return torch.stack(squares).sqrt()
+
+
+def weighted_sum(gradients, weights):
+    """Σ_i w_i g_i."""
+    return {
+        name: sum(w * one[name] for w, one in zip(weights.double(), gradients, strict=True))
+        for name in gradients[0]
+    }
+
+
+def grouped(gradients, units):
+    """The gradient of each unit: its weight times the sum over its examples."""
+    zero = {name: torch.zeros_like(leaf) for name, leaf in gradients[0].items()}
+    found = [dict(zero) for _ in range(units.count)]
+    for label, one in zip(units.labels.tolist(), gradients, strict=True):
+        found[label] = {n: found[label][n] + units.weight * leaf for n, leaf in one.items()}
+    return found
