@@ -313,8 +313,10 @@ def test_tfidf_agrees_with_sklearn_on_texts():
     assert found == pytest.approx((scores / scores.max()).tolist())
 
 
-@pytest.mark.parametrize("counts", [[[0.0, 0.0]], np.zeros((0, 2)), [[math.nan, 1.0]]])
-def test_tfidf_refuses_a_corpus_without_words(counts):
+@pytest.mark.parametrize(
+    "counts", [[[0.0, 0.0]], np.zeros((0, 2)), [[math.nan, 1.0]], [[-1.0, 2.0]]]
+)
+def test_tfidf_refuses_what_cannot_be_counts(counts):
     with pytest.raises(SideInformationError, match="public corpus"):
         tfidf(counts, inverse=False, floor=0.1, **TOLD)
 

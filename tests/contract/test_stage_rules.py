@@ -288,6 +288,12 @@ def test_a_wrong_order_is_refused_with_the_culprit_and_a_cure(wrong, culprit, cu
     assert cure.lower() in str(refused.value).lower()
 
 
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - set(UPDATES)))
+def test_pretraining_with_a_stage_that_is_no_update_is_refused(name):
+    with pytest.raises(OrderError, match="update"):
+        pretrain(DATA, STAGES[name], epochs=1)
+
+
 # --- what a chain says about itself -------------------------------------------------------------
 
 
@@ -393,6 +399,7 @@ OUT_OF_RANGE: dict[str, Callable[[], object]] = {
     "momentum 1": lambda: momentum(1.0),
     "no epochs": lambda: pretrain(DATA, rmsprop(0.1), epochs=0),
     "empty groups": lambda: by_label(0),
+    "cosine over no steps": lambda: cosine(0),
 }
 
 

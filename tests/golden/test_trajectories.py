@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adadps import examples, methods, public_examples
+from adadps import SideInformationError, examples, methods, public_examples
 from adadps.data.examples import PublicExamples
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.linear import LinearEngine
@@ -29,6 +29,7 @@ from adadps.stages import (
     momentum,
     precondition,
     privatize,
+    reparametrise,
     sgd,
 )
 from adadps.types import Step
@@ -448,6 +449,18 @@ def test_side_information_that_differs_between_outputs_is_averaged_for_the_featu
     full = torch.tensor([[1.0, 0.5, 0.25], [1.0, 0.25, 0.25]], dtype=torch.float64)
     held = prepared(methods.adadps_features(fixed({"weight": full}, **TOLD), PRIVACY, LR))
     assert held.feature_weights.tolist() == [0.25, 0.75, 1.0]
+
+
+def test_two_reparametrisations_multiply():
+    held = prepared(chain(reparametrise(SIDE), reparametrise(SIDE), PRIVACY, sgd(LR)))
+    twice = X / A**2
+    expected = twice / np.linalg.norm(twice, axis=1, keepdims=True)
+    np.testing.assert_allclose(held.prepare(PRIVATE.features).numpy(), expected)
+
+
+def test_reparametrising_a_parameter_that_the_model_does_not_have_is_refused():
+    with pytest.raises(SideInformationError, match=r"'body'.*weight, bias"):
+        prepared(chain(reparametrise(SIDE, at="body"), PRIVACY, sgd(LR)))
 
 
 def test_pretraining_moves_the_model_itself():

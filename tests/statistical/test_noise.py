@@ -1,0 +1,335 @@
+"""The source of private draws: its law, its independence, and its low bits.
+
+Every test that can fail by chance states how often it does so.
+"""
+
+import copy
+import math
+import os
+import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from adadps.noise import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
+from adadps.sampling import poisson
+
+SCALES = [1e-6, 0.3, 1.0, 1.9, 2.0, 12345.678]
+
+
+def draws(source, count=10_000):
+    return source.normal((count,)).numpy()
+
+
+def shared(first, second):
+    """Values that occur in both; two independent samples of 1e4 share one with p < 1e-7."""
+    return np.intersect1d(first, second)
+
+
+def to_grid(values, scale):
+    """g · rint(values / g) with g = 2^(⌊log2 scale⌋ - 10), from the formula."""
+    width = 2.0 ** (math.floor(math.log2(scale)) - 10)
+    return torch.round(values / width) * width
+
+
+def in_a_forked_child(action):
+    """The float64 array that ``action`` returns in a child of this process."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: none is used
+        child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(write, "wb") as pipe:
+                pipe.write(np.asarray(action(), dtype=np.float64).tobytes())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        content = pipe.read()
+    os.waitpid(child, 0)
+    assert content, "the child failed"
+    return np.frombuffer(content)
+
+
+# --- the law ---------------------------------------------------------------------------------
+
+
+def test_moments_are_those_of_a_standard_normal():
+    """Four bounds of 5.5 standard errors each: false alarms below 2e-7."""
+    z = draws(secure(), 4_000_000)
+    errors = {
+        "mean": z.mean() * math.sqrt(len(z)),
+        "variance": ((z**2).mean() - 1) * math.sqrt(len(z) / 2),
+        "third moment": (z**3).mean() * math.sqrt(len(z) / 15),
+        "fourth moment": ((z**4).mean() - 3) * math.sqrt(len(z) / 96),
+    }
+    assert {name: error for name, error in errors.items() if abs(error) > 5.5} == {}
+
+
+def test_the_distribution_is_normal():
+    """Kolmogorov-Smirnov on 2e6 draws: false alarms at a rate of 1e-7."""
+    assert stats.kstest(draws(secure(), 2_000_000), "norm").pvalue > 1e-7
+
+
+def test_a_standard_deviation_two_percent_off_would_be_noticed():
+    """The power of the test above: it misses this with p < 1e-6."""
+    assert stats.kstest(1.02 * draws(secure(), 2_000_000), "norm").pvalue < 1e-7
+
+
+def test_hazard_18_tails_are_full():
+    """Exact binomial tests at 4, 4.5 and 5 sigma: false alarms below 3e-7.
+
+    A generator that stops at 5 sigma has no draw where 23 are expected.
+    """
+    source, trials, beyond = secure(), 0, dict.fromkeys((4.0, 4.5, 5.0), 0)
+    for _ in range(8):
+        z = np.abs(draws(source, 5_000_000))
+        trials += len(z)
+        beyond = {bound: count + int((z > bound).sum()) for bound, count in beyond.items()}
+    for bound, count in beyond.items():
+        expected = 2 * stats.norm.sf(bound)
+        assert stats.binomtest(count, trials, expected).pvalue > 1e-7, (bound, count)
+
+
+def test_hazard_18_draws_carry_float64_bits():
+    """A normal drawn in float32 would survive the round trip; in float64, one in 2^29 does.
+
+    More than 100 of 1e5 do so with probability far below 1e-100.
+    """
+    z = secure().normal((100_000,))
+    assert z.dtype is torch.float64
+    assert int((z.float().double() == z).sum()) < 100
+
+
+@pytest.mark.parametrize("power", [1, 2], ids=["draws", "squares"])
+def test_draws_do_not_depend_on_earlier_ones(power):
+    """20 lags, 5.8 standard errors each: false alarms below 2e-7 (squares: below 1e-6)."""
+    z = draws(secure(), 2_000_000) ** power
+    z = (z - z.mean()) / z.std()
+    correlations = {lag: float(np.mean(z[lag:] * z[:-lag])) for lag in range(1, 21)}
+    bound = 5.8 / math.sqrt(len(z))
+    assert {lag: c for lag, c in correlations.items() if abs(c) > bound} == {}
+
+
+def test_tensors_drawn_one_after_the_other_are_uncorrelated():
+    """One bound of 5.5 standard errors: false alarms below 4e-8."""
+    source = secure()
+    first, second = draws(source, 1_000_000), draws(source, 1_000_000)
+    assert abs(float(np.mean(first * second))) < 5.5 / math.sqrt(1_000_000)
+
+
+# --- nothing is ever drawn twice ---------------------------------------------------------------
+
+
+def test_two_secure_sources_share_no_draw():
+    """False alarms below 1e-7."""
+    assert shared(draws(secure()), draws(secure())).size == 0
+
+
+def test_two_secure_sources_draw_different_batches():
+    """False alarms below 1e-7."""
+    assert shared(secure().generator.random(10_000), secure().generator.random(10_000)).size == 0
+
+
+def test_sources_made_in_threads_share_no_draw():
+    """1.2e8 pairs of values: false alarms below 1e-7."""
+    with ThreadPoolExecutor(4) as pool:
+        taken = np.concatenate(list(pool.map(lambda _: draws(secure(), 4000), range(4))))
+    assert len(np.unique(taken)) == len(taken)
+
+
+def test_threads_that_share_one_source_share_no_draw():
+    """1.2e8 pairs of values: false alarms below 1e-7."""
+    source = secure()
+    with ThreadPoolExecutor(4) as pool:
+        taken = np.concatenate(list(pool.map(lambda _: draws(source, 500), range(32))))
+    assert len(np.unique(taken)) == len(taken)
+
+
+SOURCES = {"secure": secure, "reproducible": lambda: reproducible_not_private(3)}
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_hazard_16_a_forked_child_repeats_no_noise(make):
+    """False alarms below 1e-7."""
+    source = make()
+    child = in_a_forked_child(lambda: draws(source))
+    assert shared(child, draws(source)).size == 0
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_hazard_16_a_forked_child_repeats_no_batches(make):
+    """False alarms below 1e-7."""
+    source = make()
+    child = in_a_forked_child(lambda: source.generator.random(10_000))
+    assert shared(child, source.generator.random(10_000)).size == 0
+
+
+def test_hazard_16_two_children_differ_from_each_other():
+    """False alarms below 1e-7."""
+    source = secure()
+    first, second = (in_a_forked_child(lambda: draws(source)) for _ in range(2))
+    assert shared(first, second).size == 0
+
+
+def test_hazard_16_batches_begun_before_a_fork_are_not_repeated_after_it():
+    """Two independent batches of about half of 1000 rows are equal with probability 2^-1000."""
+    source = secure()
+    batches = poisson(examples=1000, expected_size=500).batches(1000, source.generator)
+    next(batches)
+    child = in_a_forked_child(lambda: next(batches))
+    assert not np.array_equal(child, next(batches))
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda source: pickle.loads(pickle.dumps(source))}
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def test_hazard_16_a_copy_is_refused_or_draws_afresh(duplicate):
+    """A copy that repeats the noise lets anyone subtract it. False alarms below 1e-7."""
+    source = secure()
+    try:
+        copied = duplicate(source)
+    except TypeError:
+        return
+    assert shared(draws(copied), draws(source)).size == 0
+
+
+# --- the reproducible source -------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_draws():
+    first, second = reproducible_not_private(7), reproducible_not_private(7)
+    assert np.array_equal(draws(first), draws(second))
+    assert np.array_equal(first.generator.random(100), second.generator.random(100))
+
+
+def test_another_seed_gives_other_draws():
+    first, second = reproducible_not_private(7), reproducible_not_private(8)
+    assert shared(draws(first), draws(second)).size == 0
+    assert shared(first.generator.random(100), second.generator.random(100)).size == 0
+
+
+def test_noise_and_batches_come_from_different_streams():
+    source = reproducible_not_private(7)
+    assert shared(draws(source), source.generator.standard_normal(10_000)).size == 0
+
+
+def test_batches_do_not_shift_the_noise():
+    first, second = reproducible_not_private(7), reproducible_not_private(7)
+    second.generator.random(1000)
+    assert np.array_equal(draws(first), draws(second))
+
+
+def test_only_the_reproducible_source_carries_the_mark():
+    assert reproducible_not_private(7).mark == REPRODUCIBLE_MARK
+    assert "not private" in REPRODUCIBLE_MARK
+    assert secure().mark is None
+
+
+# --- what is released --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_released_noise_has_the_stated_standard_deviation(scale):
+    """Two bounds of 5.5 standard errors for each of six scales: false alarms below 5e-7."""
+    total = torch.full((400_000,), 3.7 * scale, dtype=torch.float64)
+    z = (secure().release(total, standard_deviation=scale) - total) / scale
+    assert abs(float(z.mean())) < 5.5 / math.sqrt(len(z))
+    assert abs(float(z.square().mean()) - 1) < 5.5 * math.sqrt(2 / len(z))
+
+
+def test_the_sum_is_noised_before_it_is_rounded():
+    """Rounding the sum first would add to its sensitivity."""
+    total = torch.linspace(-1, 1, 1001, dtype=torch.float64) / 700
+    released = reproducible_not_private(5).release(total, standard_deviation=1.5)
+    z = reproducible_not_private(5).normal((1001,))
+    assert torch.equal(released, to_grid(total + 1.5 * z, 1.5))
+    assert not torch.equal(released, to_grid(total, 1.5) + to_grid(1.5 * z, 1.5))
+
+
+def test_without_noise_the_sum_is_what_it_is():
+    total = torch.tensor([0.1, 1 / 3])
+    assert torch.equal(secure().release(total, standard_deviation=0.0), total.double())
+
+
+def test_a_float32_sum_is_released_in_float64():
+    total = torch.zeros(1000, dtype=torch.float32)
+    released = secure().release(total, standard_deviation=1.0)
+    assert released.dtype is torch.float64
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_grid_is_a_power_of_two_made_of_the_public_scale_alone(scale):
+    assert grid(scale) == 2.0 ** (math.floor(math.log2(scale)) - 10)
+
+
+# --- hazard 18: the low bits -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", SCALES)
+def test_hazard_18_every_released_value_lies_on_the_public_grid(scale, dtype):
+    totals = scale * torch.randn(10_000, dtype=torch.float64).to(dtype) * math.pi
+    released = secure().release(totals, standard_deviation=scale)
+    assert not torch.equal(to_grid(totals.double(), scale), totals.double())
+    assert torch.equal(to_grid(released, scale), released)
+
+
+NEIGHBOURS = [(0.0, 1.0), (0.1, -0.9), (1e-3, 1.0), (2.0**-40, 0.7)]
+
+
+def excluded(released, total, rounded):
+    """Where no float64 noise can have led from ``total`` to the released value: the attack."""
+    reachable = torch.zeros(len(released), dtype=torch.bool)
+    nearest = released - total
+    for candidate in (
+        nearest,
+        torch.nextafter(nearest, torch.full_like(nearest, math.inf)),
+        torch.nextafter(nearest, torch.full_like(nearest, -math.inf)),
+    ):
+        reachable |= rounded(total + candidate) == released
+    return ~reachable
+
+
+@pytest.mark.parametrize(("total", "neighbour"), NEIGHBOURS)
+def test_hazard_18_without_the_grid_low_bits_tell_neighbours_apart(total, neighbour):
+    """Why there is a grid: more than one coordinate in a hundred gives the secret away.
+
+    At least 5 % do so; fewer than 1 % of 1e5 has a probability far below 1e-100.
+    """
+    released = total + secure().normal((100_000,))
+    assert int(excluded(released, total, rounded=lambda value: value).sum()) == 0
+    assert float(excluded(released, neighbour, rounded=lambda value: value).double().mean()) > 0.01
+
+
+@pytest.mark.parametrize(("total", "neighbour"), NEIGHBOURS)
+def test_hazard_18_on_the_grid_low_bits_tell_nothing(total, neighbour):
+    """Every released value could have come from either sum."""
+    sums = torch.full((100_000,), total, dtype=torch.float64)
+    released = secure().release(sums, standard_deviation=1.0)
+    for candidate in (total, neighbour):
+        assert not excluded(released, candidate, rounded=lambda value: to_grid(value, 1.0)).any()
+
+
+@pytest.mark.parametrize(("total", "neighbour"), NEIGHBOURS)
+def test_hazard_18_neighbours_are_released_on_the_same_lattice(total, neighbour):
+    """The values that both sums give are the same multiples of one public width.
+
+    8192 cells hold all but a sliver of both: of 1e5 released values of each, thousands of cells are
+    hit by both (fewer than 1000 has a probability far below 1e-100).
+    """
+    cells = [
+        np.unique(
+            secure()
+            .release(torch.full((100_000,), value).double(), standard_deviation=1.0)
+            .numpy()
+        )
+        for value in (total, neighbour)
+    ]
+    assert np.intersect1d(*cells).size > 1000

@@ -1,0 +1,121 @@
+"""The tests notice when privacy is taken out of the code.
+
+Each mutation is made in a copy of the source; the named tests must then fail. A mutation that
+survives means that nothing guards that line.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS_FAILED = 1  # pytest's exit code for failed tests, as opposed to errors in collection
+
+
+@dataclass(frozen=True)
+class Mutation:
+    file: str
+    before: str
+    after: str
+    guard: str
+
+
+MUTATIONS = {
+    "the clip is removed": Mutation(
+        "gradients/waist.py",
+        "torch.where(norms > clip_norm, clip_norm / norms, torch.ones_like(norms))",
+        "torch.ones_like(norms)",
+        "tests/property/test_identities.py -k at_most_c",
+    ),
+    "the noise is removed": Mutation(
+        "noise.py",
+        "released.mul_(standard_deviation).add_(total)",
+        "released.mul_(0.0).add_(total)",
+        "tests/test_hazards.py -k hazard_13",
+    ),
+    "the noise is halved": Mutation(
+        "noise.py",
+        "released.mul_(standard_deviation).add_(total)",
+        "released.mul_(standard_deviation / 2).add_(total)",
+        "tests/test_hazards.py -k hazard_13",
+    ),
+    "the scale is removed": Mutation(
+        "stages/precondition.py",
+        "return signal.scale(transform.scale), following",
+        "return signal, following",
+        "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
+    ),
+    "the factor 2 of labelled groups is removed": Mutation(
+        "contract.py",
+        "(Sampling.POISSON, _ADD, Grouping.LABELLED): {_PLD: 2, _RDP: 2}",
+        "(Sampling.POISSON, _ADD, Grouping.LABELLED): {_PLD: 1, _RDP: 1}",
+        "tests/test_hazards.py -k hazard_03",
+    ),
+    "the factor 2 of fixed-size batches is removed": Mutation(
+        "contract.py",
+        "(Sampling.FIXED, _REPLACE, Grouping.NONE): {_RDP: 2}",
+        "(Sampling.FIXED, _REPLACE, Grouping.NONE): {_RDP: 1}",
+        "tests/contract/test_contract_table.py",
+    ),
+    "the normaliser follows the data": Mutation(
+        "run.py",
+        "expected_size=self.sampler.expected_size,",
+        "expected_size=float(len(self._data)),",
+        "tests/test_hazards.py -k hazard_04",
+    ),
+    "steps are not charged": Mutation(
+        "run.py",
+        "                self._authorise(self._taken + 1)\n",
+        "",
+        "tests/test_hazards.py -k hazard_09",
+    ),
+    "an empty batch is not noised": Mutation(
+        "stages/privatize.py",
+        "or state\n",
+        "or state\n        if total is state:\n            return state, state\n",
+        "tests/test_hazards.py -k hazard_08",
+    ),
+    "a poisoned example is added up": Mutation(
+        "gradients/linear.py",
+        "torch.where(finite.unsqueeze(1), b, 0)",
+        "b",
+        "tests/test_hazards.py -k hazard_06",
+    ),
+    "the grid is removed": Mutation(
+        "noise.py",
+        "return released.div_(width).round_().mul_(width)",
+        "return released",
+        "tests/statistical/test_noise.py -k hazard_18",
+    ),
+    "an exposed chain prints an epsilon": Mutation(
+        "run.py",
+        'epsilon=float("inf") if reasons else mechanism,',
+        "epsilon=1.0,",
+        "tests/test_hazards.py -k hazard_24",
+    ),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS.keys())
+def test_a_mutation_turns_a_test_red(mutation, tmp_path):
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "src/adadps" / mutation.file
+    source = file.read_text(encoding="utf-8")
+    assert source.count(mutation.before) == 1, "the mutated line is there, once"
+    file.write_text(source.replace(mutation.before, mutation.after), encoding="utf-8")
+    path, *selection = mutation.guard.split(" -k ")
+    wanted = [f"-k={selection[0].replace('_or_', ' or ')}"] if selection else []
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", path, *wanted],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == TESTS_FAILED, run.stdout[-2000:] + run.stderr[-2000:]
