@@ -192,6 +192,8 @@ def test_a_reparametrised_model_predicts_through_its_feature_weights(tmp_path):
     back = load_result(result.save(tmp_path / "run"))
     assert torch.equal(back.feature_weights, result.feature_weights)
     assert back.feature_weights[0] == back.feature_weights.max()
+    outputs = back.outputs(zeros(), data.features)
+    assert accuracy(outputs, data.targets) == result.last("accuracy")
 
 
 def test_budget_and_ledger_together_are_refused():

@@ -24,6 +24,7 @@ from dp_accounting import (
 
 from adadps.contract import Grouping
 from adadps.errors import ContractError, SettingError
+from adadps.events import exposes
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.types import Accountant, Relation, require
@@ -88,14 +89,6 @@ def epsilon_of(
         return _compute(_rdp(relation), event, delta)
     _require_reachable(event, delta, relation)
     return _compute(pld.PLDAccountant(_RELATIONS[relation], DISCRETISATION), event, delta)
-
-
-def exposes(event: DpEvent) -> bool:
-    """Does the event contain a release without privacy?"""
-    if isinstance(event, ComposedDpEvent):
-        return any(exposes(part) for part in event.events)
-    inner = getattr(event, "event", None)
-    return isinstance(event, NonPrivateDpEvent) or (inner is not None and exposes(inner))
 
 
 def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> DpEvent:

@@ -116,7 +116,9 @@ def reproduce(
     quick: Annotated[bool, typer.Option(help="One seed, short runs: ordering only.")] = False,
     tune: Annotated[bool, typer.Option(help="Try the grids and record the winners.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write rows here.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write the figure here (png).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the figure here (png); default: beside the JSON.")
+    ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours.
 
@@ -139,9 +141,9 @@ def reproduce(
         rows, figure = toy_figure.reproduce(1 if quick else seeds, quick=quick)
         if json_file:
             files.write_json(json_file, rows)
-        if plot:
-            plot.parent.mkdir(parents=True, exist_ok=True)
-            plot.write_bytes(figure)
+        picture = plot or (json_file.with_suffix(".png") if json_file else None)
+        if picture:
+            files.write_file(picture, figure)
         out.print(_table("The toy problem (training loss on synthetic data)", rows))
 
 

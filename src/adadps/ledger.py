@@ -8,13 +8,13 @@ i.e. a ledger with the RDP accountant.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Protocol
 
-from dp_accounting import ComposedDpEvent, DpEvent, NoOpDpEvent, SelfComposedDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from adadps.accounting import Budget, epsilon_of, exposes, largest
+from adadps.accounting import Budget, epsilon_of, largest
 from adadps.errors import BudgetError, ContractError, SettingError
+from adadps.events import exposes, is_free
 from adadps.types import Accountant, Relation
 
 
@@ -51,8 +51,8 @@ class MemoryLedger:
     def __init__(self, budget: Budget | None = None) -> None:
         self.budget = budget
         self.entries = 0
-        self._charged: Counter[DpEvent] = Counter()
-        self._affordable: dict[DpEvent, int] = {}
+        self._charged: dict[str, tuple[DpEvent, int]] = {}  # events by their text: not all hash
+        self._affordable: dict[str, int] = {}
         self._runs: list[str] = []
         self._terms: tuple[Relation, Accountant] | None = None
 
@@ -76,24 +76,27 @@ class MemoryLedger:
 
     def authorise(self, event: DpEvent, *, ahead: int = 1) -> None:
         """Charge ``event`` if the budget allows it."""
-        if not isinstance(event, NoOpDpEvent):
-            self._require_affordable(event, max(1, ahead))
-            self._charged[event] += 1
+        if not is_free(event):
+            charged = self._count(event)
+            self._require_affordable(event, charged, max(1, ahead))
+            self._charged[repr(event)] = (event, charged + 1)
         self.entries += 1
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything charged so far; infinite if something was exposed."""
         return self._cost(self._events(), delta)
 
-    def _require_affordable(self, event: DpEvent, ahead: int) -> None:
+    def _count(self, event: DpEvent) -> int:
+        return self._charged.get(repr(event), (event, 0))[1]
+
+    def _require_affordable(self, event: DpEvent, charged: int, ahead: int) -> None:
         """Know for how many of ``event`` there is room, and refuse the one after the last."""
-        charged = self._charged[event]
-        if self.budget is None or charged < self._affordable.get(event, 0):
+        if self.budget is None or charged < self._affordable.get(repr(event), 0):
             return
         room = self._afford(event, ahead)
         if room == 0:
             raise self._refusal(self.budget)
-        self._affordable = {event: charged + room}  # what else was known is out of date now
+        self._affordable = {repr(event): charged + room}  # what else was known is out of date now
 
     def _afford(self, event: DpEvent, ahead: int) -> int:
         """How many more of ``event`` fit; all planned ones are tried first."""
@@ -113,7 +116,7 @@ class MemoryLedger:
             return False
 
     def _events(self) -> list[DpEvent]:
-        return [SelfComposedDpEvent(event, n) for event, n in self._charged.items() if n]
+        return [SelfComposedDpEvent(event, count) for event, count in self._charged.values()]
 
     def _cost(self, events: list[DpEvent], delta: float) -> float:
         if not events:

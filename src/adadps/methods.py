@@ -40,9 +40,10 @@ def adadps_public(data: PublicExamples, rule: Statistics, privacy: Privatize,
     """The same with RMSProp, Adam or AdaGrad statistics of public gradients (option 1)."""
     return chain(precondition(public(data, rule)), privacy, sgd(lr))
 
-def adadps_features(side: SideSource, privacy: Privatize, lr: Schedule) -> Chain:
+def adadps_features(side: SideSource, privacy: Privatize, lr: Schedule,
+                    *, at: str = "weight") -> Chain:
     """Side information through the features: the third door."""
-    return chain(reparametrise(side), privacy, sgd(lr))
+    return chain(reparametrise(side, at=at), privacy, sgd(lr))
 
 def dp_r_pub(data: PublicExamples, rule: RMSPropStatistics, privacy: Privatize,
              lr: Schedule) -> Chain:

@@ -16,7 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from adadps.data.examples import as_features
 from adadps.errors import DataError
+from adadps.gradients.objective import predict
 from adadps.types import Params
 
 FORMAT = 1
@@ -108,6 +110,10 @@ class Result:
                 own[name].copy_(value)
         return model
 
+    def outputs(self, model: nn.Module, features: Any) -> Tensor:
+        """Outputs of ``model`` with the trained weights, through the trained feature weights."""
+        return predict(self.restore(model), as_features(features), self.feature_weights)
+
     def save(self, folder: str | Path) -> Path:
         """Write ``weights.safetensors`` and ``result.json`` into a new folder, all or nothing."""
         target = Path(folder)
@@ -116,6 +122,16 @@ class Result:
                 f"Expected a folder that does not exist yet, found {target}. Choose another name; "
                 "nothing was overwritten."
             )
+        try:
+            self._write(target)
+        except OSError as error:
+            raise DataError(
+                f"Expected to write {target}, found: {error}. Choose a folder that can be written "
+                "to; nothing was overwritten."
+            ) from error
+        return target
+
+    def _write(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
@@ -130,7 +146,6 @@ class Result:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        return target
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights, ready for JSON; infinite numbers become null."""
@@ -151,12 +166,12 @@ def load_result(folder: str | Path) -> Result:
     source = Path(folder)
     try:
         held = json.loads((source / "result.json").read_text(encoding="utf-8"))
-        tensors = load_file(source / "weights.safetensors")
         if held["format"] != FORMAT:
             raise DataError(
                 f"Expected a result of format {FORMAT}, found {held['format']} in {source}. "
                 "Read it with the version of adadps that wrote it."
             )
+        tensors = load_file(source / "weights.safetensors")
         privacy = dict(held["privacy"])
         for name in ("epsilon", "clip_norm"):
             privacy[name] = math.inf if privacy[name] is None else privacy[name]

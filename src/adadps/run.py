@@ -6,13 +6,14 @@ chain; then the weights move. Nothing else about the private data leaves this ro
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.accounting import (
@@ -25,6 +26,7 @@ from adadps.accounting import (
 from adadps.data.examples import Examples
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
+from adadps.events import is_free
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.general import Loss
 from adadps.gradients.objective import objective
@@ -52,6 +54,19 @@ class _Drawn:
     batch: Batch
     rows: Tensor
     units: Units | None
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run that have defaults."""
+
+    delta: float | None
+    accountant: Accountant | None
+    budget: Budget | None
+    ledger: Ledger | None
+    randomness: Randomness | None
+    physical_batch_size: int | None
+    debug: bool
+    assumed_public: Sequence[str]
 
 
 class PrivateRun:
@@ -93,6 +108,7 @@ class PrivateRun:
             "It bounds how many examples are differentiated at once.",
         )
         self.name = secrets.token_hex(8)
+        self._process = os.getpid()
         self.method, self.sampler, self.steps = method, sampler, steps
         self.delta = _delta(delta, budget, sampler)
         self.accountant = accountant or sampler.accountants(grouping_of(method))[0]
@@ -120,6 +136,7 @@ class PrivateRun:
     def batches(self) -> Iterator[Batch]:
         """The batches of the steps that are left; each is paid for before it is drawn."""
         while self._taken < self.steps:
+            self._require_own_process()
             if self._drawn is None:
                 self._authorise(self._taken + 1)
                 self._drawn = self._draw()
@@ -216,7 +233,7 @@ class PrivateRun:
         """Pay for step ``index``; index 0 is the side information."""
         if index == 0:
             for stage in self.method.informed:
-                if not isinstance(stage.event, NoOpDpEvent):
+                if not is_free(stage.event):
                     self.ledger.authorise(stage.event)
             return
         if self.method.exposures:
@@ -274,6 +291,13 @@ class PrivateRun:
     @property
     def _device(self) -> torch.device:
         return next(iter(self.params.values())).device
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ContractError(
+                "Expected a run in the process that began it, found a fork of that process, which "
+                "would spend the same budget twice. Begin the run in the child."
+            )
 
     def _unit_count(self) -> int:
         if self._units is self.sampler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from adadps.evaluation import Evaluation
 from adadps.gradients.general import Loss
 from adadps.progress import Progress, progress_bar
 from adadps.result import Result
-from adadps.run import PrivateRun
+from adadps.run import PrivateRun, RunOptions
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.types import Accountant
@@ -32,7 +32,7 @@ def fit(
     evaluate: Sequence[Evaluation] = (),
     progress: bool | None = None,
     settings: dict[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Train ``model`` in place with ``method``, and say what it cost.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -94,8 +94,3 @@ def require_positive(name: str, value: float, *, infinite: bool = False) -> floa
     fits = value > 0 and (infinite or math.isfinite(value))
     require(fits, f"{name} > 0", value, f"Give a positive, finite {name}.")
     return float(value)
-
-
-def describe(values: Mapping[str, object]) -> str:
-    """Compact ``name=value`` list for representations and reports."""
-    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -88,7 +88,7 @@ def step_event(sampling, relation, grouping, accountant, index=1):
     return sampler.step_event(SIGMA, index, accountant, grouping)
 
 
-# --- the table -----------------------------------------------------------------------------------
+# --- the table ---
 
 
 @pytest.mark.parametrize("row", EXPECTED, ids=name)
@@ -148,7 +148,7 @@ def test_hazard_01_a_plan_is_refused_as_well(row):
         )
 
 
-# --- is the factor of two where it belongs? ------------------------------------------------------
+# --- is the factor of two where it belongs? ---
 
 
 def gaussian_delta(epsilon, shift):
@@ -183,11 +183,11 @@ def test_poisson_at_rate_one_replaced_costs_twice_the_shift():
     assert gaussian_delta(epsilon, 2 * math.sqrt(9) / 9.0) == pytest.approx(1e-5, rel=0.02)
 
 
-# --- groups --------------------------------------------------------------------------------------
+# --- groups ---
 
 
 def test_hazard_03_groups_by_position_are_refused_with_the_cure():
-    with pytest.raises(ContractError, match="found groups of 4 by position .* Use `by_label` or"):
+    with pytest.raises(ContractError, match=r"found groups of 4 by position .* Use `by_label` or"):
         by_position(4)
 
 
@@ -211,7 +211,7 @@ def test_hazard_03_groups_in_advance_need_a_number_that_divides():
         in_advance(4).units_of(sampler)
 
 
-# --- steps and runs ------------------------------------------------------------------------------
+# --- steps and runs ---
 
 COUNTS = [1, 2, 19, 20, 21, 39, 40, 41, 100]  # an epoch of `shuffled` has 20 steps
 

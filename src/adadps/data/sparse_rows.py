@@ -10,6 +10,8 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from adadps.errors import DataError
+
 
 @dataclass(frozen=True)
 class SparseRows:
@@ -27,18 +29,23 @@ class SparseRows:
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
         """Copy a scipy sparse matrix; repeated entries are added up."""
-        csr = sparse.csr_matrix(matrix, copy=True)
+        csr = sparse.csr_matrix(matrix, dtype=np.float64, copy=True)
         csr.sum_duplicates()
         return cls(
             torch.from_numpy(csr.indptr.astype(np.int64)),
             torch.from_numpy(csr.indices.astype(np.int64)),
-            torch.from_numpy(csr.data.astype(np.float32)),
+            torch.from_numpy(csr.data).float(),
             int(csr.shape[1]),
         )
 
     @classmethod
     def from_torch(cls, matrix: Tensor) -> SparseRows:
         """Copy a torch sparse tensor of two dimensions."""
+        if matrix.ndim != 2:
+            raise DataError(
+                f"Expected a sparse matrix, found a sparse tensor of shape {tuple(matrix.shape)}. "
+                "Give one row an example."
+            )
         coo = matrix.to_sparse(layout=torch.sparse_coo).coalesce().cpu()
         rows, columns = coo.indices().numpy()
         entries = (coo.values().numpy(), (rows, columns))

@@ -30,10 +30,25 @@ class BagOfWords:
 
     vocabulary: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.vocabulary, str) or len(set(self.vocabulary)) != len(self.vocabulary):
+            raise DataError(
+                "Expected a vocabulary of different words, found one text or a repeated word. Give "
+                "a tuple of words."
+            )
+        if not self.vocabulary or any(word != word.lower() for word in self.vocabulary):
+            raise DataError(
+                "Expected a vocabulary of lower-case words, found none or upper case, which would "
+                "never match. Lower it."
+            )
+
     def __call__(self, texts: Sequence[str]) -> sparse.csr_matrix:
         """One sparse row a text."""
-        if len(texts) == 0:
-            raise DataError("Expected at least one text, found none. Check the file or the filter.")
+        if len(texts) == 0 or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                "Expected at least one text and nothing else, found none or a missing value. Check "
+                "the file, and fill empty texts with ''."
+            )
         counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=_TOKEN)
         counts = sparse.csr_matrix(counter.transform(texts), dtype=np.float32)
         counts.data = np.log1p(counts.data)
@@ -48,8 +63,16 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     """
     from wordfreq import top_n_list  # noqa: PLC0415  (loading its tables takes a second)
 
+    if size < 1:
+        raise DataError(f"Expected a vocabulary of at least one word, found {size}. Ask for more.")
     word = re.compile(_TOKEN)
-    candidates = top_n_list(language, 4 * size + 100)
+    try:
+        candidates = top_n_list(language, 4 * size + 100)
+    except LookupError as error:
+        raise DataError(
+            f"Expected a language that wordfreq knows, found '{language}' ({error}). Use a code "
+            "such as en, de or fr."
+        ) from error
     words = [candidate for candidate in candidates if word.fullmatch(candidate)]
     if len(words) < size:
         raise DataError(

@@ -189,7 +189,8 @@ def _outer_sum(b: Tensor, a: Features) -> Tensor:
     transposed = torch.sparse_coo_tensor(
         entries, a.values, (a.width, len(a)), check_invariants=False
     )
-    return torch.sparse.mm(transposed, b).T.contiguous()
+    by_feature: Tensor = torch.sparse.mm(transposed, b)
+    return by_feature.T.contiguous()
 
 
 def _times_matrix(a: Features, matrix: Tensor) -> Tensor:

@@ -31,7 +31,10 @@ class Objective:
 
     def reparametrised(self, feature_weights: Tensor) -> Objective:
         """The same objective on re-weighted, re-normalised features."""
-        return replace(self, feature_weights=feature_weights)
+        held = self.feature_weights
+        return replace(
+            self, feature_weights=feature_weights if held is None else held * feature_weights
+        )
 
     def params(self) -> Params:
         """The trainable parameters, sharing memory with the model."""
@@ -100,13 +103,17 @@ def objective(model: nn.Module, loss: Loss, probe: Examples) -> Objective:
                 f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
                 "LayerNorm."
             )
-    engine: Engine = GeneralEngine(model, loss)
-    if isinstance(model, nn.Linear) and LinearEngine.fits(model) and _flat(probe.features):
-        engine = LinearEngine(model, loss)
-        _require_width(model, probe.features)
-    held = Objective(model, engine)
+    held = Objective(model, _engine_for(model, loss, probe.features))
     _require_loss_per_example(held, loss, probe)
     return held
+
+
+def predict(model: nn.Module, features: Features, feature_weights: Tensor | None) -> Tensor:
+    """Outputs of a trained model, through the feature weights that it was trained with."""
+    engine = _engine_for(model, lambda outputs, _: outputs.sum(1), features)
+    held = Objective(model, engine, feature_weights)
+    params = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return held.outputs(params, features)
 
 
 def reweighed(features: Features, weights: Tensor) -> Features:
@@ -137,6 +144,13 @@ def _pieces(targets: Tensor, units: Units | None, chunk: int) -> list[tuple[Tens
         rows = torch.nonzero(inside).squeeze(1)
         pieces.append((rows, Units(units.labels[rows] - first, count, units.weight)))
     return pieces
+
+
+def _engine_for(model: nn.Module, loss: Loss, features: Features) -> Engine:
+    if isinstance(model, nn.Linear) and LinearEngine.fits(model) and _flat(features):
+        _require_width(model, features)
+        return LinearEngine(model, loss)
+    return GeneralEngine(model, loss)
 
 
 def _mixes_examples(module: nn.Module) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def draw(panels: Sequence[Panel], kind: str = "svg") -> bytes:
     figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
-        for colour, curve in zip(_COLOURS, panel.curves, strict=False):
+        for colour, curve in zip(cycle(_COLOURS), panel.curves, strict=False):
             axis.plot(curve.x, curve.mean, label=curve.label, color=colour, linewidth=1.8)
             if curve.std is not None:
                 mean, std = np.asarray(curve.mean), np.asarray(curve.std)
@@ -58,7 +59,8 @@ def draw(panels: Sequence[Panel], kind: str = "svg") -> bytes:
             axis.set_yscale("log")
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
+        if panel.curves:
+            axis.legend(frameon=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=120)
     return buffer.getvalue()

@@ -43,9 +43,14 @@ def recorded(experiment: str) -> dict[str, Setting]:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON for other programs to read."""
+    write_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and the folder that it goes into."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise DataError(
             f"Expected to write {path}, found: {error}. Choose a folder that can be written to."

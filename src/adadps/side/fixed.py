@@ -8,7 +8,8 @@ import torch
 from dp_accounting import DpEvent, NoOpDpEvent
 from torch import Tensor
 
-from adadps.data.provenance import Provenance
+from adadps.data.provenance import Provenance, digest_of
+from adadps.events import is_free
 from adadps.side.source import Named, Transform, inverse_scale
 from adadps.types import Params, Step
 
@@ -77,7 +78,11 @@ def fixed(
     tensor([[1., 2.]], dtype=torch.float64)
     """
     held = {name: _as_entry(value) for name, value in named.items()}
-    return Fixed(held, Provenance(source, public_because, digest), event or NoOpDpEvent())
+    price = event or NoOpDpEvent()
+    if digest is None and is_free(price):  # what is public may be hashed, nothing else
+        values = [value[0] if isinstance(value, tuple) else value for value in held.values()]
+        digest = digest_of([*held, *values])
+    return Fixed(held, Provenance(source, public_because, digest), price)
 
 
 def uniform() -> Uniform:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,7 +60,8 @@ def frequency(
 
 def given_frequencies(values: Any, *, source: str, public_because: str) -> Frequencies:
     """Frequencies that the caller has, with their provenance."""
-    held = torch.as_tensor(values).detach().double()
+    held = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
+    held = held.double()
     fits = held.ndim == 1 and held.numel() > 0 and bool(torch.isfinite(held).all())
     if not fits or float(held.min()) < 0 or float(held.max()) <= 0:
         raise SideInformationError(

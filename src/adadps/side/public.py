@@ -10,7 +10,7 @@ Adam: as RMSProp, with M ← b₁ M + (1 - b₁) ĝ and the mixing weight β.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -25,12 +25,17 @@ from adadps.types import Params, Schedule, Step, at, require
 
 @dataclass(frozen=True)
 class Moments:
-    """Running moments of the public gradient and the transform made of them."""
+    """Running moments of the public gradient and the transform made of them.
+
+    ``first_left`` and ``second_left`` are the weights that the zero start still has in the moving
+    averages, i.e. the products of all decays so far; debiasing divides by one minus them.
+    """
 
     first: Params
     second: Params
-    refreshes: int
-    transform: Transform | None
+    first_left: float = 1.0
+    second_left: float = 1.0
+    transform: Transform | None = None
 
 
 class Statistics(Protocol):
@@ -44,7 +49,7 @@ class Statistics(Protocol):
 class RMSPropStatistics:
     """A = √v + ε, or √(v + ε) with ``epsilon_inside_root``; v is a moving average of ĝ².
 
-    ``debias`` divides v by 1 - decay^k after k refreshes, as Adam does.
+    ``debias`` divides v by 1 minus the product of all decays, as Adam does.
     """
 
     decay: Schedule
@@ -54,11 +59,12 @@ class RMSPropStatistics:
 
     def update(self, moments: Moments, gradient: Params, index: int) -> Moments:
         """v ← b₂ v + (1 - b₂) ĝ²."""
-        decay, count = _decay(self.decay, index), moments.refreshes + 1
+        decay = _decay(self.decay, index)
         second = _average(moments.second, decay, {n: g.square() for n, g in gradient.items()})
-        correction = 1 - decay**count if self.debias else 1.0
+        left = moments.second_left * decay
+        correction = 1 - left if self.debias else 1.0
         scale = _inverse_root(second, correction, at(self.epsilon, index), self.epsilon_inside_root)
-        return Moments(moments.first, second, count, Transform(scale))
+        return replace(moments, second=second, second_left=left, transform=Transform(scale))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ class AdaGradStatistics:
         """v ← v + ĝ²."""
         second = {name: moments.second[name] + g.square() for name, g in gradient.items()}
         scale = _inverse_root(second, 1.0, at(self.epsilon, index), self.epsilon_inside_root)
-        return Moments(moments.first, second, moments.refreshes + 1, Transform(scale))
+        return replace(moments, second=second, transform=Transform(scale))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +101,11 @@ class AdamStatistics:
         ).update(moments, gradient, index)
         decay = _decay(self.first_decay, index)
         first = _average(moments.first, decay, gradient)
-        mean = {name: value / (1 - decay**rms.refreshes) for name, value in first.items()}
+        left = moments.first_left * decay
+        mean = {name: value / (1 - left) for name, value in first.items()}
         assert rms.transform is not None
         transform = Transform(rms.transform.scale, mean, at(self.mixing, index))
-        return Moments(first, rms.second, rms.refreshes, transform)
+        return replace(rms, first=first, first_left=left, transform=transform)
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ class GradientStatistics:
         zeros = {
             name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()
         }
-        return Moments(zeros, zeros, 0, None)
+        return Moments(zeros, zeros)
 
     def observe(self, state: Moments, step: Step) -> tuple[Transform, Moments]:
         """Refresh the moments if it is time, and give their transform."""

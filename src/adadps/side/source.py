@@ -62,6 +62,11 @@ def inverse_scale(named: Named, params: Params) -> Params:
     given: Params = {}
     for name, value in named.items():
         parameter = _parameter_name(name, params)
+        if parameter in given:
+            raise SideInformationError(
+                f"Expected side information once for '{parameter}', found it twice. Name it by "
+                "parameter or by module, not both."
+            )
         given[parameter] = 1 / _fitted(name, value, params[parameter])
     neutral = torch.cat([scale.flatten() for scale in given.values()]).median()
     return {

@@ -40,9 +40,10 @@ def tfidf(
     """
     require(0 < floor <= 1, "0 < floor <= 1", floor, "A floor keeps unseen features finite.")
     matrix = sparse.csr_matrix(counts, dtype=np.float64)
-    if matrix.shape[0] == 0 or matrix.nnz == 0 or not np.isfinite(matrix.data).all():
+    finite = matrix.nnz > 0 and bool(np.isfinite(matrix.data).all())
+    if not finite or matrix.data.min() < 0 or matrix.data.max() <= 0:
         raise SideInformationError(
-            f"Expected finite counts of a public corpus, found shape {matrix.shape} with "
+            f"Expected finite counts >= 0 of a public corpus, found shape {matrix.shape} with "
             f"{matrix.nnz} entries. Give a document-term matrix with at least one word."
         )
     scores = np.asarray(TfidfTransformer().fit_transform(matrix).mean(axis=0)).ravel()

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
-from dp_accounting import DpEvent, NonPrivateDpEvent
+from dp_accounting import DpEvent
 
 from adadps.data.provenance import Provenance
 from adadps.errors import OrderError
+from adadps.events import exposes
 from adadps.gradients.objective import Objective
 from adadps.gradients.waist import GradientBatch
 from adadps.stages.groups import Groups
@@ -98,6 +99,9 @@ class Chain:
 
     stages: tuple[Stage | Preparation, ...]
 
+    def __post_init__(self) -> None:
+        _require_order(self.stages)
+
     @cached_property
     def preparations(self) -> tuple[Preparation, ...]:
         """The stages that act once, before the first step."""
@@ -128,7 +132,7 @@ class Chain:
         elif release.clip_norm == float("inf"):
             reasons.append(f"{release} does not clip")
         reasons += [
-            f"{stage} reads private data" for stage in self.informed if _is_exposed(stage.event)
+            f"{stage} reads private data" for stage in self.informed if exposes(stage.event)
         ]
         return tuple(reasons)
 
@@ -161,29 +165,37 @@ def chain(*stages: Stage | Preparation) -> Chain:
     Traceback (most recent call last):
     adadps.errors.OrderError: Cannot place `sgd(0.1)` first: it needs released (privatized) ...
     """
+    return Chain(stages)
+
+
+def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
     kind, before = Kind.EXAMPLES, "first"
     for stage in stages:
+        if not isinstance(stage, Stage | Preparation):
+            raise OrderError(
+                f"Expected stages, found {stage!r}. Call the function that makes the stage."
+            )
         if kind is Kind.EXAMPLES and Kind.EXAMPLES not in stage.rule:
             kind = Kind.PER_UNIT
         if kind not in stage.rule:
             needs = " or ".join(taken.value for taken in stage.rule)
             raise OrderError(
                 f"Cannot place `{stage}` {before}: it needs {needs}, found {kind.value}. "
-                f"{_CURES[kind]}"
+                f"{_cure(stage, kind)}"
             )
         kind, before = stage.rule[kind], f"after `{stage}`"
     if kind is not Kind.UPDATE:
         end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
         raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
-    return Chain(stages)
 
 
-def _is_exposed(event: DpEvent) -> bool:
-    return isinstance(event, NonPrivateDpEvent)
+def _cure(stage: Stage | Preparation, kind: Kind) -> str:
+    if isinstance(stage, Preparation):
+        return "It acts once, before the first step: move it to the front."
+    return _CURES[kind]
 
 
 _CURES = {
-    Kind.EXAMPLES: "Add `privatize(...)` or `average()` before it.",
     Kind.PER_UNIT: "Add `privatize(...)` or `average()` before it.",
     Kind.RELEASED: "Gradients are privatized once: remove it, or move it before `privatize(...)`.",
     Kind.EXPOSED: "Gradients are averaged once: remove it, or move it before `average()`.",

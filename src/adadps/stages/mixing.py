@@ -42,7 +42,7 @@ class Mix:
     def apply(self, signal: Params, state: None, step: Step) -> tuple[Params, None]:
         """Mix with this step's public gradient."""
         beta, gradient = at(self.beta, step.index), step.public_gradient(self.public)
-        require(0 <= beta <= 1, "0 <= beta <= 1", beta, "It is the share of private gradient.")
+        _require_share(beta)
         mixed = {name: beta * value + (1 - beta) * gradient[name] for name, value in signal.items()}
         return mixed, state
 
@@ -81,7 +81,12 @@ class Momentum:
 
 def mix(public: PublicExamples, beta: Schedule) -> Mix:
     """Mix the released gradient with a public one: β_t g̃ + (1 - β_t) ĝ."""
+    _require_share(at(beta, 1))
     return Mix(public, beta)
+
+
+def _require_share(beta: float) -> None:
+    require(0 <= beta <= 1, "0 <= beta <= 1", beta, "It is the share of private gradient.")
 
 
 def momentum(beta: float, *, debias: bool = False) -> Momentum:

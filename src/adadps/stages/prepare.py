@@ -11,6 +11,7 @@ from torch import Tensor
 
 from adadps.data.examples import PublicExamples
 from adadps.data.provenance import Provenance
+from adadps.errors import OrderError, SideInformationError
 from adadps.gradients.objective import Objective
 from adadps.noise import secure
 from adadps.side.source import SideSource
@@ -45,6 +46,11 @@ class Reparametrise:
     def prepare(self, objective: Objective) -> Objective:
         """Read the side information at the starting point; average it over other axes."""
         params = objective.params()
+        if self.at not in params:
+            raise SideInformationError(
+                f"Expected a parameter whose last axis runs over the features, found '{self.at}'. "
+                f"The model has: {', '.join(params)}."
+            )
         transform, _ = self.side.observe(self.side.init(params), _still(objective, params))
         return objective.reparametrised(_per_feature(transform.scale[self.at], params[self.at]))
 
@@ -103,6 +109,11 @@ def reparametrise(side: SideSource, *, at: str = "weight") -> Reparametrise:
 def pretrain(public: PublicExamples, update: Stage, *, epochs: int) -> Pretrain:
     """Start from weights trained on public data: ``pretrain(data, rmsprop(0.01), epochs=10)``."""
     require(epochs >= 1, "epochs >= 1", epochs, "Leave the stage out for no pretraining.")
+    if Kind.UPDATE not in update.rule.values():
+        raise OrderError(
+            f"Expected an update to pretrain with, found `{update}`. Use `rmsprop(...)`, "
+            "`adam(...)`, `sgd(...)` or `adagrad(...)`."
+        )
     return Pretrain(public, update, epochs)
 
 

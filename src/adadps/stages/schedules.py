@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from adadps.types import require
+
 
 @dataclass(frozen=True)
 class InverseSqrt:
@@ -49,4 +51,5 @@ def cosine(horizon: int) -> Cosine:
     >>> round(cosine(10)(5), 3), round(cosine(10)(10), 3)
     (0.707, 0.0)
     """
+    require(horizon >= 1, "a horizon of at least one step", horizon, "Give the number of steps.")
     return Cosine(horizon)

@@ -1,0 +1,28 @@
+"""What can be read off a privacy event without an accountant."""
+
+from __future__ import annotations
+
+from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent
+
+
+def exposes(event: DpEvent) -> bool:
+    """Does the event contain a release without privacy?
+
+    >>> exposes(ComposedDpEvent([NoOpDpEvent(), NonPrivateDpEvent()]))
+    True
+    """
+    if isinstance(event, ComposedDpEvent):
+        return any(exposes(part) for part in event.events)
+    inner = getattr(event, "event", None)
+    return isinstance(event, NonPrivateDpEvent) or (inner is not None and exposes(inner))
+
+
+def is_free(event: DpEvent) -> bool:
+    """Does the event reveal nothing at all?
+
+    >>> is_free(ComposedDpEvent([NoOpDpEvent()]))
+    True
+    """
+    if isinstance(event, ComposedDpEvent):
+        return all(is_free(part) for part in event.events)
+    return isinstance(event, NoOpDpEvent)

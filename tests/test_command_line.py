@@ -1,0 +1,93 @@
+"""The command line: what people type, what they see, and how it fails."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from adadps import demo, load_result
+from adadps.cli import app
+
+runner = CliRunner()
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("command", [[], ["plan"], ["demo"], ["reproduce"]])
+def test_help_explains_each_command(command):
+    shown = runner.invoke(app, [*command, "--help"])
+    assert shown.exit_code == 0
+    assert "adadps" in shown.output
+
+
+def test_an_unknown_experiment_is_refused():
+    shown = runner.invoke(app, ["reproduce", "nothing"])
+    assert shown.exit_code == 2
+    assert "Known: toy" in plain(shown.stderr)
+
+
+def test_no_seeds_are_refused():
+    assert runner.invoke(app, ["reproduce", "toy", "--seeds", "0"]).exit_code == 2
+
+
+def test_the_toy_problem_quickly(tmp_path):
+    """One seed: AdaDPS ahead of DP-SGD, AdaS ahead of SGD, epsilon as in the paper."""
+    file = tmp_path / "rows" / "toy.json"
+    shown = runner.invoke(app, ["reproduce", "toy", "--quick", "--json", str(file)])
+    assert shown.exit_code == 0, shown.output
+    rows = {row["method"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+    assert set(rows) == {"sgd", "adas", "dp-sgd", "adadps"}
+    for row in rows.values():
+        assert {"experiment", "dataset", "method", "side", "metric", "mean", "std"} <= row.keys()
+        assert {"seeds", "epsilon_pld", "epsilon_rdp", "delta", "paper", "settings"} <= row.keys()
+    assert rows["adadps"]["epsilon_rdp"] == pytest.approx(4.13, abs=0.005)
+    assert rows["dp-sgd"]["epsilon_pld"] == pytest.approx(3.42, abs=0.005)
+    assert rows["sgd"]["epsilon_pld"] is None
+    assert rows["adadps"]["mean"] < 1.5 < rows["dp-sgd"]["mean"]
+    assert rows["adas"]["mean"] < rows["sgd"]["mean"]
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def short_demo(monkeypatch):
+    monkeypatch.setattr(demo, "STEPS", 20)
+    monkeypatch.setattr(demo, "BATCH", 256)
+
+
+def test_the_demo_writes_report_rows_and_model(short_demo, tmp_path):
+    folder = tmp_path / "out"
+    shown = runner.invoke(app, ["demo", "--out", str(folder), "--json"])
+    assert shown.exit_code == 0, shown.output
+    rows = json.loads(shown.stdout)
+    assert rows == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
+    by_name = {row["method"]: row for row in rows}
+    private = [row for row in rows if row["epsilon"] is not None]
+    assert {"DP-SGD", "DP-Adam", "AdaDPS"} <= {row["method"] for row in private}
+    assert len({row["epsilon"] for row in private}) == 1
+    assert 0.95 < private[0]["epsilon"] <= 1.0
+    assert by_name["Adam, no privacy"]["epsilon"] is None
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "assumed public" in page
+    result = load_result(folder / "model")
+    assert result.privacy.private
+    assert any("sections" in fact for fact in result.privacy.assumed_public)
+    again = runner.invoke(app, ["demo", "--out", str(folder), "--json"])
+    assert again.exit_code == 0, "an earlier demo is replaced"
+
+
+def test_the_demo_touches_no_folder_of_others(tmp_path):
+    (tmp_path / "precious.txt").write_text("keep me", encoding="utf-8")
+    shown = runner.invoke(app, ["demo", "--out", str(tmp_path)])
+    assert shown.exit_code == 2
+    assert (tmp_path / "precious.txt").read_text(encoding="utf-8") == "keep me"
+
+
+def test_the_demo_refuses_a_bad_epsilon(tmp_path):
+    shown = runner.invoke(app, ["demo", "--out", str(tmp_path / "out"), "--epsilon", "0"])
+    assert shown.exit_code == 2
+    assert "epsilon > 0" in plain(shown.stderr)
+    assert not (tmp_path / "out").exists()
