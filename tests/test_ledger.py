@@ -16,7 +16,6 @@ from dp_accounting import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import squared
 from torch import nn
 
 from adadps.accounting import Budget, calibrate_steps, epsilon_of
@@ -29,6 +28,7 @@ from adadps.run import PrivateRun
 from adadps.sampling import poisson, shuffled
 from adadps.stages import privatize
 from adadps.types import Accountant, Relation
+from problems import squared
 
 PLD, RDP = Accountant.PLD, Accountant.RDP
 ADD, ZERO, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.ZERO_OUT, Relation.REPLACE_ONE

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
@@ -31,6 +32,7 @@ from adadps.types import Accountant, Relation, require
 
 DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
+_MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
 
 _RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -232,15 +234,22 @@ def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None
 
 def _compute(accountant: object, event: DpEvent, delta: float) -> float:
     try:
-        with _quiet():
+        with _quiet(), np.errstate(all="ignore"):
             epsilon = float(accountant.compose(event).get_epsilon(delta))  # type: ignore[attr-defined]
+    except (ArithmeticError, MemoryError) as error:
+        raise SettingError(
+            "Expected settings that the accountant can compute with, found "
+            f"{type(error).__name__}: {error}. {_MODERATE}"
+        ) from error
     except UnsupportedEventError as error:
         raise ContractError(
             f"Expected events that this accountant can compose, found one that it cannot: {error}. "
             "Use the other accountant, or another sampler."
         ) from error
-    if math.isnan(epsilon) or epsilon < 0:
-        raise SettingError(f"Expected epsilon >= 0, the accountant gave {epsilon}. Change sigma.")
+    if not 0 <= epsilon < math.inf:
+        raise SettingError(
+            f"Expected a finite epsilon >= 0, the accountant found {epsilon}. {_MODERATE}"
+        )
     return epsilon
 
 

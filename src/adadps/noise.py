@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -35,6 +36,12 @@ class Randomness:
         self._seeds = seeds
         self.mark = mark
         self._start()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Expected one owner of this randomness, found an attempt to copy it. A copy would "
+            "repeat its noise: make a new one."
+        )
 
     def _start(self) -> None:
         self._process = os.getpid()

@@ -98,7 +98,8 @@ class Sampler(ABC):
         >>> poisson(examples=25_000, expected_size=64).steps(32)
         12500
         """
-        require(epochs > 0, "epochs > 0", epochs, "Train for a positive number of epochs.")
+        fits = 0 < epochs < math.inf
+        require(fits, "a finite number of epochs > 0", epochs, "Train for at least a step.")
         return max(1, math.floor(epochs * self.examples / self.expected_size + 1e-9))
 
     def grouped(self, group_size: int) -> Sampler:

@@ -191,7 +191,7 @@ def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
 
 def _cure(stage: Stage | Preparation, kind: Kind) -> str:
     if isinstance(stage, Preparation):
-        return "It acts once, before the first step: move it to the front."
+        return "It acts once: move it before `privatize(...)` or `average()`, to the front."
     return _CURES[kind]
 
 
