@@ -4,6 +4,8 @@ Appends one line a trial to a file and skips trials that are already there, so i
 started again. At the end it writes the trials and the winners where the demo reads them.
 
     python scripts/tune_demo.py --epsilon 1 --trials demo-trials.jsonl
+
+With --dampened the features are log(1 + count), and the summary goes to --summary instead.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from adadps.reproduce.rows import Setting, write_json
 RECORDED = Path(__file__).parents[1] / "src/adadps/reproduce/recorded/demo.json"
 VALIDATION_SHARE = 0.2
 
-SHAPES = ((0.03, 0.5), (0.01, 0.75), (0.003, 0.5))  # floor and power of A
-LENGTHS = (3.0, 5.0, 8.0, 12.0, 16.0, 24.0)  # lr · C: the length of a step along clipped gradients
+SHAPES = ((0.03, 0.5), (0.1, 1.0), (0.01, 1.0))  # floor and power of A
+LENGTHS = (5.0, 8.0, 12.0, 16.0, 20.0, 28.0)  # lr · C: the length of a step along clipped gradients
 
 GRIDS: dict[str, list[Setting]] = {
     "DP-SGD": [
@@ -31,7 +33,7 @@ GRIDS: dict[str, list[Setting]] = {
     "DP-Adam": [
         {"clip_norm": clip, "lr": lr}
         for clip in (0.3, 1.0)
-        for lr in (0.01, 0.015, 0.02, 0.03, 0.045, 0.06)
+        for lr in (0.03, 0.045, 0.06, 0.08, 0.1, 0.12)
     ],
     "AdaDPS": [
         {"clip_norm": 2.0, "lr": length / 2.0, "floor": floor, "power": power}
@@ -51,7 +53,7 @@ GRIDS: dict[str, list[Setting]] = {
 
 
 def split(data: DemoData) -> DemoData:
-    """Train on four fifths of the training data and validate on the rest; the test set is unread."""
+    """Train on four fifths of the training data, validate on the rest; the test set is unread."""
     validation = np.random.default_rng(0).random(len(data.train)) < VALIDATION_SHARE
     rows = torch.from_numpy(validation)
     return DemoData(
@@ -65,10 +67,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--trials", type=Path, required=True)
+    parser.add_argument("--dampened", action="store_true")
+    parser.add_argument("--summary", type=Path, default=RECORDED)
     options = parser.parse_args()
     torch.set_num_threads(1)
     done = _read(options.trials)
-    data = split(load_data())
+    data = split(load_data(dampened=options.dampened))
     sigma = noise_for(data, options.epsilon)
     for contender in CONTENDERS:
         for setting in GRIDS[contender.name]:
@@ -79,7 +83,7 @@ def main() -> None:
                 with options.trials.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"key": key, "accuracy": done[key]}) + "\n")
                 print(f"{key}: {done[key]:.4f} ({seconds:.0f} s)", flush=True)
-    write_json(RECORDED, _summary(done, options.epsilon))
+    write_json(options.summary, _summary(done, options))
 
 
 def _read(path: Path) -> dict[str, float]:
@@ -89,7 +93,7 @@ def _read(path: Path) -> dict[str, float]:
     return {line["key"]: line["accuracy"] for line in lines}
 
 
-def _summary(done: dict[str, float], epsilon: float) -> dict[str, object]:
+def _summary(done: dict[str, float], options: argparse.Namespace) -> dict[str, object]:
     contenders = {}
     for name, grid in GRIDS.items():
         trials = [
@@ -102,7 +106,8 @@ def _summary(done: dict[str, float], epsilon: float) -> dict[str, object]:
         best = max(trials, key=lambda trial: trial["accuracy"])
         contenders[name] = {"winner": best["setting"], "trials": trials}
     return {
-        "command": f"python scripts/tune_demo.py --epsilon {epsilon:g} --trials FILE",
+        "command": f"python scripts/tune_demo.py --epsilon {options.epsilon:g} --trials FILE"
+        + (" --dampened --summary FILE" if options.dampened else ""),
         "tuned_on": f"accuracy on a fifth of the training data after {STEPS} steps",
         "contenders": contenders,
     }

@@ -22,13 +22,16 @@ _TOKEN = r"(?u)\b\w\w+\b"
 
 @dataclass(frozen=True)
 class BagOfWords:
-    """Counts of public words in each text, dampened by log(1 + count), L2-normalised per text.
+    """Counts of public words in each text, L2-normalised per text.
+
+    ``dampened`` counts are log(1 + count): a word that occurs often in a text weighs less.
 
     >>> BagOfWords(("apple", "pear"))(["Apple, apple!", "no fruit"]).toarray().tolist()
     [[1.0, 0.0], [0.0, 0.0]]
     """
 
     vocabulary: tuple[str, ...]
+    dampened: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.vocabulary, str) or len(set(self.vocabulary)) != len(self.vocabulary):
@@ -51,7 +54,8 @@ class BagOfWords:
             )
         counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=_TOKEN)
         counts = sparse.csr_matrix(counter.transform(texts), dtype=np.float32)
-        counts.data = np.log1p(counts.data)
+        if self.dampened:
+            counts.data = np.log1p(counts.data)
         return sparse.csr_matrix(normalize(counts, norm="l2"))
 
 
