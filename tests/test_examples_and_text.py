@@ -179,9 +179,11 @@ BAG = BagOfWords(("apple", "pear", "plum"))
 TEXTS = ["Apple pear, apple!", "plum", "nothing known", "pear pear plum apple"]
 
 
-def test_words_are_counted_dampened_and_normalised():
-    row = BAG(["Apple pear, apple!"]).toarray()[0]
-    raw = np.log1p([2.0, 1.0, 0.0])
+@pytest.mark.parametrize("dampened", [False, True])
+def test_words_are_counted_dampened_if_asked_and_normalised(dampened):
+    row = BagOfWords(BAG.vocabulary, dampened)(["Apple pear, apple!"]).toarray()[0]
+    counts = np.array([2.0, 1.0, 0.0])
+    raw = np.log1p(counts) if dampened else counts
     np.testing.assert_allclose(row, raw / np.linalg.norm(raw), rtol=1e-6)
 
 

@@ -1,5 +1,6 @@
 """The ledger: what may be spent, what has been, and who may spend."""
 
+import itertools
 import math
 import os
 import re
@@ -7,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import (
     ComposedDpEvent,
     GaussianDpEvent,
@@ -23,9 +25,10 @@ from adadps.contract import Grouping
 from adadps.data.examples import examples
 from adadps.errors import BudgetError, ContractError
 from adadps.ledger import MemoryLedger
-from adadps.methods import dp_sgd
+from adadps.methods import adadps, dp_sgd
 from adadps.run import PrivateRun
 from adadps.sampling import poisson, shuffled
+from adadps.side import fixed
 from adadps.stages import privatize
 from adadps.types import Accountant, Relation
 from problems import squared
@@ -55,6 +58,21 @@ def spend_all(ledger, event, ahead=1):
         except BudgetError:
             return count
     raise AssertionError("the ledger never refused")
+
+
+PRIVACY = privatize(clip_norm=1.0, noise_multiplier=10.0)
+
+
+def private_run(method):
+    return PrivateRun(
+        nn.Linear(2, 1),
+        squared,
+        examples(np.ones((20, 2), np.float32), np.ones((20, 1), np.float32)),
+        method=method,
+        sampler=poisson(examples=20, expected_size=10),
+        steps=5,
+        accountant=RDP,
+    )
 
 
 # --- within the budget ---
@@ -219,6 +237,18 @@ def test_a_run_under_other_terms_is_refused(relation, accountant):
     assert ledger.epsilon(1e-5) == price(LARGE)
 
 
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_run_says_what_its_ledger_was_charged(steps):
+    """Side information that was measured privately is paid for before the first step."""
+    counts = {"weight": (torch.ones(2), 1)}
+    side = fixed(counts, source="noisy counts", public_because="measured with noise", event=LARGE)
+    run = private_run(adadps(side, PRIVACY, lr=0.1))
+    for batch in itertools.islice(run.batches(), steps):
+        run.step(batch)
+    assert run.ledger.epsilon(run.delta) > 0
+    assert run.epsilon() == pytest.approx(run.ledger.epsilon(run.delta))
+
+
 def refused_in_a_fork(action):
     """Does a child of this process get a `ContractError` for ``action``?"""
     with warnings.catch_warnings():
@@ -235,26 +265,15 @@ def refused_in_a_fork(action):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.fixture
-def run():
-    data = examples(np.ones((20, 2), np.float32), np.ones((20, 1), np.float32))
-    return PrivateRun(
-        nn.Linear(2, 1),
-        squared,
-        data,
-        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=10.0), lr=0.1),
-        sampler=poisson(examples=20, expected_size=10),
-        steps=5,
-    )
-
-
-def test_hazard_16_a_forked_child_cannot_draw_from_a_run(run):
+def test_hazard_16_a_forked_child_cannot_draw_from_a_run():
     """Parent and child would spend the same budget, on the same batches."""
+    run = private_run(dp_sgd(PRIVACY, lr=0.1))
     assert refused_in_a_fork(lambda: next(run.batches()))
 
 
-def test_hazard_16_a_forked_child_cannot_take_the_step_that_its_parent_paid_for(run):
+def test_hazard_16_a_forked_child_cannot_take_the_step_that_its_parent_paid_for():
     """One charge, two releases of the same batch under different noise."""
+    run = private_run(dp_sgd(PRIVACY, lr=0.1))
     batch = next(run.batches())
     assert refused_in_a_fork(lambda: run.step(batch))
 

@@ -32,6 +32,7 @@ from adadps.types import Accountant, Relation, require
 
 DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
+NOISE_UNITS = 10_000
 _MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
 
 _RELATIONS = {
@@ -197,23 +198,25 @@ def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
 
 
 def _smallest(spent: Callable[[float], float], target: float) -> float:
-    def fits(noise_multiplier: float) -> bool:
+    def fits(units: int) -> bool:
         try:
-            return spent(noise_multiplier) <= target
+            return spent(units / NOISE_UNITS) <= target
         except SettingError:
             return False
 
-    high = 1.0
+    high = NOISE_UNITS  # in units of 1/NOISE_UNITS, so that what is returned is what was checked
     while not fits(high):
         high *= 2
-        require(high < 1e6, "a reachable epsilon", target, "Ask for a larger epsilon or delta.")
-    low = high / 2
-    while low > 1e-3 and fits(low):
-        low, high = low / 2, low
-    while high - low > 1e-4:
-        middle = (low + high) / 2
+        require(
+            high < 1e6 * NOISE_UNITS, "a reachable epsilon", target, "Ask for more epsilon or delta."
+        )
+    low = high // 2
+    while low > 1 and fits(low):
+        low, high = low // 2, low
+    while high - low > 1:
+        middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return math.ceil(high * 1e4) / 1e4
+    return high / NOISE_UNITS
 
 
 def _rdp(relation: Relation) -> rdp.RdpAccountant:
@@ -236,7 +239,7 @@ def _compute(accountant: object, event: DpEvent, delta: float) -> float:
     try:
         with _quiet(), np.errstate(all="ignore"):
             epsilon = float(accountant.compose(event).get_epsilon(delta))  # type: ignore[attr-defined]
-    except (ArithmeticError, MemoryError) as error:
+    except (ArithmeticError, MemoryError, ValueError) as error:
         raise SettingError(
             "Expected settings that the accountant can compute with, found "
             f"{type(error).__name__}: {error}. {_MODERATE}"

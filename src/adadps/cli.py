@@ -53,7 +53,7 @@ def plan(
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples).")] = None,
     accountant: Annotated[
-        Accountant | None, typer.Option(help="Default: the tighter one that fits.")
+        Accountant | None, typer.Option(help="Default: pld where it fits, else rdp.")
     ] = None,
     sampling: Annotated[Sampling, typer.Option(help="How batches are drawn.")] = Sampling.POISSON,
     relation: Annotated[
@@ -164,9 +164,10 @@ def _choice(name: str, known: dict[str, Any], what: str) -> Any:
 
 
 def _groups(size: int, by: str) -> Groups | None:
-    if size == 1:
+    make = _choice(by, _GROUPINGS, "way to group")
+    if size == 1 and by != "position":
         return None
-    groups: Groups = _choice(by, _GROUPINGS, "way to group")(size)
+    groups: Groups = make(size)
     return groups
 
 

@@ -2,8 +2,9 @@
 
 The package descriptions play the private data. What is public is declared: the vocabulary and its
 frequencies (wordfreq), the sections, the number of examples. Each text's word counts are normalised
-alone. The model has no bias, which would take half of every clipped gradient. Every method has the same features, batches, steps and number of tuning trials; the trials were made on a
-part of the training data and are recorded in ``reproduce/recorded/demo.json``.
+alone. The model has no bias, which would take half of every clipped gradient. Every method has the
+same features, batches, steps and number of tuning trials; the trials were made on a part of the
+training data and are recorded in ``reproduce/recorded/demo.json``.
 """
 
 from __future__ import annotations

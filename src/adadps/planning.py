@@ -143,6 +143,7 @@ def _require_one_missing(
     given = [value for value in (epsilon, noise_multiplier) if value is not None]
     if len(length) + len(given) != 2 or len(length) > 1:
         raise SettingError(
-            "Expected two of: a length (steps or epochs), epsilon, noise multiplier; found "
-            f"{len(length) + len(given)} values. Give exactly two, the third is computed."
+            "Expected two of: a length (steps or epochs, not both), epsilon, noise multiplier; "
+            f"found {len(length)} lengths and {len(given)} of the others. Give exactly two, the "
+            "third is computed."
         )

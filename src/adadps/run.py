@@ -144,6 +144,7 @@ class PrivateRun:
 
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
+        self._require_own_process()
         if self._drawn is None or batch != self._drawn.batch:
             raise OrderError(
                 "Expected the batch that this run has just drawn, found another one. Iterate over "
@@ -180,13 +181,10 @@ class PrivateRun:
 
     def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
         """Epsilon of the mechanism after ``steps`` steps (default: those taken so far)."""
-        count = self._taken if steps is None else steps
-        if count == 0:
-            return 0.0
         return epsilon_of_run(
             self.method,
             self.sampler,
-            count,
+            self._taken if steps is None else steps,
             delta=self.delta,
             accountant=accountant or self.accountant,
         )

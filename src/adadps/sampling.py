@@ -67,7 +67,7 @@ class Sampler(ABC):
         """What step ``index`` = 1, 2, ... costs if its release alone is ``event``."""
 
     def accountants(self, grouping: Grouping) -> tuple[Accountant, ...]:
-        """The accountants that can price this sampler, the tighter one first."""
+        """The accountants that can price this sampler, the one that is used by default first."""
         return tuple(accountants(self.sampling, self.relation, grouping))
 
     def step_event(

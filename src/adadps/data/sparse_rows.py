@@ -43,7 +43,7 @@ class SparseRows:
         """Copy a torch sparse tensor of two dimensions."""
         if matrix.ndim != 2:
             raise DataError(
-                f"Expected sparse features as a matrix, found a tensor of shape {tuple(matrix.shape)}. "
+                f"Expected sparse features as a matrix, found shape {tuple(matrix.shape)}. "
                 "Give one row an example."
             )
         coo = matrix.to_sparse(layout=torch.sparse_coo).coalesce().cpu()

@@ -70,7 +70,8 @@ def fixed(
     """Given A: ``{name: tensor}`` or ``{name: (vector, axis)}``, by parameter or module.
 
     ``event`` is what it cost to learn A if it was measured on private data with a private
-    mechanism; leave it out for public knowledge.
+    mechanism, stated for the relation and accountant of the run's ledger (under replace-one, RDP
+    does not double the sensitivity by itself). Leave it out for public knowledge.
 
     >>> side = fixed({"weight": (torch.tensor([1.0, 0.5]), 1)}, source="a table in a book",
     ...              public_because="published")
