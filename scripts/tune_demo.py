@@ -40,6 +40,11 @@ GRIDS: dict[str, list[Setting]] = {
         for floor, power in SHAPES
         for length in LENGTHS[1:5]
     ],
+    "AdaDPS, two-sided": [  # the scale after the noise is about 1/floor^power: take it out of lr
+        {"clip_norm": 2.0, "lr": length / 2.0 * floor**0.5, "floor": floor, "power": 0.5}
+        for floor in (0.1, 0.03, 0.01)
+        for length in LENGTHS[1:5]
+    ],
     "AdaDPS, features": [
         {"clip_norm": 0.3, "lr": length / 0.3, "floor": floor, "power": power}
         for floor, power in SHAPES
@@ -47,7 +52,7 @@ GRIDS: dict[str, list[Setting]] = {
     ],
     "Adam, no privacy": [
         {"lr": lr}
-        for lr in (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2)
+        for lr in (2e-3, 4e-3, 8e-3, 1e-2, 1.5e-2, 2e-2, 3e-2, 0.04, 0.06, 0.08, 0.12, 0.16)
     ],
 }
 

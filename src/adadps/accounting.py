@@ -208,7 +208,10 @@ def _smallest(spent: Callable[[float], float], target: float) -> float:
     while not fits(high):
         high *= 2
         require(
-            high < 1e6 * NOISE_UNITS, "a reachable epsilon", target, "Ask for more epsilon or delta."
+            high < 1e6 * NOISE_UNITS,
+            "a reachable epsilon",
+            target,
+            "Ask for more epsilon or delta.",
         )
     low = high // 2
     while low > 1 and fits(low):

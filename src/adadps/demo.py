@@ -25,7 +25,14 @@ from adadps.data.examples import Examples, examples
 from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.errors import DataError
 from adadps.evaluation import accuracy, on_held_out
-from adadps.methods import adadps, adadps_features, dp_adam, dp_sgd, plain_adam
+from adadps.methods import (
+    adadps,
+    adadps_features,
+    adadps_two_sided,
+    dp_adam,
+    dp_sgd,
+    plain_adam,
+)
 from adadps.report.page import Page, Table, write
 from adadps.report.plots import Curve, Panel
 from adadps.reproduce.rows import Setting, recorded, write_json
@@ -84,6 +91,11 @@ def _before_the_clip(setting: Setting, sigma: float, frequencies: Frequencies) -
     return adadps(_side(setting, frequencies), _privacy(setting, sigma), setting["lr"])
 
 
+def _on_both_sides(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
+    side = _side(setting, frequencies)
+    return adadps_two_sided(side, side, _privacy(setting, sigma), setting["lr"])
+
+
 def _into_the_features(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
     return adadps_features(_side(setting, frequencies), _privacy(setting, sigma), setting["lr"])
 
@@ -92,6 +104,7 @@ CONTENDERS = (
     Contender("DP-SGD", "none", True, lambda s, sigma, _: dp_sgd(_privacy(s, sigma), s["lr"])),
     Contender("DP-Adam", "none", True, lambda s, sigma, _: dp_adam(_privacy(s, sigma), s["lr"])),
     Contender("AdaDPS", "word frequencies, before the clip", True, _before_the_clip),
+    Contender("AdaDPS, two-sided", "word frequencies, on both sides", True, _on_both_sides),
     Contender("AdaDPS, features", "word frequencies, in the features", True, _into_the_features),
     Contender("Adam, no privacy", "none", False, lambda s, *_: plain_adam(s["lr"])),
 )

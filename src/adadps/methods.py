@@ -40,6 +40,11 @@ def adadps_public(data: PublicExamples, rule: Statistics, privacy: Privatize,
     """The same with RMSProp, Adam or AdaGrad statistics of public gradients (option 1)."""
     return chain(precondition(public(data, rule)), privacy, sgd(lr))
 
+def adadps_two_sided(before: SideSource, after: SideSource, privacy: Privatize,
+                     lr: Schedule) -> Chain:
+    """Side information before the clip and after the noise, which it then shapes too."""
+    return chain(precondition(before), privacy, precondition(after), sgd(lr))
+
 def adadps_features(side: SideSource, privacy: Privatize, lr: Schedule,
                     *, at: str = "weight") -> Chain:
     """Side information through the features: the third door."""

@@ -109,12 +109,12 @@ GRIDS: dict[str, list[Setting]] = {
     "dp-sgd": [
         {"clip_norm": clip, "lr": step / clip}
         for clip in (0.5, 2.0, 10.0)
-        for step in (0.05, 0.075, 0.1, 0.15)
+        for step in (0.05, 0.075, 0.1, 0.125)
     ],
     "adadps": [
         {"clip_norm": clip, "lr": step / clip}
         for clip in (2.0, 10.0, 50.0)
-        for step in (0.05, 0.075, 0.1, 0.15)
+        for step in (0.05, 0.075, 0.1, 0.125)
     ],
 }
 

@@ -12,7 +12,8 @@ from adadps.reproduce.rows import Row, Setting, recorded
 from adadps.reproduce.workers import run_all
 from adadps.result import Result
 
-TUNING_SEEDS = (1000, 1001)
+PRIVATE_TUNING_SEEDS = range(1000, 1008)
+PLAIN_TUNING_SEEDS = range(1000, 1002)
 QUICK_STEPS = 4000
 
 
@@ -44,7 +45,7 @@ def tune() -> dict[str, Any]:
         (contender.name, setting, seed, None)
         for contender in toy.CONTENDERS
         for setting in toy.GRIDS[contender.name]
-        for seed in TUNING_SEEDS
+        for seed in (PRIVATE_TUNING_SEEDS if contender.private else PLAIN_TUNING_SEEDS)
     ]
     found = run_all(_final_loss, jobs, "tuning the toy problem")
     losses: dict[str, dict[int, list[float]]] = {}
@@ -64,7 +65,8 @@ def tune() -> dict[str, Any]:
         }
     return {
         "command": "adadps reproduce toy --tune",
-        "tuned_on": f"final training loss, synthetic data of seeds {list(TUNING_SEEDS)}",
+        "tuned_on": "final training loss on synthetic data: eight seeds with privacy, where the "
+        "noise is larger, and two without; none of them is among the reported ones",
         "contenders": contenders,
     }
 
