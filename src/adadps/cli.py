@@ -28,6 +28,23 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
+_DEMO_COLUMNS = {
+    "method": "method",
+    "side information": "side",
+    "accuracy (held out)": "accuracy",
+    "ε": "epsilon",
+    "seconds": "seconds",
+}
+_ROW_COLUMNS = {
+    "method": "method",
+    "side": "side",
+    "mean": "mean",
+    "std": "std",
+    "seeds": "seeds",
+    "ε (PLD)": "epsilon_pld",
+    "ε (RDP)": "epsilon_rdp",
+    "paper": "paper",
+}
 _GROUPINGS = {"label": by_label, "advance": in_advance, "position": by_position}
 _RELATIONS = {
     "add-remove": Relation.ADD_OR_REMOVE_ONE,
@@ -105,7 +122,7 @@ def demo(
         if as_json:
             _print_json(outcome.rows)
         else:
-            out.print(_table("Section of a Debian package from its description", outcome.rows))
+            out.print(_table("Section of a Debian package", _DEMO_COLUMNS, outcome.rows))
             out.print(f"Report: {outcome.report}\nModel:  {outcome.model}")
 
 
@@ -144,7 +161,7 @@ def reproduce(
         picture = plot or (json_file.with_suffix(".png") if json_file else None)
         if picture:
             files.write_file(picture, figure)
-        out.print(_table("The toy problem (training loss on synthetic data)", rows))
+        out.print(_table("Toy problem: training loss, synthetic data", _ROW_COLUMNS, rows))
 
 
 @contextmanager
@@ -183,13 +200,13 @@ def _print_plan(made: Plan) -> None:
     out.print(table)
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> Table:
-    headings = [name for name in rows[0] if name not in ("settings", "experiment", "dataset")]
+def _table(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> Table:
+    """A table of some columns, given as heading and name in the rows."""
     table = Table(title=title)
-    for heading in headings:
-        table.add_column(heading.replace("_", " "))
+    for heading in columns:
+        table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row[heading]) for heading in headings))
+        table.add_row(*(_cell(row[name]) for name in columns.values()))
     return table
 
 

@@ -27,7 +27,6 @@ from adadps.stages import (
     chain,
     inverse_sqrt,
     momentum,
-    precondition,
     privatize,
     reparametrise,
     sgd,
@@ -329,6 +328,10 @@ def cases() -> dict[str, Case]:
         "adadps_public with adagrad": Case(
             methods.adadps_public(PUBLIC, ADAGRAD, PRIVACY, LR), adadps_adagrad()
         ),
+        "adadps_two_sided": Case(
+            methods.adadps_two_sided(SIDE, SIDE, PRIVACY, LR),
+            lambda w, t: D * noised(D * private_gradients(w, t), t),
+        ),
         "adadps_features": Case(methods.adadps_features(SIDE, PRIVACY, LR), third_door),
         "dp_r_pub": Case(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, LR), dp_r_pub()),
         "dp_adam_pub": Case(
@@ -386,14 +389,6 @@ def test_the_clip_norm_binds_for_some_examples_only(each):
 
 
 # --- chains beyond the paper --------------------------------------------------------------------
-
-
-def test_two_sided_preconditioning():
-    inner = np.sqrt(np.concatenate([np.tile(A, OUTPUTS), np.full(OUTPUTS, 1.0)]))
-    root = fixed({"weight": (torch.tensor(A).sqrt(), 1)}, **TOLD)
-    method = chain(precondition(root), PRIVACY, precondition(root), sgd(LR))
-    expected = descended(lambda w, t: noised(private_gradients(w, t) / inner, t) / inner)
-    assert_path(trained(method), list(expected))
 
 
 def test_momentum_without_debiasing():
