@@ -1,4 +1,4 @@
-"""Tune the demo: the same number of trials for each method, on a part of the training data.
+"""Tune the demo: the same number of trials for each method, on a fold of the training data.
 
 Appends one line a trial to a file and skips trials that are already there, so it can be stopped and
 started again. At the end it writes the trials and the winners where the demo reads them.
@@ -14,14 +14,12 @@ import argparse
 import json
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from adadps.demo import CONTENDERS, STEPS, DemoData, load_data, noise_for, train
+from adadps.demo import CONTENDERS, STEPS, load_data, noise_for, train
 from adadps.reproduce.rows import Setting, write_json
 
 RECORDED = Path(__file__).parents[1] / "src/adadps/reproduce/recorded/demo.json"
-VALIDATION_SHARE = 0.2
 
 SHAPES = ((0.03, 0.5), (0.1, 1.0), (0.01, 1.0))  # floor and power of A
 LENGTHS = (5.0, 8.0, 12.0, 16.0, 20.0, 28.0)  # lr · C: the length of a step along clipped gradients
@@ -57,29 +55,21 @@ GRIDS: dict[str, list[Setting]] = {
 }
 
 
-def split(data: DemoData) -> DemoData:
-    """Train on four fifths of the training data, validate on the rest; the test set is unread."""
-    validation = np.random.default_rng(0).random(len(data.train)) < VALIDATION_SHARE
-    rows = torch.from_numpy(validation)
-    return DemoData(
-        train=data.train.take(torch.nonzero(~rows).squeeze(1)),
-        test=data.train.take(torch.nonzero(rows).squeeze(1)),
-        frequencies=data.frequencies,
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--trials", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", help="some contenders; the summary needs all")
     parser.add_argument("--dampened", action="store_true")
     parser.add_argument("--summary", type=Path, default=RECORDED)
     options = parser.parse_args()
     torch.set_num_threads(1)
     done = _read(options.trials)
-    data = split(load_data(dampened=options.dampened))
+    data = load_data(dampened=options.dampened, tuning=True)
     sigma = noise_for(data, options.epsilon)
     for contender in CONTENDERS:
+        if options.only and contender.name not in options.only:
+            continue
         for setting in GRIDS[contender.name]:
             key = json.dumps([contender.name, setting], sort_keys=True)
             if key not in done:
@@ -88,7 +78,8 @@ def main() -> None:
                 with options.trials.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"key": key, "accuracy": done[key]}) + "\n")
                 print(f"{key}: {done[key]:.4f} ({seconds:.0f} s)", flush=True)
-    write_json(options.summary, _summary(done, options))
+    if not options.only:
+        write_json(options.summary, _summary(done, options))
 
 
 def _read(path: Path) -> dict[str, float]:
@@ -113,7 +104,8 @@ def _summary(done: dict[str, float], options: argparse.Namespace) -> dict[str, o
     return {
         "command": f"python scripts/tune_demo.py --epsilon {options.epsilon:g} --trials FILE"
         + (" --dampened --summary FILE" if options.dampened else ""),
-        "tuned_on": f"accuracy on a fifth of the training data after {STEPS} steps",
+        "tuned_on": f"accuracy after {STEPS} steps on a fold of the training data, split by "
+        "source; the test packages were not read",
         "contenders": contenders,
     }
 

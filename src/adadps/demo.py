@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adadps.accounting import Budget, calibrate_noise, default_delta
-from adadps.data.debian import SECTIONS, Package, debian_packages
+from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.errors import DataError
@@ -45,6 +45,7 @@ from adadps.training import fit
 from adadps.types import Accountant
 
 VOCABULARY, BATCH, STEPS = 10_000, 1024, 400
+VALIDATION_FOLD = 1
 ASSUMED_PUBLIC = (
     f"the vocabulary: the {VOCABULARY} most frequent English words of wordfreq",
     f"the {len(SECTIONS)} sections of the Debian archive",
@@ -110,9 +111,13 @@ CONTENDERS = (
 )
 
 
-def load_data(*, dampened: bool = False) -> DemoData:
-    """Features and sections of the packages that come with adadps, split by source package."""
-    packages = debian_packages()
+def load_data(*, dampened: bool = False, tuning: bool = False) -> DemoData:
+    """Features and sections of the packages that come with adadps, split by source package.
+
+    For ``tuning`` the test packages are left out, and another fold takes their place.
+    """
+    packages = [p for p in debian_packages() if not (tuning and p.fold == TEST_FOLD)]
+    fold = VALIDATION_FOLD if tuning else TEST_FOLD
     words = public_vocabulary(VOCABULARY)
     bag = BagOfWords(words, dampened)
 
@@ -121,8 +126,8 @@ def load_data(*, dampened: bool = False) -> DemoData:
         return examples(bag([package.text for package in chosen]), sections)
 
     return DemoData(
-        train=held([package for package in packages if not package.held_out]),
-        test=held([package for package in packages if package.held_out]),
+        train=held([package for package in packages if package.fold != fold]),
+        test=held([package for package in packages if package.fold == fold]),
         frequencies=word_frequencies(words),
     )
 

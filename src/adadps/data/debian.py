@@ -14,7 +14,7 @@ import lzma
 from dataclasses import dataclass
 from importlib.resources import files
 
-_TEST_SHARE = 5
+FOLDS, TEST_FOLD = 5, 0
 
 SECTIONS = tuple(
     """
@@ -46,10 +46,14 @@ class Package:
         return f"{self.title}\n{self.body}"
 
     @property
+    def fold(self) -> int:
+        """One of five parts, by source: packages of one source share their text."""
+        return hashlib.sha256(self.source.encode()).digest()[0] % FOLDS
+
+    @property
     def held_out(self) -> bool:
-        """Is it in the test split? By source, because sibling packages share their text."""
-        digest = hashlib.sha256(self.source.encode()).digest()
-        return digest[0] % _TEST_SHARE == 0
+        """Is it in the test split?"""
+        return self.fold == TEST_FOLD
 
 
 def debian_packages() -> list[Package]:
