@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench docs format mutation clean
+.PHONY: demo test check bench docs format clean
 
 demo: $(VENV)/core
 	$(BIN)/adadps demo

@@ -43,7 +43,7 @@ GRIDS: dict[str, list[Setting]] = {
         for floor in (0.1, 0.03, 0.01)
         for length in LENGTHS[1:5]
     ],
-    "AdaDPS, features": [
+    "DP-SGD, weighted features": [
         {"clip_norm": 0.3, "lr": length / 0.3, "floor": floor, "power": power}
         for floor, power in SHAPES
         for length in LENGTHS[1:5]

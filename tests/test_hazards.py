@@ -4,6 +4,7 @@ Hazards 2, 10, 18, 24 and 25 have further tests beside the code they concern
 (`grep -rn test_hazard_ tests`).
 """
 
+import copy
 import warnings
 
 import numpy as np
@@ -17,20 +18,24 @@ from adadps import (
     Budget,
     BudgetError,
     ContractError,
+    DataError,
     MemoryLedger,
     ModelError,
     OrderError,
     PrivateRun,
+    SettingError,
     SideInformationError,
     accuracy,
     adadps,
     dp_sgd,
     examples,
     fit,
+    load_result,
     on_held_out,
     plain_sgd,
     poisson,
     privatize,
+    public_examples,
     reproducible_not_private,
     shuffled,
     side,
@@ -181,6 +186,24 @@ def test_hazard_06_one_poisonous_example_does_not_poison_the_weights():
         assert all(torch.isfinite(p).all() for p in layer.parameters())
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_hazard_06_a_norm_that_overflows_adds_nothing(hidden):
+    """In float64 a finite gradient can have a norm that is infinite, or no number at all."""
+    data = examples(
+        torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64),
+        torch.tensor([[1e200], [1.0]], dtype=torch.float64),
+    )
+    layer = nn.Linear(2, 1).double()
+    layer = nn.Sequential(layer, nn.Identity()) if hidden else layer
+    big = {name: torch.full_like(p, 1e-30).float() for name, p in layer.named_parameters()}
+    huge = side.fixed(big, source="made up", public_because="made up")
+    privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
+    sampler = poisson(examples=2, expected_size=2)
+    for chosen in (dp_sgd(privacy, 0.1), adadps(huge, privacy, 0.1)):
+        fit(layer, squared, data, method=chosen, sampler=sampler, steps=1)
+        assert all((p.abs() < 100).all() for p in layer.parameters())
+
+
 @pytest.mark.parametrize("groups", [None, by_label(3)])
 def test_hazard_08_an_empty_batch_takes_a_noised_charged_step(groups):
     ledger = SpyLedger()
@@ -241,6 +264,29 @@ def test_hazard_10_a_loss_across_examples_is_refused():
             sampler=poisson(examples=40, expected_size=10),
             steps=1,
         )
+
+
+def test_hazard_10_a_loss_across_many_examples_cannot_mix_them():
+    """What three rows do not show is harmless too: each row's loss is differentiated alone."""
+
+    def trimmed(outputs, targets):
+        losses = squared(outputs, targets)
+        return torch.where(losses > 3 * losses.mean(), 0.0, losses)
+
+    data = rows(40)
+    far = examples(data.features, torch.cat([data.targets[:39], torch.full((1, 1), 1e3)]))
+    found = []
+    for held in (data, far):
+        layer, _ = trained_with(trimmed, held)
+        found.append(layer.weight.detach().clone())
+    assert float((found[0] - found[1]).norm()) <= 2 * 0.1 / 40 * 1.001  # one replaced row: 2C
+
+
+def trained_with(loss, data):
+    layer = model()
+    sampler = poisson(examples=len(data), expected_size=len(data))
+    chosen = method(noise_multiplier=0.0)
+    return layer, fit(layer, loss, data, method=chosen, sampler=sampler, steps=1)
 
 
 def test_hazard_11_repeated_tokens_are_added_up():
@@ -340,10 +386,35 @@ def test_hazard_20_statistics_of_private_data_make_epsilon_infinite():
         trained(data, chosen=chosen, budget=Budget(100.0, 1e-5))
 
 
+@pytest.mark.parametrize("groups", [None, by_label(4)])
+@pytest.mark.parametrize("as_sparse", [False, True])
+def test_hazard_20_public_rows_are_left_out_of_the_private_data(groups, as_sparse):
+    data = rows()
+    if as_sparse:
+        data = examples(data.features.to_sparse(), data.targets)
+    public = public_examples(
+        data.take(torch.arange(40)).features,
+        data.targets,
+        source="a survey",
+        public_because="published",
+        batch_size=5,
+    )
+    rule = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
+    exposed = privatize(clip_norm=1e6, noise_multiplier=0.0, groups=groups)
+    layer, result = trained(data, chosen=adadps(side.public(public, rule), exposed, 0.1))
+    assert (layer.weight == 0).all(), "every private row is public, so nothing private is learned"
+    assert "40" not in str(result.side_information)
+
+
 def test_hazard_20_what_is_assumed_public_stands_in_the_result():
     _, result = trained(assumed_public=["the label set"])
     assert any("declared as 40" in fact for fact in result.privacy.assumed_public)
     assert "the label set" in result.privacy.assumed_public
+
+
+def test_hazard_21_the_number_of_trials_stands_in_the_result(tmp_path):
+    _, result = trained(tuning_trials=12)
+    assert load_result(result.save(tmp_path / "run")).privacy.tuning_trials == 12
 
 
 def test_hazard_22_nothing_unnoised_is_stored_or_shown(capsys):
@@ -365,6 +436,11 @@ def test_hazard_22_debugging_shows_it_and_marks_the_run():
     _, result = trained(debug=True)
     assert {"training_loss", "batch_size", "clipped_fraction"} <= result.debug[0].keys()
     assert not result.privacy.private
+    ledger = MemoryLedger()
+    trained(debug=True, ledger=ledger)
+    assert ledger.epsilon(1e-5) == float("inf")
+    with pytest.raises(BudgetError, match="not private"):
+        trained(debug=True, budget=Budget(10.0, 1e-5))
     assert DEBUG_MARK in result.privacy.not_private_because
     assert "NOT PRIVATE" in str(result.privacy)
 
@@ -385,6 +461,9 @@ def test_hazard_24_a_seeded_run_is_marked_everywhere(tmp_path):
     _, result = trained(randomness=reproducible_not_private(1))
     assert not result.privacy.private
     assert "reproducible, not private" in str(result.privacy)
+    ledger = MemoryLedger()
+    trained(randomness=reproducible_not_private(1), ledger=ledger)
+    assert ledger.epsilon(1e-5) == float("inf")
     saved = result.save(tmp_path / "run") / "result.json"
     assert "reproducible, not private" in saved.read_text(encoding="utf-8")
 
@@ -407,6 +486,47 @@ def test_a_budget_stops_the_run_before_the_step_that_does_not_fit():
         train()
     assert run.ledger.entries == taken
     assert run.epsilon() <= 3.0 < run.epsilon(taken + 1)
+
+
+def test_a_refused_construction_leaves_the_ledger_unopened():
+    ledger = MemoryLedger()
+    wrong = side.fixed({"weight": torch.ones(2, 2)}, source="a", public_because="b")
+    privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
+    with pytest.raises(SideInformationError):
+        trained(chosen=adadps(wrong, privacy, 0.1), ledger=ledger)
+    trained(ledger=ledger)
+
+
+def test_a_label_that_the_loss_refuses_is_found_before_the_first_step():
+    data = examples(torch.randn(30, 4), torch.cat([torch.zeros(29), torch.tensor([7.0])]).long())
+    with pytest.raises(DataError, match="number of classes") as caught:
+        fit(
+            nn.Linear(4, 2),
+            cross_entropy,
+            data,
+            method=method(),
+            sampler=poisson(examples=30, expected_size=1),
+            steps=1,
+        )
+    assert "7" not in str(caught.value)
+
+
+def test_an_epsilon_without_a_number_is_refused_before_training():
+    layer = model()
+    with pytest.raises(SettingError):
+        trained(chosen=method(noise_multiplier=0.01), layer=layer)
+    assert (layer.weight == 0).all()
+
+
+def test_a_run_cannot_be_copied_and_a_batch_cannot_be_skipped():
+    sampler = poisson(examples=40, expected_size=10)
+    run = PrivateRun(model(), squared, rows(), method=method(), sampler=sampler, steps=3)
+    with pytest.raises(TypeError, match="copy"):
+        copy.copy(run)
+    batches = run.batches()
+    next(batches)
+    with pytest.raises(OrderError, match="step"):
+        next(batches)
 
 
 def test_every_step_is_authorised_before_anything_is_drawn():

@@ -28,7 +28,7 @@ class Mutation:
 MUTATIONS = {
     "the clip is removed": Mutation(
         "gradients/waist.py",
-        "torch.where(norms > clip_norm, clip_norm / norms, torch.ones_like(norms))",
+        "torch.where(small, 1.0, torch.nan_to_num(clip_norm / norms, nan=0.0))",
         "torch.ones_like(norms)",
         "tests/property/test_identities.py -k at_most_c",
     ),
@@ -92,9 +92,27 @@ MUTATIONS = {
         "return released",
         "tests/statistical/test_noise.py -k hazard_18",
     ),
+    "a norm that is no number is not clipped": Mutation(
+        "gradients/waist.py",
+        "small = norms <= clip_norm",
+        "small = ~(norms > clip_norm)",
+        "tests/test_hazards.py -k hazard_06",
+    ),
+    "public rows are trained on as private ones": Mutation(
+        "run.py",
+        "kept = self._is_private[rows]",
+        "kept = self._is_private[rows] | True",
+        "tests/test_hazards.py -k hazard_20",
+    ),
+    "a debugged run is charged as private": Mutation(
+        "run.py",
+        "        reasons += [DEBUG_MARK] if self.debug else []\n",
+        "",
+        "tests/test_hazards.py -k hazard_22",
+    ),
     "an exposed chain prints an epsilon": Mutation(
         "run.py",
-        'epsilon=float("inf") if reasons else mechanism,',
+        "epsilon=self.epsilon(),",
         "epsilon=1.0,",
         "tests/test_hazards.py -k hazard_24",
     ),

@@ -13,8 +13,8 @@ from adadps import (
     PrivateRun,
     Relation,
     accuracy,
-    adadps_features,
     dp_sgd,
+    dp_sgd_weighted,
     examples,
     fit,
     fixed_size,
@@ -178,7 +178,7 @@ def test_a_reparametrised_model_predicts_through_its_feature_weights(tmp_path):
     frequencies = side.given_frequencies(
         [1.0, 9.0, 9.0, 9.0, 9.0, 9.0], source="a list", public_because="published"
     )
-    method = adadps_features(side.frequency(frequencies, floor=0.01), PRIVACY, 2.0)
+    method = dp_sgd_weighted(side.frequency(frequencies, floor=0.01), PRIVACY, 2.0)
     result = fit(
         zeros(),
         cross_entropy,

@@ -25,7 +25,6 @@ from adadps.evaluation import Evaluation, accuracy, on_held_out, on_public
 from adadps.ledger import Ledger, MemoryLedger
 from adadps.methods import (
     adadps,
-    adadps_features,
     adadps_public,
     adadps_two_sided,
     adas,
@@ -35,6 +34,7 @@ from adadps.methods import (
     dp_r_pub,
     dp_rmsprop,
     dp_sgd,
+    dp_sgd_weighted,
     ideal,
     pda_dpmd,
     plain_adam,
@@ -73,7 +73,6 @@ __all__ = [
     "SideInformationError",
     "accuracy",
     "adadps",
-    "adadps_features",
     "adadps_public",
     "adadps_two_sided",
     "adas",
@@ -86,6 +85,7 @@ __all__ = [
     "dp_r_pub",
     "dp_rmsprop",
     "dp_sgd",
+    "dp_sgd_weighted",
     "epsilon_of_run",
     "examples",
     "fit",

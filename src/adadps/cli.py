@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from adadps.contract import Sampling
@@ -170,7 +171,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except AdadpsError as error:
-        err.print(f"[bold red]{type(error).__name__}[/]: {error}", highlight=False)
+        err.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
         raise typer.Exit(2) from None
 
 

@@ -7,7 +7,6 @@ i.e. a ledger with the RDP accountant.
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
@@ -95,7 +94,7 @@ class MemoryLedger:
             return
         room = self._afford(event, ahead)
         if room == 0:
-            raise self._refusal(self.budget)
+            raise self._refusal(self.budget, event)
         self._affordable = {repr(event): charged + room}  # what else was known is out of date now
 
     def _afford(self, event: DpEvent, ahead: int) -> int:
@@ -128,12 +127,12 @@ class MemoryLedger:
             ComposedDpEvent(events), delta=delta, accountant=accountant, relation=relation
         )
 
-    def _refusal(self, budget: Budget) -> BudgetError:
+    def _refusal(self, budget: Budget, event: DpEvent) -> BudgetError:
         spent = self.epsilon(budget.delta)
-        found = "not private" if math.isinf(spent) else f"epsilon = {spent:.4g} already spent"
+        why = "is not private" if exposes(event) else "does not fit"
         return BudgetError(
             f"Expected a step within the budget of epsilon = {budget.epsilon:g} at delta = "
-            f"{budget.delta:g}, found {found} after {self.entries} charges and a next step that "
-            f"does not fit. Left: {max(0.0, budget.epsilon - spent):.4g}. Plan fewer steps or more "
-            "noise, or agree on a larger budget."
+            f"{budget.delta:g}, found epsilon = {spent:.4g} already spent after {self.entries} "
+            f"charges and a next step that {why}. Left: {max(0.0, budget.epsilon - spent):.4g}. "
+            "Plan fewer steps or more noise, or agree on a larger budget."
         )

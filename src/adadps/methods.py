@@ -5,6 +5,8 @@ stands before ``privacy`` acts on each example's own gradient; what stands after
 was released.
 """
 
+from dataclasses import replace
+
 from adadps.data.examples import Examples, PublicExamples
 from adadps.side import RMSPropStatistics, SideSource, Statistics, oracle, public
 from adadps.stages import Chain, adagrad, adam, average, chain, cosine, mix, momentum
@@ -35,31 +37,31 @@ def adadps(side: SideSource, privacy: Privatize, lr: Schedule) -> Chain:
     """Side information before the clip (Algorithm 1): frequency, TF-IDF, any fixed A."""
     return chain(precondition(side), privacy, sgd(lr))
 
-def adadps_public(data: PublicExamples, rule: Statistics, privacy: Privatize,
-                  lr: Schedule) -> Chain:
+def adadps_public(data: PublicExamples, rule: Statistics, privacy: Privatize, lr: Schedule,
+                  *, refresh_every: int = 1) -> Chain:
     """The same with RMSProp, Adam or AdaGrad statistics of public gradients (option 1)."""
-    return chain(precondition(public(data, rule)), privacy, sgd(lr))
+    return chain(precondition(public(data, rule, refresh_every=refresh_every)), privacy, sgd(lr))
 
 def adadps_two_sided(before: SideSource, after: SideSource, privacy: Privatize,
                      lr: Schedule) -> Chain:
     """Side information before the clip and after the noise, which it then shapes too."""
     return chain(precondition(before), privacy, precondition(after), sgd(lr))
 
-def adadps_features(side: SideSource, privacy: Privatize, lr: Schedule,
+def dp_sgd_weighted(side: SideSource, privacy: Privatize, lr: Schedule,
                     *, at: str = "weight") -> Chain:
-    """Side information through the features: the third door."""
+    """DP-SGD on rows weighted by side information and re-normalised: the third door."""
     return chain(reparametrise(side, at=at), privacy, sgd(lr))
 
-def dp_r_pub(data: PublicExamples, rule: RMSPropStatistics, privacy: Privatize,
-             lr: Schedule) -> Chain:
+def dp_r_pub(data: PublicExamples, rule: RMSPropStatistics, privacy: Privatize, lr: Schedule,
+             *, refresh_every: int = 1) -> Chain:
     """The same statistics after the noise."""
-    return chain(privacy, precondition(public(data, rule)), sgd(lr))
+    return chain(privacy, precondition(public(data, rule, refresh_every=refresh_every)), sgd(lr))
 
 def dp_adam_pub(data: PublicExamples, rule: RMSPropStatistics, privacy: Privatize, lr: Schedule,
                 *, beta1: float = 0.9, beta2: float = 0.9) -> Chain:
-    """Public gradient mixed in, momentum, public second moment."""
+    """Public gradient mixed in, momentum, public second moment; both debiased."""
     return chain(privacy, mix(data, beta1), momentum(beta2, debias=True),
-                 precondition(public(data, rule)), sgd(lr))
+                 precondition(public(data, replace(rule, debias=True))), sgd(lr))
 
 def pda_dpmd(data: PublicExamples, privacy: Privatize, lr: Schedule, *, steps: int) -> Chain:
     """Private gradient fading into the public one on a cosine."""

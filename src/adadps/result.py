@@ -42,7 +42,8 @@ class PrivacyStatement:
     """What may be said about the privacy of a run.
 
     ``epsilon`` is infinite unless every reason against it is absent; ``mechanism_epsilon`` is what
-    the mechanism alone would give, and None where it has no finite value.
+    the mechanism alone would give, and None where it has no finite value. ``tuning_trials`` is how
+    many settings were tried on private data before; their cost is not part of epsilon.
     """
 
     epsilon: float
@@ -55,6 +56,7 @@ class PrivacyStatement:
     noise_multiplier: float
     steps: int
     sampler: dict[str, Any]
+    tuning_trials: int | None = None
     not_private_because: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
 
@@ -124,7 +126,7 @@ class Result:
             )
         try:
             self._write(target)
-        except OSError as error:
+        except (OSError, TypeError) as error:
             raise DataError(
                 f"Expected to write {target}, found: {error}. Choose a folder that can be written "
                 "to; nothing was overwritten."

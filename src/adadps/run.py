@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import torch
 from dp_accounting import NonPrivateDpEvent
@@ -24,6 +25,7 @@ from adadps.accounting import (
     require_delta,
 )
 from adadps.data.examples import Examples
+from adadps.data.overlap import private_rows
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
 from adadps.events import is_free
@@ -67,6 +69,7 @@ class RunOptions(TypedDict, total=False):
     physical_batch_size: int | None
     debug: bool
     assumed_public: Sequence[str]
+    tuning_trials: int | None
 
 
 class PrivateRun:
@@ -99,6 +102,7 @@ class PrivateRun:
         physical_batch_size: int | None = None,
         debug: bool = False,
         assumed_public: Sequence[str] = (),
+        tuning_trials: int | None = None,
     ) -> None:
         require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
         require(
@@ -118,20 +122,32 @@ class PrivateRun:
         self.history: list[Measurement] = []
         self._debug: list[dict[str, float]] = []
         self._data, self._loss, self._chunk = data, loss, physical_batch_size
-        self._assumed_public = tuple(assumed_public)
+        self._assumed_public, self._tuning_trials = tuple(assumed_public), tuning_trials
         self._groups = method.release.groups
         self._units = self._groups.units_of(sampler) if self._groups else sampler
         self._taken = 0
         self._drawn: _Drawn | None = None
 
+        self._lock = threading.Lock()
+        self.not_private_because = self._reasons()
         self.objective = objective(model, loss, data)
         self.params = self.objective.params()
+        self._states = method.init(self.params)
+        self._draws = self._begin_drawing()
+        self._is_private = private_rows(data, [public.examples for public in method.public])
+        if ledger is None and budget is None:
+            self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
+
         self.ledger.open(self.name, sampler.relation, self.accountant)
         self._authorise(0)
         for preparation in method.preparations:
             self.objective = preparation.prepare(self.objective)
-        self._states = method.init(self.params)
-        self._draws = self._units.batches(self._unit_count(), self.randomness.generator)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Expected one owner of this run, found an attempt to copy it. A copy would spend the "
+            "same budget twice: begin a new run."
+        )
 
     def batches(self) -> Iterator[Batch]:
         """The batches of the steps that are left; each is paid for before it is drawn."""
@@ -140,18 +156,26 @@ class PrivateRun:
             if self._drawn is None:
                 self._authorise(self._taken + 1)
                 self._drawn = self._draw()
-            yield self._drawn.batch
+            offered = self._drawn
+            yield offered.batch
+            if self._drawn is offered:
+                raise OrderError(
+                    "Expected `run.step(batch)` before the next batch, found a batch without its "
+                    "step. Take the step: the batch is paid for."
+                )
 
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
         self._require_own_process()
-        if self._drawn is None or batch != self._drawn.batch:
-            raise OrderError(
-                "Expected the batch that this run has just drawn, found another one. Iterate over "
-                "`run.batches()` and step once with each: other batches would not be accounted for."
-            )
-        drawn, self._drawn = self._drawn, None
-        self._taken += 1
+        with self._lock:
+            if self._drawn is None or batch != self._drawn.batch:
+                raise OrderError(
+                    "Expected the batch that this run has just drawn, found another one. Iterate "
+                    "over `run.batches()` and step once with each: other batches would not be "
+                    "accounted for."
+                )
+            drawn, self._drawn = self._drawn, None
+            self._taken += 1
         facts: dict[str, Tensor] = {}
         step = self._step(facts)
         update, self._states = self.method.apply(self._gradients(drawn), self._states, step)
@@ -180,7 +204,15 @@ class PrivateRun:
         return found
 
     def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
-        """Epsilon of the mechanism after ``steps`` steps (default: those taken so far)."""
+        """Epsilon after ``steps`` steps (default: those taken); infinite if not private."""
+        if self.not_private_because:
+            return float("inf")
+        return self.mechanism_epsilon(steps, accountant)
+
+    def mechanism_epsilon(
+        self, steps: int | None = None, accountant: Accountant | None = None
+    ) -> float:
+        """What the mechanism alone would cost, with fresh randomness and no debugging."""
         return epsilon_of_run(
             self.method,
             self.sampler,
@@ -204,14 +236,10 @@ class PrivateRun:
         )
 
     def _statement(self) -> PrivacyStatement:
-        reasons = list(self.method.exposures)
-        reasons += [self.randomness.mark] if self.randomness.mark else []
-        reasons += [DEBUG_MARK] if self.debug else []
-        mechanism = self.epsilon()
         release = self.method.release
         return PrivacyStatement(
-            epsilon=float("inf") if reasons else mechanism,
-            mechanism_epsilon=None if self.method.exposures else mechanism,
+            epsilon=self.epsilon(),
+            mechanism_epsilon=None if self.method.exposures else self.mechanism_epsilon(),
             delta=self.delta,
             accountant=self.accountant.value,
             relation=self.sampler.relation.value,
@@ -220,12 +248,20 @@ class PrivateRun:
             noise_multiplier=release.noise_multiplier,
             steps=self._taken,
             sampler={**self.sampler.describe(), "grouping": grouping_of(self.method).value},
-            not_private_because=tuple(reasons),
+            tuning_trials=self._tuning_trials,
+            not_private_because=self.not_private_because,
             assumed_public=(
                 f"the number of examples, declared as {self.sampler.examples}",
                 *self._assumed_public,
             ),
         )
+
+    def _reasons(self) -> tuple[str, ...]:
+        """Why this run is not private; empty if it is."""
+        reasons = list(self.method.exposures)
+        reasons += [self.randomness.mark] if self.randomness.mark else []
+        reasons += [DEBUG_MARK] if self.debug else []
+        return tuple(reasons)
 
     def _authorise(self, index: int) -> None:
         """Pay for step ``index``; index 0 is the side information."""
@@ -234,7 +270,7 @@ class PrivateRun:
                 if not is_free(stage.event):
                     self.ledger.authorise(stage.event)
             return
-        if self.method.exposures:
+        if self.not_private_because:
             self.ledger.authorise(NonPrivateDpEvent())
             return
         event = self._units.step_event(
@@ -249,7 +285,11 @@ class PrivateRun:
         if self._groups:
             rng, size = self.randomness.generator, self.sampler.expected_size
             drawn, units = self._groups.expand(drawn, size, rng)
-        return _Drawn(Batch(self.name, self._taken + 1), torch.from_numpy(drawn), units)
+        rows = torch.from_numpy(drawn)
+        kept = self._is_private[rows]
+        return _Drawn(
+            Batch(self.name, self._taken + 1), rows[kept], units.take(kept) if units else None
+        )
 
     def _gradients(self, drawn: _Drawn) -> GradientBatch:
         if len(drawn.rows) == 0:
@@ -297,16 +337,18 @@ class PrivateRun:
                 "would spend the same budget twice. Begin the run in the child."
             )
 
-    def _unit_count(self) -> int:
-        if self._units is self.sampler:
-            return len(self._data)
-        assert self._groups is not None
-        if len(self._data) != self.sampler.examples:
-            raise DataError(
-                f"Expected the {self.sampler.examples} declared examples for groups fixed in "
-                f"advance, found {len(self._data)}. Declare the true number."
-            )
-        return len(self._data) // self._groups.size
+    def _begin_drawing(self) -> Iterator[Rows]:
+        """Check the number of units against the declared one, and begin."""
+        size = len(self._data)
+        if self._groups is not None and self._units is not self.sampler:
+            if size != self.sampler.examples:
+                raise DataError(
+                    f"Expected the {self.sampler.examples} declared examples for groups fixed in "
+                    f"advance, found {size}. Declare the true number."
+                )
+            size //= self._groups.size
+        self._units.require_declared(size)
+        return self._units.batches(size, self.randomness.generator)
 
 
 def _delta(delta: float | None, budget: Budget | None, sampler: Sampler) -> float:

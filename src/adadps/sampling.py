@@ -47,6 +47,7 @@ class Sampler(ABC):
     expected_size: float
     relation: Relation
     sampling: ClassVar[Sampling]
+    size_is_fixed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.examples >= 1, "examples >= 1", self.examples, "Declare how many there are.")
@@ -57,6 +58,15 @@ class Sampler(ABC):
             "Choose a smaller batch, or check the declared number of examples.",
         )
         require_relation(self.sampling, self.relation)
+
+    def require_declared(self, size: int) -> None:
+        """Refuse data of another size than declared, where the size is part of the guarantee."""
+        if self.size_is_fixed and size != self.examples:
+            raise DataError(
+                f"Expected the {self.examples} declared units, found {size}. Under "
+                f"{self.sampling.value} sampling their number is part of the guarantee: declare "
+                "the true number, or use Poisson sampling."
+            )
 
     @abstractmethod
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
@@ -130,6 +140,7 @@ class Poisson(Sampler):
     """Every unit joins every batch independently with probability q."""
 
     sampling = Sampling.POISSON
+    size_is_fixed = False
 
     @property
     def rate(self) -> float:
@@ -157,7 +168,6 @@ class FixedSize(Sampler):
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
         """Uniform subsets without replacement."""
-        _require_declared(self, size)
         while True:
             yield rng.choice(size, int(self.expected_size), replace=False, shuffle=False)
 
@@ -182,7 +192,6 @@ class Shuffled(Sampler):
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
         """Consecutive slices of a permutation, a new one each epoch."""
-        _require_declared(self, size)
         batch = int(self.expected_size)
         while True:
             order = rng.permutation(size)
@@ -236,12 +245,3 @@ def _require_whole(expected_size: float) -> None:
         expected_size,
         "Only Poisson sampling has fractional expected sizes.",
     )
-
-
-def _require_declared(sampler: Sampler, size: int) -> None:
-    if size != sampler.examples:
-        raise DataError(
-            f"Expected the {sampler.examples} declared units, found {size}. Under "
-            f"{sampler.sampling.value} sampling their number is part of the guarantee: declare the "
-            "true number, or use Poisson sampling."
-        )

@@ -38,7 +38,7 @@ def fit(
 
     Give ``steps`` or ``epochs``. Further options are those of `PrivateRun`: ``delta`` (default
     1/(10 n)), ``accountant``, ``budget``, ``ledger``, ``randomness``, ``physical_batch_size``,
-    ``debug``, ``assumed_public``.
+    ``debug``, ``assumed_public``, ``tuning_trials``.
 
     >>> import torch
     >>> from adadps import dp_sgd, examples, poisson, privatize
@@ -79,9 +79,8 @@ def _show(run: PrivateRun, index: int, bar: Progress) -> None:
 
 
 def _spent_so_far(run: PrivateRun) -> str:
-    if run.method.exposures:
+    if run.not_private_because:
         return "not private"
     fits = run.sampler.accountants(grouping_of(run.method))
-    if Accountant.RDP not in fits:
-        return "private"
-    return f"ε ≤ {run.epsilon(accountant=Accountant.RDP):.2f}"
+    accountant = Accountant.RDP if Accountant.RDP in fits else run.accountant
+    return f"ε ≤ {run.epsilon(accountant=accountant):.2f}"

@@ -332,7 +332,7 @@ def cases() -> dict[str, Case]:
             methods.adadps_two_sided(SIDE, SIDE, PRIVACY, LR),
             lambda w, t: D * noised(D * private_gradients(w, t), t),
         ),
-        "adadps_features": Case(methods.adadps_features(SIDE, PRIVACY, LR), third_door),
+        "dp_sgd_weighted": Case(methods.dp_sgd_weighted(SIDE, PRIVACY, LR), third_door),
         "dp_r_pub": Case(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, LR), dp_r_pub()),
         "dp_adam_pub": Case(
             methods.dp_adam_pub(PUBLIC, DEBIASED, PRIVACY, LR, beta1=0.8, beta2=0.6),
@@ -429,20 +429,20 @@ def test_the_order_of_precondition_and_privatize_matters():
 
 
 def test_reparametrised_rows_have_norm_one():
-    held = prepared(methods.adadps_features(SIDE, PRIVACY, LR))
+    held = prepared(methods.dp_sgd_weighted(SIDE, PRIVACY, LR))
     rows = held.prepare(PRIVATE.features).numpy()
     np.testing.assert_allclose(rows, normalised_rows())
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0)
 
 
 def test_a_row_of_zeros_stays_a_row_of_zeros():
-    held = prepared(methods.adadps_features(SIDE, PRIVACY, LR))
+    held = prepared(methods.dp_sgd_weighted(SIDE, PRIVACY, LR))
     assert held.prepare(torch.zeros(1, INPUTS, dtype=torch.float64)).tolist() == [[0.0] * INPUTS]
 
 
 def test_side_information_that_differs_between_outputs_is_averaged_for_the_features():
     full = torch.tensor([[1.0, 0.5, 0.25], [1.0, 0.25, 0.25]], dtype=torch.float64)
-    held = prepared(methods.adadps_features(fixed({"weight": full}, **TOLD), PRIVACY, LR))
+    held = prepared(methods.dp_sgd_weighted(fixed({"weight": full}, **TOLD), PRIVACY, LR))
     assert held.feature_weights.tolist() == [0.25, 0.75, 1.0]
 
 

@@ -20,10 +20,13 @@ Features = Tensor | SparseRows
 
 @dataclass(frozen=True)
 class Examples:
-    """Features and targets of equal length. Build it with `examples`."""
+    """Features and targets of equal length. Build it with `examples`.
 
-    features: Features
-    targets: Tensor
+    Its text shows nothing of its content, which may be private.
+    """
+
+    features: Features = field(repr=False)
+    targets: Tensor = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.targets)

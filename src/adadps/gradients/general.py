@@ -49,8 +49,7 @@ class StoredGradients:
         """Σ_i w_i (a ∘ g_i + m)."""
         masked = torch.where(self.present, weights.double(), 0)
         return {
-            name: torch.tensordot(masked, self._transformed(name), dims=1)
-            for name in self.gradients
+            name: torch.tensordot(masked, self._finite(name), dims=1) for name in self.gradients
         }
 
     def parts(self) -> Iterator[StoredGradients]:
@@ -65,6 +64,10 @@ class StoredGradients:
             gradient = gradient + self.affine.offset[name]
         return gradient
 
+    def _finite(self, name: str) -> Tensor:
+        """The transformed gradient without what overflowed, whose weight is 0: 0 · ∞ is NaN."""
+        return torch.nan_to_num(self._transformed(name), nan=0.0, posinf=0.0, neginf=0.0)
+
 
 class GeneralEngine:
     """Differentiates each example alone, all of them at once, with vmap."""
@@ -76,7 +79,8 @@ class GeneralEngine:
     def per_unit(self, params: Params, batch: Examples, units: Units | None) -> StoredGradients:
         """Store one gradient a row and add up the rows of each unit."""
         of_each = vmap(grad(self._single_loss), in_dims=(None, 0, 0), randomness="different")
-        gradients = self._guarded(of_each, params, _dense(batch.features), batch.targets)
+        rows = _dense(batch.features, params)
+        gradients: Params = guarded(of_each, params, rows, batch.targets)
         finite = torch.stack([torch.isfinite(g).flatten(1).all(1) for g in gradients.values()]).all(
             0
         )
@@ -93,7 +97,7 @@ class GeneralEngine:
         """∇ of the mean loss, by one backward pass."""
 
         def mean_loss(at: Params) -> Tensor:
-            outputs = functional_call(self.model, at, (_dense(batch.features),))
+            outputs = functional_call(self.model, at, (_dense(batch.features, params),))
             return self.loss(outputs, batch.targets).mean()
 
         gradients: Params = grad(mean_loss)(params)
@@ -102,28 +106,31 @@ class GeneralEngine:
     def outputs(self, params: Params, features: Features) -> Tensor:
         """The model's outputs, without gradient."""
         with torch.no_grad():
-            result: Tensor = functional_call(self.model, params, (_dense(features),))
+            result: Tensor = functional_call(self.model, params, (_dense(features, params),))
             return result
 
     def _single_loss(self, params: Params, row: Tensor, target: Tensor) -> Tensor:
         outputs = functional_call(self.model, params, (row.unsqueeze(0),))
         return self.loss(outputs, target.unsqueeze(0)).squeeze()
 
-    @staticmethod
-    def _guarded(of_each: Callable[..., Any], *arguments: Any) -> Params:
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "There is a performance drop")
-                warnings.filterwarnings("ignore", ".*vmap.*")
-                gradients: Params = of_each(*arguments)
-                return gradients
-        except RuntimeError as error:
-            raise ModelError(
-                "Expected a model whose examples torch.func.vmap can differentiate one by one; it "
-                f"stopped with: {error}. Replace in-place operations, `.item()`, data-dependent "
-                "branches, packed sequences and GRU/RNN layers by ones that vmap supports."
-            ) from error
+
+def guarded(of_each: Callable[..., Any], *arguments: Any) -> Any:
+    """Call something made by vmap; say what to change where it cannot run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            warnings.filterwarnings("ignore", ".*vmap.*")
+            return of_each(*arguments)
+    except RuntimeError as error:
+        raise ModelError(
+            "Expected a model and a loss that torch.func.vmap can differentiate example by "
+            f"example; it stopped with: {error}. Replace in-place operations, `.item()`, "
+            "data-dependent branches, packed sequences and GRU/RNN layers by ones it supports."
+        ) from error
 
 
-def _dense(features: Features) -> Tensor:
-    return features.to_dense() if isinstance(features, SparseRows) else features
+def _dense(features: Features, params: Params) -> Tensor:
+    dense = features.to_dense() if isinstance(features, SparseRows) else features
+    if dense.is_floating_point():
+        return dense.to(next(iter(params.values())).dtype)
+    return dense

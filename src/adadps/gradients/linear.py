@@ -18,15 +18,14 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 from torch.nn import functional
 
 from adadps.data.examples import Examples, Features, take
 from adadps.gradients.affine import Affine
-from adadps.gradients.general import Loss
+from adadps.gradients.general import Loss, guarded
 from adadps.gradients.waist import Units
 from adadps.types import Params
-
-ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class LinearGradients:
         squares = self._weight_squares()
         if self.has_bias:
             squares = squares + self._bias_squares()
-        return torch.where(self.present, squares, 0).sqrt()
+        return torch.where(self.present, squares, 0).clamp_min(0).sqrt()
 
     def weighted_sum(self, weights: Tensor) -> Params:
         """Σ_i w_i (D ∘ g_i + M)."""
@@ -98,7 +97,9 @@ class LinearGradients:
         cross = offset if factor is None else factor * offset
         inner = (b * _times_matrix(self.inputs, cross)).sum(1)
         sizes = (b.abs() * _times_matrix(_map_values(self.inputs, torch.abs), cross.abs())).sum(1)
-        return _never_too_small(squares, 2 * inner, offset.square().sum(), 2 * sizes)
+        rounding = 2.3e-16 * b.shape[1] * _width(self.inputs)  # one ulp for each term
+        terms = squares + 2 * sizes + offset.square().sum()
+        return squares + 2 * inner + offset.square().sum() + rounding * terms
 
     def _bias_squares(self) -> Tensor:
         b = self.output_gradients
@@ -170,15 +171,19 @@ class LinearEngine:
         with torch.no_grad():
             weight, bias = params["weight"], params.get("bias")
             if isinstance(features, Tensor):
-                return functional.linear(features, weight, bias)
+                return functional.linear(features.to(weight.dtype), weight, bias)
             product = _times_matrix(features, weight)
             return product if bias is None else product + bias
 
     def _output_gradients(self, params: Params, batch: Examples) -> Tensor:
-        outputs = self.outputs(params, batch.features).requires_grad_()
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(self.loss(outputs, batch.targets).sum(), outputs)
-        return gradient
+        """Each row's loss alone, so that a loss across rows cannot mix them."""
+
+        def single(output: Tensor, target: Tensor) -> Tensor:
+            return self.loss(output.unsqueeze(0), target.unsqueeze(0)).squeeze()
+
+        of_each = vmap(grad(single), randomness="different")
+        gradients: Tensor = guarded(of_each, self.outputs(params, batch.features), batch.targets)
+        return gradients
 
 
 def _outer_sum(b: Tensor, a: Features) -> Tensor:
@@ -232,7 +237,3 @@ def _zero_rows(a: Features, rows: Tensor) -> Features:
     if isinstance(a, Tensor):
         return torch.where(rows.unsqueeze(1), 0, a)
     return a.with_values(torch.where(rows[a.rows], 0, a.values))
-
-
-def _never_too_small(squares: Tensor, cross: Tensor, constant: Tensor, sizes: Tensor) -> Tensor:
-    return squares + cross + constant + ROUNDING * (squares + sizes + constant)

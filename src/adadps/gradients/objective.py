@@ -105,6 +105,7 @@ def objective(model: nn.Module, loss: Loss, probe: Examples) -> Objective:
             )
     held = Objective(model, _engine_for(model, loss, probe.features))
     _require_loss_per_example(held, loss, probe)
+    _require_loss_everywhere(held, loss, probe)
     return held
 
 
@@ -169,6 +170,22 @@ def _require_width(model: nn.Linear, features: Features) -> None:
             f"Expected rows of {model.in_features} features for this linear layer, found {width}. "
             "Build the layer with the width of the data."
         )
+
+
+def _require_loss_everywhere(held: Objective, loss: Loss, data: Examples) -> None:
+    """Find targets that the loss refuses now, not at the step that happens to draw them."""
+    params = held.params()
+    for rows in torch.split(torch.arange(len(data)), 4096):
+        part = data.take(rows)
+        try:
+            outputs = held.outputs(params, part.features)
+            loss(outputs, part.targets.to(outputs.device))
+        except (IndexError, RuntimeError):
+            raise DataError(
+                "Expected targets that the loss accepts for every example, found some that it "
+                "refuses. Check that labels are whole numbers from 0 to the number of classes "
+                "minus 1, and that targets have the shape of the outputs."
+            ) from None
 
 
 def _require_loss_per_example(held: Objective, loss: Loss, probe: Examples) -> None:

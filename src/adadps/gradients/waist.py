@@ -51,6 +51,10 @@ class Units:
         """The same units on another device."""
         return Units(self.labels.to(device), self.count, self.weight)
 
+    def take(self, rows: Tensor) -> Units:
+        """The units of some of the rows."""
+        return Units(self.labels[rows], self.count, self.weight)
+
     def sums(self, rows: Tensor) -> Tensor:
         """Add up rows by unit."""
         return rows.new_zeros(self.count, *rows.shape[1:]).index_add_(0, self.labels, rows)
@@ -87,9 +91,10 @@ def reduce(batch: GradientBatch, weigh: Callable[[Tensor], Tensor]) -> Params | 
 
 
 def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
-    """min(1, C / ‖g_i‖), with weight 1 for a zero gradient.
+    """min(1, C / ‖g_i‖), with weight 1 for a zero gradient and 0 for a norm that is no number.
 
     >>> clip_weights(torch.tensor([0.0, 1.0, 4.0]), 2.0)
     tensor([1.0000, 1.0000, 0.5000])
     """
-    return torch.where(norms > clip_norm, clip_norm / norms, torch.ones_like(norms))
+    small = norms <= clip_norm  # false for NaN: what cannot be measured is not added
+    return torch.where(small, 1.0, torch.nan_to_num(clip_norm / norms, nan=0.0))

@@ -104,7 +104,11 @@ class AdamStatistics:
         left = moments.first_left * decay
         mean = {name: value / (1 - left) for name, value in first.items()}
         assert rms.transform is not None
-        transform = Transform(rms.transform.scale, mean, at(self.mixing, index))
+        mixing = at(self.mixing, index)
+        require(
+            0 <= mixing <= 1, "0 <= mixing <= 1", mixing, "It is the share of private gradient."
+        )
+        transform = Transform(rms.transform.scale, mean, mixing)
         return replace(rms, first=first, first_left=left, transform=transform)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -15,12 +16,14 @@ from adadps.types import Kind, Params, Step
 class Average:
     """(1/b) Σ_i g_i with the expected batch size b: exposed, and visibly so."""
 
-    rule: Mapping[Kind, Kind] = field(
-        default_factory=lambda: {Kind.PER_UNIT: Kind.EXPOSED}, repr=False
-    )
-    clip_norm: float = float("inf")
-    noise_multiplier: float = 0.0
-    groups: None = None
+    clip_norm: ClassVar[float] = float("inf")
+    noise_multiplier: ClassVar[float] = 0.0
+    groups: ClassVar[None] = None
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Gives exposed gradients."""
+        return {Kind.PER_UNIT: Kind.EXPOSED}
 
     def init(self, params: Params) -> Params:
         """Zeros of the model's shape: the sum of an empty batch."""

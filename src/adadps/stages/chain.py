@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from dp_accounting import DpEvent
 
+from adadps.data.examples import PublicExamples
 from adadps.data.provenance import Provenance
 from adadps.errors import OrderError
 from adadps.events import exposes
@@ -28,8 +29,7 @@ from adadps.gradients.waist import GradientBatch
 from adadps.stages.groups import Groups
 from adadps.types import Kind, Params, Step
 
-_PRIVATIZED_OR_NOT = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
-AFTER_RELEASE: Mapping[Kind, Kind] = _PRIVATIZED_OR_NOT
+AFTER_RELEASE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
 """Rule of a stage that post-processes what was released."""
 
 TO_UPDATE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.UPDATE, Kind.EXPOSED: Kind.UPDATE}
@@ -123,11 +123,28 @@ class Chain:
         return tuple(stage for stage in self.stages if isinstance(stage, Informed))
 
     @cached_property
+    def public(self) -> tuple[PublicExamples, ...]:
+        """The public examples that this chain reads."""
+        found = []
+        for stage in self.informed:
+            side = getattr(stage, "side", None)
+            held = getattr(stage, "public", None) or getattr(side, "examples", None)
+            if isinstance(held, PublicExamples) and not exposes(stage.event):
+                found.append(held)
+        return tuple(found)
+
+    @cached_property
     def exposures(self) -> tuple[str, ...]:
         """Why this chain is not private; empty if it is."""
         reasons = []
         release = self.release
-        if not release.noise_multiplier > 0:
+        exposed = any(
+            Kind.EXPOSED in stage.rule.values()
+            and Kind.PER_UNIT in stage.rule
+            and Kind.RELEASED not in stage.rule
+            for stage in self.steps
+        )
+        if exposed or not release.noise_multiplier > 0:
             reasons.append(f"{release} adds no noise")
         elif release.clip_norm == float("inf"):
             reasons.append(f"{release} does not clip")

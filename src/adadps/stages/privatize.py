@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,9 +23,11 @@ class Privatize:
     clip_norm: float
     noise_multiplier: float
     groups: Groups | None
-    rule: Mapping[Kind, Kind] = field(
-        default_factory=lambda: {Kind.PER_UNIT: Kind.RELEASED}, repr=False
-    )
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Gives released gradients."""
+        return {Kind.PER_UNIT: Kind.RELEASED}
 
     def init(self, params: Params) -> Params:
         """Zeros of the model's shape: the sum of an empty batch."""

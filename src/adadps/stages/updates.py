@@ -32,7 +32,9 @@ class Update:
 
     def rate(self, step: Step) -> float:
         """Learning rate of this step."""
-        return at(self.lr, step.index)
+        rate = at(self.lr, step.index)
+        require(0 <= rate < float("inf"), "a finite learning rate >= 0", rate, "Mend the schedule.")
+        return rate
 
     def __str__(self) -> str:
         rate = f"{self.lr:g}" if isinstance(self.lr, float | int) else str(self.lr)
