@@ -8,6 +8,7 @@ from torch import nn
 from adadps import (
     Accountant,
     Budget,
+    BudgetError,
     ContractError,
     MemoryLedger,
     PrivateRun,
@@ -194,6 +195,21 @@ def test_a_reparametrised_model_predicts_through_its_feature_weights(tmp_path):
     assert back.feature_weights[0] == back.feature_weights.max()
     outputs = back.outputs(zeros(), data.features)
     assert accuracy(outputs, data.targets) == result.last("accuracy")
+
+
+def test_a_plan_beyond_its_budget_is_refused_before_the_first_step():
+    layer = zeros()
+    with pytest.raises(BudgetError, match="Nothing was drawn"):
+        fit(
+            layer,
+            cross_entropy,
+            separable(),
+            method=dp_sgd(PRIVACY, 0.5),
+            sampler=poisson(examples=300, expected_size=50),
+            steps=1000,
+            budget=Budget(1.0, 1e-5),
+        )
+    assert (layer.weight == 0).all()
 
 
 def test_budget_and_ledger_together_are_refused():

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,8 +55,19 @@ _RELATIONS = {
 }
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"adadps {version('adadps')}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
     """Train models with differential privacy, and stay adaptive under the noise."""
 
 
@@ -115,7 +127,7 @@ def demo(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of every private method.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Train on data that comes with the package: DP-SGD, DP-Adam and AdaDPS at equal epsilon."""
+    """Train on data that comes with the package: DP-SGD, DP-Adam, AdaDPS at equal epsilon."""
     from adadps.demo import run_demo  # noqa: PLC0415  (torch and the data load only when needed)
 
     with _told():

@@ -175,7 +175,12 @@ def train(
         evaluate=[shown],
         assumed_public=ASSUMED_PUBLIC,
         tuning_trials=TUNING_TRIALS,
-        settings={**setting, "model": f"linear, {VOCABULARY} words x {len(SECTIONS)} sections"},
+        settings={
+            **setting,
+            "model": f"linear without bias, {VOCABULARY} words x {len(SECTIONS)} sections",
+            "words": f"adadps.data.text.public_vocabulary({VOCABULARY})",
+            "classes": list(SECTIONS),
+        },
     )
     return result, time.perf_counter() - start
 
@@ -215,7 +220,7 @@ def _require_room(folder: Path) -> None:
     other = folder.is_dir() and any(folder.iterdir()) and not (folder / "demo.json").exists()
     if other or (folder.exists() and not folder.is_dir()):
         raise DataError(
-            f"Expected a new folder or an earlier demo, found other files in {folder}. Choose "
+            f"Expected a new folder or an earlier demo, found something else at {folder}. Choose "
             "another one with --out; nothing was changed."
         )
 
@@ -282,7 +287,7 @@ def _page(rows: list[dict[str, Any]], results: dict[str, Result]) -> Page:
             "cost is not part of this epsilon.",
             "Side information can enter before the clip (the paper's AdaDPS), before the clip and "
             "after the noise (two-sided), or in the features; which is best depends on the data.",
-            "Noise is fresh in every run: repeat the demo and accuracies move by about half a "
-            "point.",
+            "Noise is fresh in every run: repeat the demo and accuracies move by half a point, at "
+            "times by two.",
         ],
     )

@@ -168,6 +168,7 @@ class FixedSize(Sampler):
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
         """Uniform subsets without replacement."""
+        self.require_declared(size)
         while True:
             yield rng.choice(size, int(self.expected_size), replace=False, shuffle=False)
 
@@ -192,6 +193,7 @@ class Shuffled(Sampler):
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
         """Consecutive slices of a permutation, a new one each epoch."""
+        self.require_declared(size)
         batch = int(self.expected_size)
         while True:
             order = rng.permutation(size)

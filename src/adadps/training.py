@@ -7,9 +7,9 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from adadps.accounting import grouping_of
+from adadps.accounting import Budget, grouping_of
 from adadps.data.examples import Examples
-from adadps.errors import ContractError
+from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.gradients.general import Loss
 from adadps.progress import Progress, progress_bar
@@ -54,12 +54,30 @@ def fit(
         raise ContractError("Expected either steps or epochs, found both or none. Give one.")
     count = steps if steps is not None else sampler.steps(epochs or 0)
     run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=count, **options)
+    _require_within_budget(run, options.get("budget"))
     with progress_bar(run.steps, progress) as bar:
         for batch in run.batches():
             run.step(batch)
             _evaluate_due(run, batch.index, evaluate)
             _show(run, batch.index, bar)
     return run.result(settings)
+
+
+def _require_within_budget(run: PrivateRun, budget: Budget | None) -> None:
+    """All steps are known now: refuse a plan that the budget would cut short."""
+    if budget is None:
+        return
+    try:
+        planned = f"{run.epsilon(run.steps):.4g}"
+        fits = run.epsilon(run.steps) <= budget.epsilon
+    except SettingError:
+        planned, fits = "more than can be computed", False
+    if not fits:
+        raise BudgetError(
+            f"Expected {run.steps} steps within epsilon = {budget.epsilon:g} at delta = "
+            f"{budget.delta:g}, found a plan that costs {planned}. Nothing was drawn. Plan fewer "
+            "steps or more noise: `calibrate_noise` finds the noise, `calibrate_steps` the steps."
+        )
 
 
 def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]) -> None:

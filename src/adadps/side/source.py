@@ -94,7 +94,7 @@ def _parameter_name(name: str, params: Params) -> str:
             return candidate
     raise SideInformationError(
         f"Expected side information for a parameter or module of the model, found '{name}'. "
-        f"The model has: {', '.join(params)}."
+        f"The model has: {', '.join(params)}. Name one of them (`at=...` in frequency and tfidf)."
     )
 
 

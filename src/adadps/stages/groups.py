@@ -67,5 +67,5 @@ def by_position(size: int) -> Groups:
     raise ContractError(
         f"Expected groups that do not depend on the other examples, found groups of {size} by "
         "position in the batch: one added example shifts all later groups, so the sum can move by "
-        "many C. Use `by_label` or `in_advance`."
+        "many C. Use `by_label` or `in_advance` (--group-by label or advance)."
     )
