@@ -65,7 +65,7 @@ def fit(
 
 def _require_within_budget(run: PrivateRun, budget: Budget | None) -> None:
     """All steps are known now: refuse a plan that the budget would cut short."""
-    if budget is None:
+    if budget is None or run.not_private_because:  # the ledger refuses what is not private
         return
     try:
         planned = f"{run.epsilon(run.steps):.4g}"

@@ -102,8 +102,8 @@ def test_hazard_25_more_steps_or_a_smaller_delta_never_cost_less(rate, sigma, st
 
 
 @given(
-    rate=powers(-8, math.log10(0.5)),
-    sigma=powers(-0.5, 3),
+    rate=powers(-5, math.log10(0.5)),
+    sigma=powers(-0.5, 2),
     steps=st.integers(1, 10**7),
     delta=powers(-12, -2),
     factor=st.floats(1.01, 2),
