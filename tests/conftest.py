@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis without deadlines and with the same cases in every run, a fixed start for initialisation."""
+"""Shared by all tests: the same hypothesis cases in every run, a fixed initialisation."""
 
 import pytest
 import torch
