@@ -18,8 +18,8 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/core
-	$(BIN)/python benchmarks/step_time.py
+bench: $(VENV)/bench
+	$(BIN)/adadps bench
 
 docs: $(VENV)/docs
 	$(BIN)/mkdocs build --strict
@@ -38,6 +38,10 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/core
 	$(INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/bench: $(VENV)/core
+	$(INSTALL) -e '.[bench]'
 	touch $@
 
 $(VENV)/docs: $(VENV)/core

@@ -13,7 +13,7 @@ def gradients_one_by_one(model: nn.Module, loss, batch) -> list[dict[str, torch.
     found = []
     for row, target in zip(dense, batch.targets, strict=True):
         model.zero_grad()
-        loss(model(row.unsqueeze(0)), target.unsqueeze(0)).sum().backward()
+        loss(_outputs(model, row), target.unsqueeze(0)).sum().backward()
         found.append(
             {
                 name: parameter.grad.detach().double().clone()
@@ -23,6 +23,15 @@ def gradients_one_by_one(model: nn.Module, loss, batch) -> list[dict[str, torch.
         )
     model.zero_grad()
     return found
+
+
+def _outputs(model, row):
+    """The model on one example; a bag that gets a row of weights takes them as a bag."""
+    first = model[0] if isinstance(model, nn.Sequential) else None
+    if isinstance(first, nn.EmbeddingBag) and row.is_floating_point():
+        words = torch.nonzero(row).squeeze(1)
+        return model[1:](first(words, torch.tensor([0]), per_sample_weights=row[words]))
+    return model(row.unsqueeze(0))
 
 
 def transformed(gradients, beta, mean, diagonal):

@@ -76,14 +76,14 @@ MUTATIONS = {
     ),
     "an empty batch is not noised": Mutation(
         "stages/privatize.py",
-        "or state\n",
-        "or state\n        if total is state:\n            return state, state\n",
+        " or zeros_like(state)\n",
+        "\n        if total is None:\n            return {}, state\n",
         "tests/test_hazards.py -k hazard_08",
     ),
     "a poisoned example is added up": Mutation(
-        "gradients/linear.py",
-        "torch.where(finite.unsqueeze(1), b, 0)",
-        "b",
+        "gradients/ghost.py",
+        "if not bool(finite.all()):",
+        "if False:",
         "tests/test_hazards.py -k hazard_06",
     ),
     "the grid is removed": Mutation(

@@ -3,7 +3,7 @@
 >>> from adadps import dp_sgd, fit, poisson, privatize  # the smallest set of names
 """
 
-from adadps import side, stages
+from adadps import losses, side, stages
 from adadps.accounting import (
     Budget,
     calibrate_noise,
@@ -22,6 +22,7 @@ from adadps.errors import (
     SideInformationError,
 )
 from adadps.evaluation import Evaluation, accuracy, on_held_out, on_public
+from adadps.layout import sparse_linear
 from adadps.ledger import Ledger, MemoryLedger
 from adadps.methods import (
     adadps,
@@ -92,6 +93,7 @@ __all__ = [
     "fixed_size",
     "ideal",
     "load_result",
+    "losses",
     "on_held_out",
     "on_public",
     "pda_dpmd",
@@ -105,6 +107,7 @@ __all__ = [
     "secure",
     "shuffled",
     "side",
+    "sparse_linear",
     "stages",
     "warm_start",
 ]

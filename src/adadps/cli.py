@@ -177,6 +177,62 @@ def reproduce(
         out.print(_table("Toy problem: training loss, synthetic data", _ROW_COLUMNS, rows))
 
 
+@app.command()
+def bench(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Which to measure; may be repeated. Default: all.")
+    ] = None,
+    contender: Annotated[
+        list[str] | None, typer.Option(help="Who takes part; may be repeated. Default: all.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Exact number of steps to time.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Default: all usable cores.")] = None,
+    epoch: Annotated[
+        bool, typer.Option(help="Time one whole epoch of logreg-10k instead of single steps.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write rows here, each as soon as it is there.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Keep the rows of the JSON file; measure what is missing.")
+    ] = False,
+    from_file: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: show the rows of this file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw bars of the times here (png).")] = None,
+    markdown: Annotated[bool, typer.Option(help="Print tables in Markdown.")] = False,
+) -> None:
+    """Time a step beside plain torch, Opacus and a microbatch loop, and compare with targets.
+
+    Each contender runs in its own process, one after the other. Opacus: pip install 'adadps[bench]'
+
+    Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
+    """
+    from adadps.bench import chart, command, table  # noqa: PLC0415
+    from adadps.bench.sheets import sheets  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file  # noqa: PLC0415
+
+    with _told():
+        named = (workload or [], contender or [])
+        if from_file:
+            rows = command.stored(from_file, *named)
+        else:
+            timing = command.timing_of(steps, threads)
+            jobs = [] if epoch else command.jobs_of(*named)
+            file = command.RowFile(json_file, resume=resume)
+            if epoch:
+                rows = command.measure_an_epoch(timing, file, err.print)
+            else:
+                rows = command.measure_all(jobs, timing, file, err.print)
+        if plot:
+            write_file(plot, chart.draw(rows))
+        if markdown:
+            sys.stdout.write(table.as_markdown(sheets(rows)))
+        else:
+            for sheet in sheets(rows):
+                out.print(table.as_rich(sheet))
+
+
 @contextmanager
 def _told() -> Iterator[None]:
     """Show our own errors as one message and exit with 2; let bugs through."""

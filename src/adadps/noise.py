@@ -1,8 +1,8 @@
 """Randomness that privacy can stand on.
 
-*Secure.* Batches and noise come from an AES counter generator that the operating system seeds.
-*Full tails.* Noise is drawn and added in float64 (a float64 ziggurat reaches past 8σ; torch's
-float32 normal stops at 5.77σ). *On a grid.* A released value is
+*Secure.* Batches and noise come from AES in counter mode with keys from the operating system.
+*Full tails.* Noise is drawn and added in float64 and reaches past 9σ (torch's float32 normal stops
+at 5.77σ). *On a grid.* A released value is
 
     g · rint((S + s·z) / g),    g = 2^(⌊log2 s⌋ - 10),    z ~ N(0, 1),
 
@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
 import torch
 from randomgen import AESCounter
 from torch import Tensor
+
+from adadps.normals import Array, Normals, process
+from adadps.types import require
 
 REPRODUCIBLE_MARK = "reproducible, not private: the noise comes from a known seed"
 
@@ -32,10 +35,9 @@ class Randomness:
     Make it with `secure` or `reproducible_not_private`. After a fork the child draws afresh.
     """
 
-    def __init__(self, seeds: Callable[[], list[int]], mark: str | None) -> None:
-        self._seeds = seeds
+    def __init__(self, keys: tuple[int, bytes], mark: str | None) -> None:
         self.mark = mark
-        self._start()
+        self._streams = _Streams(keys)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -43,45 +45,104 @@ class Randomness:
             "repeat its noise: make a new one."
         )
 
-    def _start(self) -> None:
-        self._process = os.getpid()
-        sampling, noise = self._seeds()
-        self._sampling = np.random.Generator(AESCounter(sampling))
-        self._noise = np.random.Generator(AESCounter(noise))
-
-    def _fresh_after_fork(self) -> None:
-        if self._process != os.getpid():
-            self._seeds = _system_seeds
-            self._start()
+    def _own(self) -> _Streams:
+        """The streams of this process; they are replaced at once, so that none is a parent's."""
+        streams = self._streams
+        if streams.process != process():
+            self._streams = streams = _Streams(_system_keys())
+        return streams
 
     @property
     def generator(self) -> np.random.Generator:
         """Generator for sampling batches and group labels."""
-        self._fresh_after_fork()
-        return self._sampling
+        return self._own().sampling
 
     def normal(self, size: tuple[int, ...]) -> Tensor:
         """Independent standard normals in float64, on the CPU."""
-        self._fresh_after_fork()
-        return torch.from_numpy(np.asarray(self._noise.standard_normal(size)))
+        drawn = np.empty(math.prod(size))
 
-    def release(self, total: Tensor, *, standard_deviation: float) -> Tensor:
-        """``total`` plus Gaussian noise, in float64, on the public grid."""
-        if standard_deviation == 0:
-            return total.double()
-        released = self.normal(tuple(total.shape)).to(total.device)
-        released.mul_(standard_deviation).add_(total)
-        width = grid(standard_deviation)
-        return released.div_(width).round_().mul_(width)
+        def keep(start: int, values: Array) -> None:
+            drawn[start : start + len(values)] = values
+
+        self._own().noise.draw(len(drawn), keep)
+        return torch.from_numpy(drawn).view(size)
+
+    def release(
+        self,
+        total: Tensor,
+        *,
+        standard_deviation: float | Tensor,
+        grid_width: float | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """``total`` plus Gaussian noise, g · rint((S + s·z) / g), in float64 on the public grid.
+
+        s is one number, or a number for each row of ``total`` and then with the public width g.
+        What has deviation 0 stays as it is. ``out`` may be ``total`` itself.
+        """
+        total = total.detach()
+        _check_out(out, total)
+        noised = _mechanism(total, standard_deviation, grid_width)
+        if noised is None:
+            return total.double() if out is None else out.copy_(total)
+        by_row = isinstance(standard_deviation, Tensor)
+        if _flat(total) is None or (by_row and not total.is_contiguous()):
+            total = total.contiguous()
+        order, flat = _memory_order(total), _flat(total)
+        released = torch.empty_like(total, dtype=torch.float64) if out is None else out.detach()
+        target = _flat(released, order)
+        if flat is None or target is None or target.device != flat.device:
+            fresh = self.release(
+                total, standard_deviation=standard_deviation, grid_width=grid_width
+            )
+            released.copy_(fresh)
+        else:
+            self._in_blocks(flat, lambda at, z: target[at].copy_(noised(z, flat[at], at.start)))
+        return released if out is None else out
+
+    def release_into(
+        self, weights: Tensor, total: Tensor, *, standard_deviation: float, factor: float
+    ) -> None:
+        """``weights += factor · release(total)`` in place, where factor · release is in float64."""
+        weights, total = weights.detach(), total.detach()
+        _check_shape("weights", weights, total)
+        noised = _mechanism(total, standard_deviation, None, factor)
+        order = _memory_order(total)
+        flat, target = _flat(total, order), _flat(weights, order)
+        if noised is None or flat is None or target is None or target.device != flat.device:
+            released = self.release(total, standard_deviation=standard_deviation) * factor
+            weights.add_(released.to(weights.device))
+        else:
+            self._in_blocks(flat, lambda at, z: target[at].add_(noised(z, flat[at], at.start)))
+
+    def _in_blocks(self, flat: Tensor, use: Callable[[slice, Tensor], object]) -> None:
+        """Fresh normals for each part of ``flat``, on its device."""
+        if flat.device.type != "cpu":
+            use(slice(0, len(flat)), self.normal((len(flat),)).to(flat.device))
+            return
+        self._own().noise.draw(
+            len(flat),
+            lambda start, z: use(slice(start, start + len(z)), torch.from_numpy(z)),
+        )
+
+
+class _Streams:
+    """The streams of one process: one for batches, one for noise."""
+
+    def __init__(self, keys: tuple[int, bytes]) -> None:
+        self.process = process()
+        seed, key = keys
+        self.sampling = np.random.Generator(AESCounter(seed))
+        self.noise = Normals(key)
 
 
 def secure() -> Randomness:
-    """Randomness seeded by the operating system: the default everywhere.
+    """Randomness with keys from the operating system: the default everywhere.
 
     >>> secure().mark is None
     True
     """
-    return Randomness(_system_seeds, None)
+    return Randomness(_system_keys(), None)
 
 
 def reproducible_not_private(seed: int) -> Randomness:
@@ -93,9 +154,9 @@ def reproducible_not_private(seed: int) -> Randomness:
     >>> bool((a == b).all())
     True
     """
-    words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-    seeds = [int(words[0]) << 64 | int(words[1]), int(words[2]) << 64 | int(words[3])]
-    return Randomness(lambda: seeds, REPRODUCIBLE_MARK)
+    words = np.random.SeedSequence(seed).generate_state(6, np.uint64)
+    keys = int(words[0]) << 64 | int(words[1]), words[2:].astype("<u8").tobytes()
+    return Randomness(keys, REPRODUCIBLE_MARK)
 
 
 def grid(standard_deviation: float) -> float:
@@ -107,5 +168,114 @@ def grid(standard_deviation: float) -> float:
     return math.ldexp(1.0, math.frexp(standard_deviation)[1] - 1 - 10)
 
 
-def _system_seeds() -> list[int]:
-    return [int.from_bytes(os.urandom(16)), int.from_bytes(os.urandom(16))]
+def _system_keys() -> tuple[int, bytes]:
+    return int.from_bytes(os.urandom(16)), os.urandom(32)
+
+
+# --- the mechanism, on one part of a sum ---
+
+_Noised = Callable[[Tensor, Tensor, int], Tensor]  # normals, part of the sum, where it begins
+
+
+def _noised(
+    released: Tensor, total: Tensor, deviation: float | Tensor, width: float, factor: float = 1.0
+) -> Tensor:
+    """factor · g · rint((S + s·z) / g), where ``released`` comes with z.
+
+    g is a power of two: to multiply by it, or by 1/g, is exact.
+    """
+    released.mul_(deviation).add_(total)
+    return released.mul_(1 / width).round_().mul_(width * factor)
+
+
+def _mechanism(
+    total: Tensor, deviation: float | Tensor, width: float | None, factor: float = 1.0
+) -> _Noised | None:
+    """How parts of ``total`` are noised; None where there is no noise at all."""
+    if width is not None:
+        require(
+            width > 0 and math.frexp(width)[0] == 0.5,
+            "a grid_width that is a power of two",
+            width,
+            "Take grid(s) of the smallest public standard deviation s.",
+        )
+    if isinstance(deviation, Tensor):
+        return _row_by_row(total, deviation, width)
+    require(
+        0 <= deviation < math.inf,
+        "a standard_deviation of 0 or more, and finite",
+        deviation,
+        "It is noise_multiplier times clip_norm.",
+    )
+    if deviation == 0:
+        return None
+    width = grid(deviation) if width is None else width
+    return lambda z, part, _start: _noised(z, part, deviation, width, factor)
+
+
+def _row_by_row(total: Tensor, deviations: Tensor, width: float | None) -> _Noised:
+    require(
+        width is not None,
+        "a grid_width together with a standard_deviation for each row",
+        width,
+        "All rows share one public grid: give its width.",
+    )
+    require(
+        total.dim() > 0 and deviations.shape == total.shape[:1],
+        "one standard_deviation for each row of the sum",
+        f"shapes {tuple(deviations.shape)} and {tuple(total.shape)}",
+        "Give a number, or a tensor as long as the first axis.",
+    )
+    deviations = deviations.detach().to(total.device, torch.float64)
+    require(
+        bool(((deviations >= 0) & (deviations < math.inf)).all()),
+        "standard deviations of 0 or more, and finite",
+        "others",
+        "Use 0 for a row that gets no noise.",
+    )
+    assert width is not None
+    public_width, entries = width, max(1, math.prod(total.shape[1:]))
+    some_without = bool((deviations == 0).any())
+
+    def noised(z: Tensor, part: Tensor, start: int) -> Tensor:
+        first, stop = start // entries, start + len(z)
+        rows = deviations[first : -(-stop // entries)].unsqueeze(1).expand(-1, entries)
+        spread = rows.reshape(-1)[start - first * entries : stop - first * entries]
+        released = _noised(z, part, spread, public_width)
+        return torch.where(spread == 0, part, released) if some_without else released
+
+    return noised
+
+
+# --- tensors as one line of numbers ---
+
+
+def _memory_order(tensor: Tensor) -> Sequence[int]:
+    """The axes from the slowest to the fastest in memory."""
+    return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+
+
+def _flat(tensor: Tensor, order: Sequence[int] | None = None) -> Tensor | None:
+    """The tensor's memory as one line, in this order of axes; None if it is not in one piece."""
+    lined_up = tensor.permute(*(_memory_order(tensor) if order is None else order))
+    return lined_up.view(-1) if lined_up.is_contiguous() else None
+
+
+def _check_shape(name: str, tensor: Tensor, total: Tensor) -> None:
+    require(
+        tensor.shape == total.shape,
+        f"{name} in the shape {tuple(total.shape)} of the sum",
+        tuple(tensor.shape),
+        "Noise is added entry by entry.",
+    )
+
+
+def _check_out(out: Tensor | None, total: Tensor) -> None:
+    if out is not None:
+        _check_shape("out", out, total)
+        require(
+            out.dtype is torch.float64,
+            "out in float64",
+            out.dtype,
+            "Noise is released in float64: round afterwards.",
+        )

@@ -30,6 +30,11 @@ class Progress:
             if note is not None:
                 self.bar.update(self.task, note=note)
 
+    def note(self, text: str) -> None:
+        """Say what is under way."""
+        if self.bar is not None:
+            self.bar.update(self.task, note=text)
+
 
 @contextmanager
 def progress_bar(

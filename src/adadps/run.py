@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
 
@@ -24,21 +24,23 @@ from adadps.accounting import (
     grouping_of,
     require_delta,
 )
-from adadps.data.examples import Examples
+from adadps.data.examples import Examples, PublicExamples
 from adadps.data.overlap import private_rows
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
 from adadps.events import is_free
 from adadps.gradients.chunked import ChunkedGradients
-from adadps.gradients.general import Loss
+from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
 from adadps.gradients.waist import GradientBatch, Units
+from adadps.layout import lay_out_by_feature, lay_out_by_output
 from adadps.ledger import Ledger, MemoryLedger
 from adadps.noise import Randomness, secure
 from adadps.result import Measurement, PrivacyStatement, Result
 from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
-from adadps.types import Accountant, Step, require
+from adadps.types import Accountant, Params, Step, require
+from adadps.weights import Weights
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
 
@@ -131,8 +133,10 @@ class PrivateRun:
         self._lock = threading.Lock()
         self.not_private_because = self._reasons()
         self.objective = objective(model, loss, data)
-        self.params = self.objective.params()
-        self._states = method.init(self.params)
+        self._relaid = lay_out_by_feature(self.objective.tables_by_feature(data.features))
+        params = self.objective.params()
+        self._weights = Weights(model, params, self.randomness)
+        self._states = method.init(params)
         self._draws = self._begin_drawing()
         self._is_private = private_rows(data, [public.examples for public in method.public])
         if ledger is None and budget is None:
@@ -178,11 +182,20 @@ class PrivateRun:
             self._taken += 1
         facts: dict[str, Tensor] = {}
         step = self._step(facts)
-        update, self._states = self.method.apply(self._gradients(drawn), self._states, step)
-        for name, value in self.params.items():
-            value.add_(update[name].to(value.dtype))
+        gradients, partly_read = self._gradients(drawn)
+        update, self._states = self.method.apply(gradients, self._states, step)
+        self._weights.apply(update, partly_read)
         if self.debug:
             self._debug.append(self._facts(drawn, facts))
+        if self._taken == self.steps:
+            self._weights.hand_over()
+            lay_out_by_output(self._relaid)
+            self._weights = Weights(self.objective.model, self.objective.params(), self.randomness)
+
+    @property
+    def params(self) -> Params:
+        """The trainable parameters with all their noise, sharing memory with the model."""
+        return self._weights.read()
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and remember it."""
@@ -230,7 +243,10 @@ class PrivateRun:
             side_information=tuple(p.describe() for p in sorted(informed, key=lambda p: p.source)),
             settings={"physical_batch_size": self._chunk, **(settings or {})},
             history=tuple(self.history),
-            params={name: value.detach().clone() for name, value in self.params.items()},
+            params={
+                name: value.clone(memory_format=torch.contiguous_format)
+                for name, value in self.params.items()
+            },
             feature_weights=self.objective.feature_weights,
             debug=tuple(self._debug),
         )
@@ -291,12 +307,15 @@ class PrivateRun:
             Batch(self.name, self._taken + 1), rows[kept], units.take(kept) if units else None
         )
 
-    def _gradients(self, drawn: _Drawn) -> GradientBatch:
+    def _gradients(self, drawn: _Drawn) -> tuple[GradientBatch, Collection[str]]:
+        """Gradients of the batch, and the names of tables of which it reads only some rows."""
         if len(drawn.rows) == 0:
-            return ChunkedGradients(())
+            return ChunkedGradients(()), ()
         batch = self._data.take(drawn.rows).to(self._device)
         units = drawn.units.to(self._device) if drawn.units else None
-        return self.objective.per_unit(self.params, batch, units, self._chunk)
+        reads = self.objective.reads(batch.features)
+        params = self._weights.read(reads)
+        return self.objective.per_unit(params, batch, units, self._chunk), reads.keys()
 
     def _step(self, facts: dict[str, Tensor]) -> Step:
         def watch(name: str, value: Tensor) -> None:
@@ -307,11 +326,15 @@ class PrivateRun:
             index=self._taken,
             expected_size=self.sampler.expected_size,
             noise=self.randomness,
-            mean_gradient=lambda public: self.objective.mean_gradient(
-                self.params, public.examples.to(self._device)
-            ),
+            mean_gradient=self._mean_gradient,
             watch=watch,
+            late=True,
         )
+
+    def _mean_gradient(self, public: PublicExamples) -> Params:
+        batch = public.examples.to(self._device)
+        params = self._weights.read(self.objective.reads(batch.features))
+        return self.objective.mean_gradient(params, batch)
 
     def _facts(self, drawn: _Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
         """Un-noised facts about the batch, after the step; for debugging only."""
@@ -328,7 +351,7 @@ class PrivateRun:
 
     @property
     def _device(self) -> torch.device:
-        return next(iter(self.params.values())).device
+        return next(self.objective.model.parameters()).device
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._process:

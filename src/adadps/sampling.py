@@ -148,9 +148,14 @@ class Poisson(Sampler):
         return self.expected_size / self.examples
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Independent coin flips; a batch may be empty."""
+        """Independent coin flips; a batch may be empty.
+
+        Drawn as the number of heads, then a uniform subset of that many: the same law at a cost
+        that follows the batch, not the data.
+        """
         while True:
-            yield np.flatnonzero(rng.random(size) < self.rate)
+            heads = rng.binomial(size, self.rate)
+            yield np.sort(rng.choice(size, heads, replace=False, shuffle=False))
 
     def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
         """PoissonSampled(q, event)."""

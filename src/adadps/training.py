@@ -11,7 +11,7 @@ from adadps.accounting import Budget, grouping_of
 from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
-from adadps.gradients.general import Loss
+from adadps.gradients.loss import Loss
 from adadps.progress import Progress, progress_bar
 from adadps.result import Result
 from adadps.run import PrivateRun, RunOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -12,9 +12,13 @@ from torch import Tensor
 
 from adadps.data.examples import PublicExamples
 from adadps.errors import SettingError
+from adadps.row_sparse import RowSparse, dense
 
 Params = dict[str, Tensor]
 """One tensor for each trainable parameter, by its name in the model."""
+
+Sums = dict[str, Tensor | RowSparse]
+"""A sum of gradients for each trainable parameter; of a table of words, only the touched rows."""
 
 Schedule = float | Callable[[int], float]
 """A constant, or a function of the step t = 1, 2, 3, ..."""
@@ -48,8 +52,50 @@ class Accountant(Enum):
 class Noise(Protocol):
     """Where a stage gets its privacy noise from."""
 
-    def release(self, total: Tensor, *, standard_deviation: float) -> Tensor:
+    def release(
+        self,
+        total: Tensor,
+        *,
+        standard_deviation: float | Tensor,
+        grid_width: float | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Return ``total`` plus Gaussian noise, on the public grid."""
+
+    def release_into(
+        self, weights: Tensor, total: Tensor, *, standard_deviation: float, factor: float
+    ) -> None:
+        """Add ``factor`` times the released ``total`` to ``weights`` in place."""
+
+
+@dataclass(frozen=True)
+class Unrealised:
+    """``factor`` · (``total`` + N(0, ``deviation``²)) with a noise that is not drawn yet.
+
+    Only a multiple can be taken of it; whoever adds it to the weights draws the noise.
+    """
+
+    total: Tensor | RowSparse
+    deviation: float
+    factor: float = 1.0
+
+    def __mul__(self, factor: float) -> Unrealised:
+        return replace(self, factor=self.factor * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Unrealised:
+        return replace(self, factor=self.factor / divisor)
+
+
+Leaf = Tensor | RowSparse | Unrealised
+"""What one parameter's part of an update can be."""
+
+
+class Update(dict[str, Leaf]):
+    """What is added to each weight, after it was multiplied by ``keep`` (1 minus its decay)."""
+
+    keep: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +104,7 @@ class Step:
 
     ``mean_gradient`` is the model's ordinary gradient on public examples at the current weights.
     ``watch`` receives un-noised facts about private data; it does nothing outside of debugging.
+    ``late`` says that noise may be left for later and sums may stay row-sparse.
     """
 
     index: int
@@ -65,7 +112,14 @@ class Step:
     noise: Noise
     mean_gradient: Callable[[PublicExamples], Params]
     watch: Callable[[str, Tensor], None] = lambda _name, _value: None
+    late: bool = False
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
+
+    def release(self, total: Tensor | RowSparse, deviation: float) -> Leaf:
+        """``total`` plus Gaussian noise, now or later."""
+        if self.late:
+            return Unrealised(total, deviation) if deviation > 0 else total
+        return self.noise.release(dense(total), standard_deviation=deviation)
 
     def public_gradient(self, public: PublicExamples) -> Params:
         """Mean gradient on this step's batch of ``public``, computed once per step."""

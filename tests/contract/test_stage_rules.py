@@ -18,8 +18,7 @@ from dp_accounting import (
 )
 
 from adadps import ContractError, OrderError, SettingError, public_examples, secure, stages
-from adadps.gradients.affine import Affine
-from adadps.gradients.general import StoredGradients
+from adadps.gradients.layered import LayeredGradients, Stored
 from adadps.side import RMSPropStatistics, fixed, oracle, public
 from adadps.stages import (
     adagrad,
@@ -72,10 +71,10 @@ def parameters() -> Params:
     return {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
 
 
-def per_unit() -> StoredGradients:
+def per_unit() -> LayeredGradients:
     weight = torch.arange(24.0).reshape(4, 3, 2) - 11
     present = torch.ones(4, dtype=torch.bool)
-    return StoredGradients({"weight": weight, "bias": weight[:, :, 0]}, present, Affine.identity())
+    return LayeredGradients({"weight": Stored(weight), "bias": Stored(weight[:, :, 0])}, present)
 
 
 def released() -> Params:
@@ -152,7 +151,7 @@ def test_a_stage_changes_neither_its_signal_nor_its_state(name, kind):
 
 
 def assert_same(found: object, expected: object) -> None:
-    if isinstance(found, StoredGradients):
+    if isinstance(found, LayeredGradients):
         ones = torch.ones(4, dtype=torch.float64)
         found, expected = found.weighted_sum(ones), expected.weighted_sum(ones)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)

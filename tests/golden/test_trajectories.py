@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from adadps import SideInformationError, examples, methods, public_examples
 from adadps.data.examples import PublicExamples
 from adadps.gradients.chunked import ChunkedGradients
-from adadps.gradients.linear import LinearEngine
+from adadps.gradients.ghost import GhostEngine
 from adadps.gradients.objective import Objective, objective
 from adadps.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, fixed, uniform
 from adadps.stages import (
@@ -91,7 +91,7 @@ def model_at(w: Vector) -> nn.Linear:
 
 def prepared(method: Chain) -> Objective:
     held = objective(model_at(START), half_squared, PRIVATE)
-    assert isinstance(held.engine, LinearEngine)
+    assert isinstance(held.engine, GhostEngine)
     for preparation in method.preparations:
         held = preparation.prepare(held)
     return held

@@ -1,44 +1,81 @@
-"""What stages have done to a gradient so far: g ↦ a ∘ g + m, one a and m for each parameter."""
+"""What stages have done to a gradient so far: g ↦ D ∘ g + M, for each parameter.
+
+D is kept as a product of factors that broadcast: a vector by feature and a vector by output stay
+two vectors, so that an engine can see that D has rank one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import torch
+from torch import Tensor
+
+from adadps.row_sparse import RowSparse
 from adadps.types import Params
 
 
 @dataclass(frozen=True)
+class LeafMap:
+    """The map of one parameter: g ↦ (product of ``factors``) ∘ g + ``offset``."""
+
+    factors: tuple[Tensor, ...] = ()
+    offset: Tensor | None = None
+
+    def scaled(self, diagonal: Tensor) -> LeafMap:
+        """First this map, then multiplication by ``diagonal``."""
+        offset = None if self.offset is None else self.offset * diagonal
+        for place, factor in enumerate(self.factors):
+            if factor.shape == diagonal.shape:
+                merged = factor.double() * diagonal
+                factors = (*self.factors[:place], merged, *self.factors[place + 1 :])
+                return LeafMap(factors, offset)
+        return LeafMap((*self.factors, diagonal), offset)
+
+    def shifted(self, beta: float, mean: Tensor) -> LeafMap:
+        """First this map, then g ↦ β g + (1 - β) ``mean``."""
+        share = torch.full([1] * mean.ndim, beta, dtype=torch.float64, device=mean.device)
+        mixed = self.scaled(share)
+        offset = (1 - beta) * mean.double()
+        return replace(mixed, offset=offset if mixed.offset is None else mixed.offset + offset)
+
+    def product(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """D in float64, in a shape that broadcasts against ``shape``."""
+        total = torch.ones([1] * len(shape), dtype=torch.float64, device=device)
+        for factor in self.factors:
+            total = total * factor
+        return total
+
+    def apply_to_sum(self, total: Tensor | RowSparse, count: float) -> Tensor | RowSparse:
+        """D ∘ total + count · M; a row-sparse total stays so unless there is an M."""
+        if isinstance(total, RowSparse):
+            for factor in self.factors:
+                total = total.times(factor)
+            if self.offset is None:
+                return total
+            total = total.to_dense()
+        else:
+            for factor in self.factors:
+                total = total.mul_(factor)
+        return total if self.offset is None else total.add_(self.offset, alpha=count)
+
+
+@dataclass(frozen=True)
 class Affine:
-    """The map g ↦ scale ∘ g + offset. Missing entries mean 1 and 0."""
+    """One `LeafMap` a parameter; a missing one changes nothing."""
 
-    factor: Params
-    offset: Params
+    maps: dict[str, LeafMap] = field(default_factory=dict)
 
-    @classmethod
-    def identity(cls) -> Affine:
-        """The map that changes nothing."""
-        return cls({}, {})
+    def of(self, name: str) -> LeafMap:
+        """The map of one parameter."""
+        return self.maps.get(name, LeafMap())
 
     def scale(self, diagonal: Params) -> Affine:
         """First this map, then multiplication by ``diagonal``."""
-        wide = {name: value.double() for name, value in diagonal.items()}
-        factor = self.factor | {
-            name: value * self.factor[name] if name in self.factor else value
-            for name, value in wide.items()
-        }
-        offset = {
-            name: value * wide[name] if name in wide else value
-            for name, value in self.offset.items()
-        }
-        return Affine(factor, offset)
+        changed = {name: self.of(name).scaled(value) for name, value in diagonal.items()}
+        return Affine(self.maps | changed)
 
     def shift(self, beta: float, mean: Params) -> Affine:
         """First this map, then g ↦ β g + (1 - β) ``mean``."""
-        factor = {
-            name: beta * self.factor[name] if name in self.factor else value.new_tensor(beta)
-            for name, value in ((name, value.double()) for name, value in mean.items())
-        }
-        offset = {name: (1 - beta) * value.double() for name, value in mean.items()}
-        for name, value in self.offset.items():
-            offset[name] = offset[name] + beta * value
-        return Affine(factor, offset)
+        changed = {name: self.of(name).shifted(beta, value) for name, value in mean.items()}
+        return Affine(self.maps | changed)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from adadps.gradients.waist import GradientBatch
-from adadps.types import Params
+from adadps.gradients.waist import GradientBatch, added
+from adadps.types import Params, Sums
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,15 @@ class ChunkedGradients:
         """Norms of all units, piece after piece."""
         return torch.cat([part.norms() for part in self.parts()])
 
-    def weighted_sum(self, weights: Tensor) -> Params:
+    def weighted_sum(self, weights: Tensor) -> Sums:
         """Σ_i w_i g_i over all pieces."""
-        total: Params = {}
+        total: Sums | None = None
         start = 0
         for part in self.parts():
             size = len(part.norms())
-            summed = part.weighted_sum(weights[start : start + size])
-            total = {name: total[name] + summed[name] for name in total} if total else summed
+            total = added(total, part.weighted_sum(weights[start : start + size]))
             start += size
-        return total
+        return total or {}
 
     def parts(self) -> Iterator[GradientBatch]:
         """Each piece, differentiated and transformed."""

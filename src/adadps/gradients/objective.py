@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from adadps.data.examples import Examples, Features, take
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError, ModelError
+from adadps.gradients.choice import engine_for, reads_in_sequence
 from adadps.gradients.chunked import ChunkedGradients
-from adadps.gradients.general import GeneralEngine, Loss
-from adadps.gradients.linear import LinearEngine
+from adadps.gradients.general import GeneralEngine
+from adadps.gradients.ghost import GhostEngine
+from adadps.gradients.loss import Loss
 from adadps.gradients.waist import Engine, GradientBatch, Units
 from adadps.types import Params
 
@@ -56,6 +58,17 @@ class Objective:
 
         pieces = _pieces(batch.targets, units, chunk)
         return ChunkedGradients(tuple(partial(differentiate, rows, part) for rows, part in pieces))
+
+    def reads(self, features: Features) -> dict[str, Tensor]:
+        """Rows that these features make the model read, where it is not all of a parameter."""
+        return self.engine.reads(features)
+
+    def tables_by_feature(self, features: Features) -> list[nn.Parameter]:
+        """Weights of linear layers of which sparse rows read one feature at a time."""
+        names = self.reads(features) if isinstance(features, SparseRows) else {}
+        found = (self.model.get_parameter(name) for name in names)
+        layers = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Linear)}
+        return [parameter for parameter in found if id(parameter) in layers]
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Ordinary mean gradient, for public data."""
@@ -103,7 +116,7 @@ def objective(model: nn.Module, loss: Loss, probe: Examples) -> Objective:
                 f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
                 "LayerNorm."
             )
-    held = Objective(model, _engine_for(model, loss, probe.features))
+    held = Objective(model, engine_for(model, loss, probe))
     _require_loss_per_example(held, loss, probe)
     _require_loss_everywhere(held, loss, probe)
     return held
@@ -111,7 +124,8 @@ def objective(model: nn.Module, loss: Loss, probe: Examples) -> Objective:
 
 def predict(model: nn.Module, features: Features, feature_weights: Tensor | None) -> Tensor:
     """Outputs of a trained model, through the feature weights that it was trained with."""
-    engine = _engine_for(model, lambda outputs, _: outputs.sum(1), features)
+    kind = GhostEngine if reads_in_sequence(model, features) else GeneralEngine
+    engine = kind(model, lambda outputs, _: outputs.sum(1))
     held = Objective(model, engine, feature_weights)
     params = {name: parameter.detach() for name, parameter in model.named_parameters()}
     return held.outputs(params, features)
@@ -147,29 +161,9 @@ def _pieces(targets: Tensor, units: Units | None, chunk: int) -> list[tuple[Tens
     return pieces
 
 
-def _engine_for(model: nn.Module, loss: Loss, features: Features) -> Engine:
-    if isinstance(model, nn.Linear) and LinearEngine.fits(model) and _flat(features):
-        _require_width(model, features)
-        return LinearEngine(model, loss)
-    return GeneralEngine(model, loss)
-
-
 def _mixes_examples(module: nn.Module) -> bool:
     keeps_statistics = bool(getattr(module, "track_running_stats", False))
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
-
-
-def _flat(features: Features) -> bool:
-    return isinstance(features, SparseRows) or features.ndim == 2
-
-
-def _require_width(model: nn.Linear, features: Features) -> None:
-    width = features.width if isinstance(features, SparseRows) else features.shape[1]
-    if width != model.in_features:
-        raise DataError(
-            f"Expected rows of {model.in_features} features for this linear layer, found {width}. "
-            "Build the layer with the width of the data."
-        )
 
 
 def _require_loss_everywhere(held: Objective, loss: Loss, data: Examples) -> None:

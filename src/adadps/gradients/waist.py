@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from adadps.data.examples import Examples, Features
-from adadps.types import Params
+from adadps.row_sparse import RowSparse, dense
+from adadps.types import Params, Sums
 
 
 class GradientBatch(Protocol):
@@ -32,8 +33,8 @@ class GradientBatch(Protocol):
     def norms(self) -> Tensor:
         """Exact L2 norm of each unit's transformed gradient, in float64."""
 
-    def weighted_sum(self, weights: Tensor) -> Params:
-        """Σ_i weights_i g_i over the units, in float64."""
+    def weighted_sum(self, weights: Tensor) -> Sums:
+        """Σ_i weights_i g_i over the units, in float64; a table of words may stay row-sparse."""
 
     def parts(self) -> Iterator[GradientBatch]:
         """The batch in pieces that fit in memory, each with whole units."""
@@ -80,14 +81,34 @@ class Engine(Protocol):
     def outputs(self, params: Params, features: Features) -> Tensor:
         """The model's outputs, without gradient."""
 
+    def reads(self, features: Features) -> dict[str, Tensor]:
+        """Rows that these features make the model read, where it is not all of a parameter."""
 
-def reduce(batch: GradientBatch, weigh: Callable[[Tensor], Tensor]) -> Params | None:
+
+def reduce(batch: GradientBatch, weigh: Callable[[Tensor], Tensor]) -> Sums | None:
     """Σ_i weigh(norm_i) g_i, piece by piece; None for an empty batch."""
-    total: Params | None = None
+    total: Sums | None = None
     for part in batch.parts():
-        summed = part.weighted_sum(weigh(part.norms()))
-        total = summed if total is None else {name: total[name] + summed[name] for name in total}
+        total = added(total, part.weighted_sum(weigh(part.norms())))
     return total
+
+
+def added(total: Sums | None, summed: Sums) -> Sums:
+    """``total`` + ``summed``; the tensors of ``total`` may be overwritten."""
+    if total is None:
+        return summed
+    return {name: _plus(value, summed[name]) for name, value in total.items()}
+
+
+def _plus(total: Tensor | RowSparse, other: Tensor | RowSparse) -> Tensor | RowSparse:
+    if isinstance(total, RowSparse) and isinstance(other, RowSparse):
+        return total + other
+    return dense(total).add_(dense(other))
+
+
+def zeros_like(params: Params) -> Sums:
+    """The sum over an empty batch."""
+    return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()}
 
 
 def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:

@@ -6,7 +6,8 @@ applies the transform g ↦ D ∘ (β g + (1 - β) M) with D = 1/A.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +51,7 @@ class SideSource(Protocol):
 
 
 def inverse_scale(named: Named, params: Params) -> Params:
-    """D = 1/A for every parameter, in shapes that broadcast.
+    """D = 1/A for every parameter, in shapes that broadcast; a full D lies like its weights.
 
     A parameter without side information gets the median of all given D.
     """
@@ -67,25 +68,57 @@ def inverse_scale(named: Named, params: Params) -> Params:
                 f"Expected side information once for '{parameter}', found it twice. Name it by "
                 "parameter or by module, not both."
             )
-        given[parameter] = 1 / _fitted(name, value, params[parameter])
-    neutral = torch.cat([scale.flatten() for scale in given.values()]).median()
-    return {
-        name: given.get(name, neutral.reshape([1] * parameter.ndim))
-        for name, parameter in params.items()
-    }
+        given[parameter] = _fitted(name, value, params[parameter])
+    missing = [name for name in params if name not in given]
+    if not missing:
+        return given
+    neutral = median(list(given.values())).double()
+    return given | {name: neutral.reshape([1] * params[name].ndim) for name in missing}
 
 
 def positive(name: str, values: Tensor) -> Tensor:
     """Check that every entry of A is a positive finite number, in float64."""
-    wide = values.detach().double()
-    low, finite = float(wide.min()) if wide.numel() else 0.0, bool(torch.isfinite(wide).all())
-    if not finite or low <= 0 or bool(torch.isinf(1 / wide.float()).any()):
+    _require_positive(name, values)
+    return values.detach().double()
+
+
+def _require_positive(name: str, values: Tensor) -> None:
+    held = values.detach()
+    low, high = (float(bound) for bound in held.aminmax()) if held.numel() else (0.0, 0.0)
+    finite = math.isfinite(low) and math.isfinite(high)
+    if not finite or low <= 0 or math.isinf(float(1 / torch.tensor(low, dtype=torch.float32))):
         found = "NaN or infinity" if not finite else f"a smallest entry of {low}"
         raise SideInformationError(
             f"Expected positive, finite side information for '{name}', found {found}. "
             "Set a floor above zero."
         )
-    return wide
+
+
+def median(parts: list[Tensor]) -> Tensor:
+    """The median of all positive entries (the lower one of two), without a copy of a large part.
+
+    Positive float32 numbers are ordered like their bits: count the upper half of the bits, then the
+    lower half within the bin that holds the median.
+    """
+    if sum(part.numel() for part in parts) < 2**22:
+        return torch.cat([part.double().flatten() for part in parts]).median()
+    rank, upper = (sum(part.numel() for part in parts) - 1) // 2, -1
+    for shift in (16, 0):
+        counts = torch.zeros(2**16, dtype=torch.int64)
+        for bits in _bits(parts):
+            inside = bits if upper < 0 else bits[bits >> 16 == upper]
+            counts += torch.bincount((inside >> shift) & 0xFFFF, minlength=2**16).cpu()
+        found = int(torch.searchsorted(counts.cumsum(0), rank, right=True))
+        rank -= int(counts[:found].sum())
+        upper = found if upper < 0 else (upper << 16) + found
+    return torch.tensor(upper, dtype=torch.int32).view(torch.float32).to(parts[0].device)
+
+
+def _bits(parts: list[Tensor]) -> Iterator[Tensor]:
+    for part in parts:
+        rows = part.T if part.ndim == 2 and part.T.is_contiguous() else part
+        for chunk in torch.split(rows, max(1, 2**20 // max(1, rows[0].numel()))):
+            yield chunk.float().contiguous().view(torch.int32).flatten()
 
 
 def _parameter_name(name: str, params: Params) -> str:
@@ -110,10 +143,12 @@ def _fitted(name: str, value: Tensor | tuple[Tensor, int], parameter: Tensor) ->
             )
         broadcast = [1] * len(shape)
         broadcast[axis] = len(vector)
-        return positive(name, vector).reshape(broadcast).to(parameter.device)
+        return (1 / positive(name, vector)).reshape(broadcast).to(parameter.device)
     if value.shape != parameter.shape:
         raise SideInformationError(
             f"Expected side information of shape {tuple(parameter.shape)} for '{name}', found "
             f"{tuple(value.shape)}. Give a full tensor, or a pair (vector, axis)."
         )
-    return positive(name, value).to(parameter.device)
+    _require_positive(name, value)
+    inverse = torch.empty_like(parameter)  # in the memory layout of the weights
+    return torch.div(1, value.to(parameter), out=inverse)

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from adadps.gradients.waist import GradientBatch, reduce
-from adadps.types import Kind, Params, Step
+from adadps.gradients.waist import GradientBatch, reduce, zeros_like
+from adadps.types import Kind, Leaf, Params, Step
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,16 @@ class Average:
         return {Kind.PER_UNIT: Kind.EXPOSED}
 
     def init(self, params: Params) -> Params:
-        """Zeros of the model's shape: the sum of an empty batch."""
-        return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
+        """The parameters, whose shapes an empty batch's sum will have."""
+        return params
 
-    def apply(self, signal: GradientBatch, state: Params, step: Step) -> tuple[Params, Params]:
+    def apply(
+        self, signal: GradientBatch, state: Params, step: Step
+    ) -> tuple[dict[str, Leaf], Params]:
         """Add up and divide by the expected batch size."""
-        total = reduce(signal, torch.ones_like) or state
-        return {name: value / step.expected_size for name, value in total.items()}, state
+        total = reduce(signal, torch.ones_like) or zeros_like(state)
+        exposed = {name: step.release(value, 0.0) for name, value in total.items()}
+        return {name: value / step.expected_size for name, value in exposed.items()}, state
 
     def __str__(self) -> str:
         return "average()"

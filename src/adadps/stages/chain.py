@@ -14,7 +14,7 @@ these rules, so that a wrong order cannot be run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -27,7 +27,7 @@ from adadps.events import exposes
 from adadps.gradients.objective import Objective
 from adadps.gradients.waist import GradientBatch
 from adadps.stages.groups import Groups
-from adadps.types import Kind, Params, Step
+from adadps.types import Kind, Params, Step, Update
 
 AFTER_RELEASE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
 """Rule of a stage that post-processes what was released."""
@@ -93,6 +93,13 @@ class Release(Protocol):
         """Groups of examples that are clipped as one."""
 
 
+@runtime_checkable
+class TakesLateNoise(Protocol):
+    """A stage that only multiplies what was released by a number, so that noise can wait."""
+
+    takes_late_noise: bool
+
+
 @dataclass(frozen=True)
 class Chain:
     """A method: stages in a legal order. Build it with `chain`."""
@@ -153,20 +160,27 @@ class Chain:
         ]
         return tuple(reasons)
 
+    @cached_property
+    def allows_late_noise(self) -> bool:
+        """May noise be drawn when the weights are read, instead of at the step?"""
+        after = self.steps[self.steps.index(cast(Stage, self.release)) + 1 :]
+        return all(isinstance(stage, TakesLateNoise) for stage in after)
+
     def init(self, params: Params) -> tuple[Any, ...]:
         """State of every step stage before the first step."""
         return tuple(stage.init(params) for stage in self.steps)
 
     def apply(
         self, gradients: GradientBatch, states: tuple[Any, ...], step: Step
-    ) -> tuple[Params, tuple[Any, ...]]:
+    ) -> tuple[Update, tuple[Any, ...]]:
         """From per-unit gradients to the update that is added to the weights."""
         signal: Any = gradients
+        step = replace(step, late=step.late and self.allows_late_noise)
         following = []
         for stage, state in zip(self.steps, states, strict=True):
             signal, advanced = stage.apply(signal, state, step)
             following.append(advanced)
-        return cast(Params, signal), tuple(following)
+        return cast(Update, signal), tuple(following)
 
     def __str__(self) -> str:
         return " > ".join(str(stage) for stage in self.stages)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from adadps.gradients.waist import GradientBatch, clip_weights, reduce
+from adadps.gradients.waist import GradientBatch, clip_weights, reduce, zeros_like
 from adadps.stages.groups import Groups
-from adadps.types import Kind, Params, Step, require, require_positive
+from adadps.types import Kind, Leaf, Params, Step, require, require_positive
 
 SMALLEST_NOISE = 1e-6
 """Less noise than this protects nothing, and its grid would leave the range of float64."""
@@ -30,18 +29,17 @@ class Privatize:
         return {Kind.PER_UNIT: Kind.RELEASED}
 
     def init(self, params: Params) -> Params:
-        """Zeros of the model's shape: the sum of an empty batch."""
-        return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
+        """The parameters, whose shapes an empty batch's sum will have."""
+        return params
 
-    def apply(self, signal: GradientBatch, state: Params, step: Step) -> tuple[Params, Params]:
+    def apply(
+        self, signal: GradientBatch, state: Params, step: Step
+    ) -> tuple[dict[str, Leaf], Params]:
         """Clip, add, noise; an empty batch is noised like any other."""
-        total = reduce(signal, lambda norms: self._weights(norms, step)) or state
+        total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
         units = step.expected_size / (self.groups.size if self.groups else 1)
         deviation = 0.0 if self.noise_multiplier == 0 else self.noise_multiplier * self.clip_norm
-        released = {
-            name: step.noise.release(value, standard_deviation=deviation) / units
-            for name, value in total.items()
-        }
+        released = {name: step.release(value, deviation) / units for name, value in total.items()}
         return released, state
 
     def _weights(self, norms: Tensor, step: Step) -> Tensor:

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from adadps.stages.chain import TO_UPDATE
-from adadps.types import Kind, Params, Schedule, Step, at, require, require_positive
+from adadps.types import (
+    Kind,
+    Leaf,
+    Params,
+    Schedule,
+    Step,
+    Update,
+    at,
+    require,
+    require_positive,
+)
 
 
 @dataclass(frozen=True)
-class Update:
+class Rule:
     """What all updates share: their place at the end of a chain, and a learning rate."""
 
     lr: Schedule
@@ -42,16 +52,32 @@ class Update:
 
 
 @dataclass(frozen=True)
-class SGD(Update):
-    """-α_t g."""
+class SGD(Rule):
+    """(1 - α_t λ) w - α_t g."""
 
-    def apply(self, signal: Params, state: None, step: Step) -> tuple[Params, None]:
+    weight_decay: float
+    takes_late_noise: ClassVar[bool] = True
+
+    def apply(self, signal: dict[str, Leaf], state: None, step: Step) -> tuple[Update, None]:
         """Scale by the learning rate."""
-        return {name: -self.rate(step) * value for name, value in signal.items()}, state
+        rate = self.rate(step)
+        update = Update({name: -rate * value for name, value in signal.items()})
+        update.keep = 1 - rate * self.weight_decay
+        require(
+            update.keep > 0,
+            "lr · weight_decay < 1 at every step",
+            rate * self.weight_decay,
+            "Lower one of them.",
+        )
+        return update, state
+
+    def __str__(self) -> str:
+        decay = f", weight_decay={self.weight_decay:g}" if self.weight_decay else ""
+        return f"{super().__str__()[:-1]}{decay})"
 
 
 @dataclass(frozen=True)
-class Adam(Update):
+class Adam(Rule):
     """m̂ / (√v̂ + ε), with m and v moving averages of g and g²."""
 
     betas: tuple[float, float]
@@ -63,7 +89,7 @@ class Adam(Update):
 
     def apply(
         self, signal: Params, state: tuple[Params, Params], step: Step
-    ) -> tuple[Params, tuple[Params, Params]]:
+    ) -> tuple[Update, tuple[Params, Params]]:
         """Algorithm 2 of the paper, after the Gaussian mechanism."""
         (beta1, beta2), t = self.betas, step.index
         first = {n: beta1 * state[0][n] + (1 - beta1) * g for n, g in signal.items()}
@@ -74,11 +100,11 @@ class Adam(Update):
             / ((second[name] / (1 - beta2**t)).sqrt() + self.epsilon)
             for name in signal
         }
-        return update, (first, second)
+        return Update(update), (first, second)
 
 
 @dataclass(frozen=True)
-class RMSProp(Update):
+class RMSProp(Rule):
     """g / (√v + ε), with v a moving average of g²."""
 
     decay: float
@@ -88,7 +114,7 @@ class RMSProp(Update):
         """Zero second moment."""
         return _zeros(params)
 
-    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Params, Params]:
+    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Update, Params]:
         """Divide by the root of the moving average."""
         second = {
             n: self.decay * state[n] + (1 - self.decay) * g.square() for n, g in signal.items()
@@ -97,7 +123,7 @@ class RMSProp(Update):
 
 
 @dataclass(frozen=True)
-class AdaGrad(Update):
+class AdaGrad(Rule):
     """g / (√v + ε), with v the sum of g²."""
 
     epsilon: float
@@ -106,19 +132,22 @@ class AdaGrad(Update):
         """Zero sum of squares."""
         return _zeros(params)
 
-    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Params, Params]:
+    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Update, Params]:
         """Divide by the root of the sum."""
         second = {name: state[name] + g.square() for name, g in signal.items()}
         return _divided(signal, second, self.rate(step), self.epsilon), second
 
 
-def sgd(lr: Schedule) -> SGD:
-    """w ← w - α_t g.
+def sgd(lr: Schedule, *, weight_decay: float = 0.0) -> SGD:
+    """w ← (1 - α_t λ) w - α_t g: plain steps, with decoupled weight decay λ.
 
-    >>> print(sgd(0.5))
-    sgd(0.5)
+    The noise enters the weights linearly, so that it can be drawn when a weight is next read.
+
+    >>> print(sgd(0.5), sgd(0.5, weight_decay=0.01))
+    sgd(0.5) sgd(0.5, weight_decay=0.01)
     """
-    return SGD(_checked(lr))
+    require(0 <= weight_decay < float("inf"), "a weight_decay >= 0", weight_decay, "0 is no decay.")
+    return SGD(_checked(lr), float(weight_decay))
 
 
 def adam(lr: Schedule, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> Adam:
@@ -148,5 +177,7 @@ def _zeros(params: Params) -> Params:
     return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
 
 
-def _divided(gradient: Params, second: Params, rate: float, epsilon: float) -> Params:
-    return {name: -rate * g / (second[name].sqrt() + epsilon) for name, g in gradient.items()}
+def _divided(gradient: Params, second: Params, rate: float, epsilon: float) -> Update:
+    return Update(
+        {name: -rate * g / (second[name].sqrt() + epsilon) for name, g in gradient.items()}
+    )

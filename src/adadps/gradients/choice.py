@@ -1,0 +1,95 @@
+"""Which engine differentiates a model: the ghost engine wherever it gives the right gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import AdadpsError, DataError
+from adadps.gradients.general import GeneralEngine
+from adadps.gradients.ghost import GhostEngine, owns_trainable
+from adadps.gradients.layers import require_supported
+from adadps.gradients.loss import Loss
+from adadps.gradients.sequence import Sequence
+from adadps.gradients.waist import Engine
+from adadps.row_sparse import dense
+
+_WHOLE_MODEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer)
+"""Layers with several inputs or outputs: the general engine takes the model as a whole."""
+
+
+def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
+    """The engine for ``model``; ``probe`` are examples of the kind it will see."""
+    for name, module in model.named_modules():
+        require_supported(module, name)
+    if reads_in_sequence(model, probe.features):
+        return GhostEngine(model, loss)
+    general = GeneralEngine(model, loss)
+    if Sequence.of(model) is None and _has_separate_layers(model):
+        ghost = GhostEngine(model, loss)
+        if _agree(ghost, general, probe):
+            return ghost
+    return general
+
+
+def reads_in_sequence(model: nn.Module, features: Features) -> bool:
+    """Is ``model`` a sequence of known layers that takes these features?"""
+    sequence = Sequence.of(model)
+    if sequence is None or not sequence.takes(features):
+        return False
+    first = sequence.layers[0][1]
+    width = features.width if isinstance(features, SparseRows) else features.shape[-1]
+    wanted = getattr(first, "in_features", None)
+    if isinstance(features, SparseRows) and isinstance(first, nn.EmbeddingBag):
+        wanted = first.num_embeddings
+    if wanted is not None and width != wanted:
+        raise DataError(
+            f"Expected rows of {wanted} features for the first layer, found {width}. Build the "
+            "layer with the width of the data."
+        )
+    return True
+
+
+def _has_separate_layers(model: nn.Module) -> bool:
+    """Does every trainable parameter belong to a layer of one input and one output?"""
+    for module in model.modules():
+        if isinstance(module, _WHOLE_MODEL):
+            return False
+        if owns_trainable(module) and any(
+            owns_trainable(inner) for inner in module.modules() if inner is not module
+        ):
+            return False
+    return True
+
+
+def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
+    """Do both give the same gradients of two examples, away from the starting point?
+
+    A model that uses a parameter behind its layer's back would not.
+    """
+    generator = torch.Generator().manual_seed(0)
+    params = {
+        name: parameter.detach()
+        + 0.1 * torch.randn(parameter.shape, generator=generator).to(parameter)
+        for name, parameter in ghost.model.named_parameters()
+        if parameter.requires_grad
+    }
+    device = next(iter(params.values())).device
+    batch = probe.take(torch.arange(2) % len(probe)).to(device)
+    training = ghost.model.training
+    ghost.model.eval()  # the same without the chance of dropout
+    try:
+        found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
+        for weights in torch.eye(2, dtype=torch.float64, device=device):
+            sums = found.weighted_sum(weights)
+            for name, value in expected.weighted_sum(weights).items():
+                scale = 1e-3 * dense(value).abs().max() + 1e-6
+                if not bool(((dense(sums[name]) - dense(value)).abs() <= scale).all()):
+                    return False
+    except (AdadpsError, RuntimeError, TypeError, AssertionError, AttributeError):
+        return False
+    finally:
+        ghost.model.train(training)
+    return True

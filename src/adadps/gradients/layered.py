@@ -1,0 +1,155 @@
+"""Per-unit gradients of a whole model, held parameter by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from adadps.gradients.affine import Affine, LeafMap
+from adadps.gradients.waist import Units
+from adadps.row_sparse import RowSparse, dense
+from adadps.types import Params, Sums
+
+
+class PerExample(Protocol):
+    """One parameter's gradients, one an example, in whatever form is cheapest.
+
+    All results are in float64. A computed square may be too large by rounding, never too small.
+    """
+
+    def squares(self, leaf_map: LeafMap) -> Tensor:
+        """‖D ∘ g_i + M‖² for every example."""
+
+    def weighted(self, weights: Tensor) -> Tensor | RowSparse:
+        """Σ_i w_i g_i, without D and M, in a tensor of its own."""
+
+    def take(self, rows: Tensor) -> Self:
+        """The gradients of some of the examples."""
+
+
+@dataclass(frozen=True)
+class LayeredGradients:
+    """A `PerExample` for each parameter, and what was done to all of them."""
+
+    leaves: Mapping[str, PerExample]
+    present: Tensor
+    units: Units | None = None
+    affine: Affine = field(default_factory=Affine)
+
+    def scale(self, diagonal: Params) -> LayeredGradients:
+        """D ∘ g."""
+        return replace(self, affine=self.affine.scale(diagonal))
+
+    def shift(self, beta: float, mean: Params) -> LayeredGradients:
+        """β g + (1 - β) M."""
+        return replace(self, affine=self.affine.shift(beta, mean))
+
+    def parts(self) -> Iterator[LayeredGradients]:
+        """The batch itself."""
+        yield self
+
+    def norms(self) -> Tensor:
+        """‖D ∘ g_i + M‖ over all parameters, in float64."""
+        if self.units is not None:
+            return self._norms_of_groups(self.units)
+        squares = torch.zeros_like(self.present, dtype=torch.float64)
+        for name, leaf in self.leaves.items():
+            squares += leaf.squares(self.affine.of(name))
+        return torch.where(self.present, squares, 0).clamp_min(0).sqrt()
+
+    def weighted_sum(self, weights: Tensor) -> Sums:
+        """Σ_i w_i (D ∘ g_i + M)."""
+        masked = torch.where(self.present, weights.double(), 0)
+        of_row = masked if self.units is None else masked[self.units.labels] * self.units.weight
+        count = float(masked.sum())
+        return {
+            name: self.affine.of(name).apply_to_sum(leaf.weighted(of_row), count)
+            for name, leaf in self.leaves.items()
+        }
+
+    def _norms_of_groups(self, units: Units) -> Tensor:
+        """Build the gradient of one group at a time and measure it."""
+        norms = torch.zeros_like(self.present, dtype=torch.float64)
+        for unit in torch.nonzero(self.present).flatten().tolist():
+            rows = torch.nonzero(units.labels == unit).squeeze(1)
+            members = {name: leaf.take(rows) for name, leaf in self.leaves.items()}
+            weights = torch.full((len(rows),), units.weight, dtype=torch.float64)
+            squares = [
+                self._square(name, leaf.weighted(weights.to(norms.device)))
+                for name, leaf in members.items()
+            ]
+            norms[unit] = torch.stack(squares).sum().sqrt()
+        return norms
+
+    def _square(self, name: str, total: Tensor | RowSparse) -> Tensor:
+        mapped = self.affine.of(name).apply_to_sum(total, 1.0)
+        values = mapped.values if isinstance(mapped, RowSparse) else mapped
+        return values.square().sum()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One stored gradient an example: simple, general, and large."""
+
+    gradients: Tensor
+
+    def squares(self, leaf_map: LeafMap) -> Tensor:
+        """From the gradients themselves."""
+        return mapped(self.gradients.double(), leaf_map).flatten(1).square().sum(1)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Σ_i w_i g_i."""
+        total: Tensor = torch.tensordot(weights, self.gradients.double(), dims=1)
+        return total
+
+    def take(self, rows: Tensor) -> Stored:
+        """Some of the examples."""
+        return Stored(self.gradients[rows])
+
+
+@dataclass(frozen=True)
+class Several:
+    """A parameter that the model uses in several ways, e.g. an embedding and an output layer.
+
+    Its gradient is the sum over its uses, built for one example at a time.
+    """
+
+    uses: tuple[PerExample, ...]
+    size: int
+
+    def squares(self, leaf_map: LeafMap) -> Tensor:
+        """Add up the uses of each example, and measure."""
+        found = [self._square(example, leaf_map) for example in range(self.size)]
+        return torch.stack(found)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Σ_i w_i g_i over all uses."""
+        first, *others = (dense(use.weighted(weights)) for use in self.uses)
+        for other in others:
+            first.add_(other)
+        return first
+
+    def take(self, rows: Tensor) -> Several:
+        """Some of the examples."""
+        return Several(tuple(use.take(rows) for use in self.uses), len(rows))
+
+    def _square(self, example: int, leaf_map: LeafMap) -> Tensor:
+        terms = []
+        for use in self.uses:
+            alone = use.take(torch.tensor([example]))
+            terms.append(dense(alone.weighted(torch.ones(1, dtype=torch.float64))))
+        diagonal = leaf_map.product(tuple(terms[0].shape), terms[0].device)
+        sizes = [torch.linalg.vector_norm(diagonal * term) for term in terms]
+        total = torch.linalg.vector_norm(mapped(torch.stack(terms).sum(0), leaf_map))
+        return (total + 1e-14 * torch.stack(sizes).sum()).square()
+
+
+def mapped(gradients: Tensor, leaf_map: LeafMap) -> Tensor:
+    """D ∘ g + M for every g along the first axis."""
+    for factor in leaf_map.factors:
+        gradients = gradients * factor
+    return gradients if leaf_map.offset is None else gradients + leaf_map.offset

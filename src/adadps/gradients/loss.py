@@ -1,0 +1,31 @@
+"""The loss, differentiated with respect to the model's outputs, one example at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from adadps.gradients.guard import guarded
+from adadps.losses import BY_EXAMPLE
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""loss(outputs, targets) with one number an example."""
+
+
+def output_gradients(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """∂ loss_i / ∂ output_i.
+
+    A loss that is not known to treat examples alone runs under vmap, where each sees only itself.
+    """
+    if loss in BY_EXAMPLE:
+        held = outputs.detach().requires_grad_()
+        return torch.autograd.grad(loss(held, targets).sum(), held)[0]
+
+    def single(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), target.unsqueeze(0)).squeeze()
+
+    gradients: Tensor = guarded(vmap(grad(single), randomness="different"), outputs, targets)
+    return gradients

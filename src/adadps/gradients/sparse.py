@@ -1,0 +1,148 @@
+"""Tables of weights with one row a word: only the rows of words that occur are touched.
+
+A linear layer on bags of words and an `EmbeddingBag` give g_i = a_i b_iᵀ with a sparse a_i, a count
+for each word of example i; an `Embedding` gives a row of its own for each position. Repeated words
+of one example are added up first, then squared. All reads of D and all sums follow the touched
+rows; a shift M, which moves every row, makes the sum dense.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadps.data.sparse_rows import SparseRows
+from adadps.gradients.affine import LeafMap
+from adadps.gradients.outer import bounded, unit_squares, with_offset
+from adadps.gradients.rounding import DOUBLE, rounding_of, sum_dtype
+from adadps.row_sparse import RowSparse, rows_of
+
+
+@dataclass(frozen=True)
+class SparseOuter:
+    """g_i = a_i b_iᵀ for sparse rows a; the words lie along ``axis`` of the parameter."""
+
+    inputs: SparseRows
+    output_gradients: Tensor
+    axis: int
+
+    def squares(self, leaf_map: LeafMap) -> Tensor:
+        """Σ_k a_ik² ‖D_k ∘ b_i‖², and what a shift adds."""
+        a, b = self.inputs.map_values(torch.Tensor.double), self.output_gradients.double()
+        full = None
+        for factor in leaf_map.factors:
+            words_first = factor.movedim(self.axis, 0)
+            if words_first.shape[1] == 1:
+                a = _times_by_word(a, words_first.squeeze(1))
+            elif words_first.shape[0] == 1:
+                b = b * words_first
+            else:
+                full = factor
+        squares = self._without_shift(a, b, full)
+        if leaf_map.offset is None:
+            return squares
+        return self._with_shift(squares, leaf_map, leaf_map.offset)
+
+    def weighted(self, weights: Tensor) -> RowSparse:
+        """Σ_i w_i a_ik b_i for every word k that occurs."""
+        b = self.output_gradients.double() * weights.unsqueeze(1)
+        columns = self.inputs.by_column
+        shape = (self.inputs.width, b.shape[1])
+        whole = shape if self.axis == 0 else (shape[1], shape[0])
+        return RowSparse(columns.columns, columns.times(b), whole, self.axis)
+
+    def take(self, rows: Tensor) -> SparseOuter:
+        """Some of the examples."""
+        return SparseOuter(self.inputs.take(rows), self.output_gradients[rows], self.axis)
+
+    def _without_shift(self, a: SparseRows, b: Tensor, full: Tensor | None) -> Tensor:
+        words = _longest_row(a)
+        if full is None:
+            rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
+            return b.square().sum(1) * a.row_sums(a.values.square()) * rounding
+        size = a.row_largest()
+        unit = a.with_values(a.values / size.clamp_min(1e-300)[a.rows])
+        rows, touched = self._touched(unit)
+        dtype = sum_dtype(full)
+        diagonal = rows_of(full, rows, self.axis).to(dtype)
+        largest = diagonal.abs().max() if len(rows) else diagonal.new_ones(())
+        b_unit, b_size = unit_squares(b, dtype)
+        sums = touched.map_values(torch.square).times((diagonal / largest).square())
+        relative = (sums * b_unit).sum(1).double()
+        rounding = rounding_of(dtype) * (words + b.shape[1] + 16)
+        return bounded(relative, rounding, words * b.shape[1], size * b_size * largest.double())
+
+    def _with_shift(self, squares: Tensor, leaf_map: LeafMap, offset: Tensor) -> Tensor:
+        a, b = self.inputs.map_values(torch.Tensor.double), self.output_gradients.double()
+        rows, touched = self._touched(a)
+        cross = rows_of(offset, rows, self.axis)
+        for factor in leaf_map.factors:
+            cross = cross * rows_of(factor, rows, self.axis)
+        inner = (b * touched.times(cross)).sum(1)
+        sizes = (b.abs() * touched.map_values(torch.abs).times(cross.abs())).sum(1)
+        return with_offset(squares, inner, sizes, offset)
+
+    def _touched(self, a: SparseRows) -> tuple[Tensor, SparseRows]:
+        """The words that occur, and the same rows with columns numbered among them."""
+        words = self.inputs.by_column.columns
+        columns = torch.searchsorted(words, a.columns)
+        return words, SparseRows(a.offsets, columns, a.values, len(words))
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """The gradient of an embedding: row ``tokens[i, t]`` receives ``output_gradients[i, t]``."""
+
+    tokens: Tensor
+    output_gradients: Tensor
+    words: int
+
+    def squares(self, leaf_map: LeafMap) -> Tensor:
+        """Add up repeated words of each example, then square."""
+        size, width = self.output_gradients.shape[0], self.output_gradients.shape[2]
+        example = torch.arange(size, device=self.tokens.device).unsqueeze(1)
+        keys, place = torch.unique(example * self.words + self.tokens, return_inverse=True)
+        rows = self.output_gradients.new_zeros(len(keys), width, dtype=torch.float64)
+        rows.index_add_(0, place.flatten(), self.output_gradients.double().flatten(0, 1))
+        words, owners = keys % self.words, keys // self.words
+        for factor in leaf_map.factors:
+            rows = rows * rows_of(factor, words, 0)
+        squares = rows.new_zeros(size)
+        if leaf_map.offset is None:
+            return squares.index_add_(0, owners, rows.square().sum(1))
+        return _shifted_rows(squares, owners, rows, leaf_map.offset, words)
+
+    def weighted(self, weights: Tensor) -> RowSparse:
+        """Σ_i w_i g_i on the rows of words that occur."""
+        b = self.output_gradients.double() * weights.view(-1, 1, 1)
+        found, place = torch.unique(self.tokens, return_inverse=True)
+        rows = b.new_zeros(len(found), b.shape[2])
+        rows.index_add_(0, place.flatten(), b.flatten(0, 1))
+        return RowSparse(found, rows, (self.words, b.shape[2]))
+
+    def take(self, rows: Tensor) -> TokenRows:
+        """Some of the examples."""
+        return TokenRows(self.tokens[rows], self.output_gradients[rows], self.words)
+
+
+def _shifted_rows(
+    squares: Tensor, owners: Tensor, rows: Tensor, offset: Tensor, words: Tensor
+) -> Tensor:
+    """Touched rows with their shift, and the shift alone on all others."""
+    here = offset[words]
+    change = (rows + here).square().sum(1) - here.square().sum(1)
+    constant = offset.square().sum()
+    sizes = ((rows + here).square() + here.square()).sum(1)
+    terms = squares.index_add(0, owners, sizes) + constant
+    return squares.index_add(0, owners, change) + constant + DOUBLE * offset.numel() * terms
+
+
+def _times_by_word(a: SparseRows, vector: Tensor) -> SparseRows:
+    factor = vector if len(vector) == 1 else vector[a.columns]
+    return a.with_values(a.values * factor)
+
+
+def _longest_row(a: SparseRows) -> int:
+    return int(a.offsets.diff().max()) if len(a) else 0

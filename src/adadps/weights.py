@@ -1,0 +1,85 @@
+"""The weights of a run: whoever reads them gets them with all their noise.
+
+A table of words that each batch reads only in part keeps its noise for later (`adadps.late`); all
+other parameters are noised at every step. Reads are: the run's own forward passes (of the rows they
+need), public gradients, evaluations, `state_dict`, a copy, a raw ``model.weight``. Each of them
+draws in place what is due, so that nothing is drawn twice and nobody sees weights without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from torch import Tensor, nn
+
+from adadps.late import LateRows
+from adadps.late_parameter import unwatch, watch
+from adadps.row_sparse import RowSparse
+from adadps.types import Leaf, Noise, Params, Unrealised, Update
+
+
+class Weights:
+    """A model's trainable parameters, changed in place."""
+
+    def __init__(self, model: nn.Module, params: Params, noise: Noise) -> None:
+        self._model, self._params, self._noise = model, params, noise
+        self._late: dict[str, LateRows] = {}
+
+    def read(self, rows: Mapping[str, Tensor] | None = None) -> Params:
+        """All parameters, noised; of a table in ``rows``, only those rows are sure to be."""
+        wanted = rows or {}
+        for name, table in self._late.items():
+            table.settle(wanted.get(name))
+        return self._params
+
+    def apply(self, update: Update, partly_read: Iterable[str]) -> None:
+        """Change all weights; tables that are ``partly_read`` may keep their noise for later."""
+        late = set(partly_read)
+        for name, leaf in update.items():
+            if name in late and _row_sparse(leaf):
+                self._apply_late(name, leaf, update.keep)
+            else:
+                self._apply_now(name, leaf, update.keep)
+
+    def hand_over(self) -> None:
+        """Settle everything and give the model its plain parameters back."""
+        self.read()
+        self._late.clear()
+        for parameter in self._model.parameters():
+            unwatch(parameter)
+
+    def _apply_now(self, name: str, leaf: Leaf, keep: float) -> None:
+        if name in self._late:
+            self._late[name].settle()
+        weights = self._params[name]
+        if keep != 1:
+            weights.mul_(keep)
+        if isinstance(leaf, Unrealised):
+            total = leaf.total.to_dense() if isinstance(leaf.total, RowSparse) else leaf.total
+            self._noise.release_into(
+                weights, total, standard_deviation=leaf.deviation, factor=leaf.factor
+            )
+        elif isinstance(leaf, RowSparse):
+            rows_first = weights.movedim(leaf.axis, 0)
+            rows_first.index_add_(0, leaf.rows, leaf.values.to(weights.dtype))
+        else:
+            weights.add_(leaf.to(weights.dtype))
+
+    def _apply_late(self, name: str, leaf: Leaf, keep: float) -> None:
+        change = leaf.total * leaf.factor if isinstance(leaf, Unrealised) else leaf
+        assert isinstance(change, RowSparse)
+        deviation = leaf.deviation * abs(leaf.factor) if isinstance(leaf, Unrealised) else 0.0
+        if name not in self._late:
+            self._late[name] = LateRows(self._params[name], change.axis, self._noise)
+            watch(self._model.get_parameter(name), partial(_settle, self._late, name))
+        self._late[name].add(change, deviation=deviation, keep=keep)
+
+
+def _settle(late: Mapping[str, LateRows], name: str) -> None:
+    if name in late:
+        late[name].settle()
+
+
+def _row_sparse(leaf: Leaf) -> bool:
+    return isinstance(leaf.total if isinstance(leaf, Unrealised) else leaf, RowSparse)

@@ -1,0 +1,55 @@
+"""What the tests of engines have in common."""
+
+import torch
+
+import ground_truth
+from adadps.data.examples import Examples
+from adadps.data.sparse_rows import SparseRows
+from adadps.row_sparse import dense
+
+
+def trainable(model):
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def only(row, size):
+    """Weights that pick one example."""
+    weights = torch.zeros(size, dtype=torch.float64)
+    weights[row] = 1
+    return weights
+
+
+def contribution(batch, weights):
+    """The weighted sum of all parameters as one vector."""
+    return torch.cat([dense(leaf).flatten() for leaf in batch.weighted_sum(weights).values()])
+
+
+def with_rows(batch, other, rows):
+    """``batch`` with some rows from ``other``."""
+    held, replacement = (as_dense(b.features) for b in (batch, other))
+    features, targets = held.clone(), batch.targets.clone()
+    features[rows], targets[rows] = replacement[rows], other.targets[rows]
+    if isinstance(batch.features, SparseRows):
+        return Examples(SparseRows.from_torch(features.to_sparse()), targets)
+    return Examples(features, targets)
+
+
+def as_dense(features):
+    return features.to_dense() if isinstance(features, SparseRows) else features
+
+
+def assert_right(engine, model, loss, batch, *, tolerance=2e-5):
+    """Norms and sums equal those of autograd on one example at a time."""
+    truth = ground_truth.gradients_one_by_one(model, loss, batch)
+    found = engine.per_unit(trainable(model), batch, None)
+    expected = ground_truth.norms(truth)
+    scale = max(1.0, float(expected.max()))
+    torch.testing.assert_close(found.norms(), expected, rtol=tolerance, atol=tolerance * scale)
+    for row in range(len(batch)):
+        sums = found.weighted_sum(only(row, len(batch)))
+        assert sums.keys() == truth[row].keys()
+        for name, leaf in truth[row].items():
+            assert dense(sums[name]).shape == leaf.shape
+            torch.testing.assert_close(
+                dense(sums[name]), leaf, rtol=tolerance, atol=tolerance * scale
+            )

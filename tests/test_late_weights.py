@@ -1,0 +1,484 @@
+"""Late noise, beyond its law: what is drawn, what can be seen meanwhile, and what stays the same."""
+
+import copy
+import os
+import pickle
+import warnings
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from torch import nn
+
+from adadps import (
+    ContractError,
+    SettingError,
+    chain,
+    examples,
+    fit,
+    plain_sgd,
+    poisson,
+    privatize,
+    public_examples,
+    reproducible_not_private,
+    secure,
+    side,
+    sparse_linear,
+)
+from adadps.gradients.general import GeneralEngine
+from adadps.late import LateRows
+from adadps.row_sparse import RowSparse
+from adadps.run import PrivateRun
+from adadps.stages import average, precondition, pretrain, sgd
+from late_tables import BATCHES, NOISE, TABLES, WORDS, begun, noisy, take
+from problems import cross_entropy, squared
+
+tables = pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+
+
+class Counting:
+    """Noise that remembers what it gave."""
+
+    def __init__(self):
+        self.noise, self.given = secure(), []
+
+    def release(self, total, **options):
+        released = self.noise.release(total, **options)
+        self.given.append(released.clone())
+        return released
+
+    @property
+    def rows(self):
+        return sum(len(rows) for rows in self.given)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many rows of late tables a run has drawn."""
+    drawn = []
+    release = LateRows._release
+
+    def noted(self, rows, values):
+        drawn.append(sorted(rows.tolist()))
+        return release(self, rows, values)
+
+    monkeypatch.setattr(LateRows, "_release", noted)
+    return drawn
+
+
+def touched(*rows, width=3, height=6):
+    values = torch.arange(1.0, 1 + len(rows) * width, dtype=torch.float64).reshape(-1, width) / 7
+    return RowSparse(torch.tensor(rows).long(), values.reshape(len(rows), width), (height, width))
+
+
+def late_table(noise, capacity=6, width=3):
+    table = torch.randn(6, width)
+    with mock.patch("adadps.late.WAITING_BYTES", 8 * width * capacity):
+        return table, LateRows(table, 0, noise)
+
+
+# --- nothing is drawn twice, nothing is seen without noise ---
+
+
+def test_a_second_read_draws_nothing():
+    noise = Counting()
+    table, late = late_table(noise)
+    late.add(touched(0, 4), deviation=1.0, keep=0.9)
+    assert noise.given == []
+    late.settle()
+    assert noise.rows == 6
+    read = table.clone()
+    late.settle()
+    late.settle(torch.tensor([0, 3]))
+    assert noise.rows == 6
+    assert torch.equal(table, read)
+
+
+def test_a_step_draws_for_the_rows_that_it_touches_and_for_no_others():
+    noise = Counting()
+    _, late = late_table(noise)
+    for drawn, rows in enumerate([(0, 1), (0, 1), (0, 1), (0, 1)]):
+        late.add(touched(*rows), deviation=1.0, keep=1.0)
+        assert noise.rows == 2 * drawn
+
+
+@pytest.mark.parametrize("capacity", [6, 3, 2, 1, 0])
+def test_memory_holds_only_what_the_noise_gave(capacity):
+    """Whoever looks at the memory itself, at any time, sees starting points and releases."""
+    noise = Counting()
+    table, late = late_table(noise, capacity)
+    alias, seen = table[:], {tuple(row) for row in table.tolist()}
+    for rows in [(0, 1), (1, 2, 3), (), (4,), (0, 5, 1), (2,), (3, 4)]:
+        late.add(touched(*rows), deviation=0.5, keep=0.9)
+        seen |= {tuple(row) for given in noise.given for row in given.float().tolist()}
+        assert {tuple(row) for row in alias.tolist()} <= seen
+    late.settle()
+    final = {tuple(row) for given in noise.given for row in given.float().tolist()}
+    assert {tuple(row) for row in alias.tolist()} <= final
+
+
+def test_a_ring_evicts_the_oldest_and_a_large_batch_does_not_wait():
+    noise = Counting()
+    _, late = late_table(noise, capacity=3)
+    late.add(touched(0, 1), deviation=1.0, keep=1.0)
+    late.add(touched(2, 3), deviation=1.0, keep=1.0)
+    assert noise.rows == 2 + 1  # 2 and 3 are read, 0 has to go
+    late.add(touched(0, 2, 4, 5), deviation=1.0, keep=1.0)
+    assert noise.rows == 3 + 4 + 4  # all four are read, then released
+
+
+@pytest.mark.parametrize("deviations", [(1.0, 1.0), (0.3, 0.07), (0.07, 0.3)])
+@pytest.mark.parametrize("capacity", [6, 1])
+def test_after_a_read_all_values_lie_on_the_public_grid(deviations, capacity):
+    table, late = late_table(secure(), capacity, width=50)
+    for deviation in deviations:
+        late.add(touched(1, 2, width=50), deviation=deviation, keep=0.9)
+    late.add(touched(), deviation=0.0, keep=1.0)  # a schedule that pauses
+    late.settle()
+    cells = table.double() / 2.0 ** (np.floor(np.log2(min(deviations))) - 10)
+    assert torch.equal(cells, cells.round())
+    assert not torch.equal(cells / 4, (cells / 4).round())
+
+
+def test_without_noise_nothing_is_rounded():
+    table, late = late_table(secure())
+    before, step = table.double(), touched(1, 2)
+    late.add(step, deviation=0.0, keep=0.9)
+    late.settle()
+    torch.testing.assert_close(table.double(), 0.9 * before + step.to_dense(), atol=1e-6, rtol=0)
+
+
+# --- a run ---
+
+
+@tables
+def test_a_run_draws_for_the_rows_of_its_batches_and_for_all_at_the_end(make, counted):
+    """A row is drawn when a batch reads it after a step that it waited for, and when all leave."""
+    table = make(8)
+    run = begun(table)
+    take(run, len(BATCHES) - 1)
+    assert counted == [list(rows) for rows in BATCHES[1:-1]]
+    take(run, 1)
+    assert counted[-1] == list(range(WORDS))
+
+
+@tables
+def test_an_alias_of_the_memory_sees_only_values_with_all_their_noise(make):
+    """Between a step and the next read, memory holds what was read before."""
+    table = make(8)
+    run = begun(table, loss=lambda outputs, targets: outputs.sum(1))
+    take(run, 2)
+    alias = run.params[table.name]
+    before = alias.clone()
+    take(run, 1)
+    moved = (alias != before).movedim(table.axis, 0).flatten(1).any(1)
+    assert moved.nonzero().flatten().tolist() in ([], list(BATCHES[2]))
+    assert not torch.equal(table.rows(table.parameter), table.rows(before))
+
+
+UNANNOUNCED = {
+    "torch.tensor": torch.tensor,
+    "torch.as_tensor": torch.as_tensor,
+    "torch.func": lambda w: torch.func.vmap(lambda row: row * 1)(w),
+}
+
+
+@tables
+@pytest.mark.parametrize("read", UNANNOUNCED.values(), ids=UNANNOUNCED)
+def test_reads_that_torch_does_not_announce_see_an_earlier_release(make, read):
+    """They come too early for the latest noise, and see nothing of what waits for it."""
+    table = make(8)
+    run = begun(table, loss=lambda outputs, targets: outputs.sum(1))
+    take(run, 2)
+    alias = run.params[table.name]
+    take(run, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.tensor would rather be called otherwise
+        seen = table.rows(read(table.kept))
+    assert torch.equal(seen, table.rows(alias))
+
+
+@tables
+def test_afterwards_the_model_is_as_it_was(make):
+    table = make(8)
+    run = begun(table)
+    take(run, 3)
+    assert isinstance(table.parameter, nn.Parameter)
+    assert table.parameter.requires_grad
+    take(run, 3)
+    assert table.parameter is table.kept
+    assert type(table.parameter) is nn.Parameter
+    assert table.parameter.is_contiguous()
+    assert torch.equal(table.parameter, table.parameter)
+    assert torch.equal(run.params[table.name], table.parameter)
+    assert vars(table.parameter) == {}
+
+
+@tables
+def test_copies_are_plain_and_do_not_move_with_the_run(make):
+    table = make(8)
+    run = begun(table)
+    take(run, 3)
+    copied = copy.deepcopy(table.model).get_parameter(table.name)
+    sent = pickle.loads(pickle.dumps(table.model)).get_parameter(table.name)
+    assert {type(copied), type(sent)} == {nn.Parameter}
+    held = copied.detach().clone()
+    take(run, 3)
+    assert torch.equal(copied, held)
+    assert torch.equal(sent, held)
+
+
+@tables
+def test_what_the_user_writes_between_steps_stays(make):
+    """Noise that is due is drawn before a write, not after it."""
+    table = make(8)
+    run = begun(table, noisy())
+    take(run, 3)
+    with torch.no_grad():
+        table.parameter.fill_(1.0)
+    assert (table.parameter == 1).all()
+    take(run, 1)
+    assert (table.rows(table.parameter)[6] - 1).abs().max() < 8 * NOISE  # one step: p < 1e-14
+
+
+@tables
+def test_the_model_can_be_differentiated_between_steps(make):
+    table = make(8)
+    run = begun(table)
+    take(run, 3)
+    table.model(table.inputs).sum().backward()
+    assert (table.rows(table.parameter.grad) == 1).all()
+    with torch.inference_mode():
+        table.model(table.inputs)
+    take(run, 3)
+
+
+@tables
+def test_a_parameter_of_another_class_is_noised_in_time(make):
+    """What cannot be watched is not late."""
+
+    class Own(nn.Parameter):
+        pass
+
+    table = make(8)
+    module = table.model.get_submodule(table.name.rpartition(".")[0])
+    module.weight = Own(torch.zeros_like(table.parameter))
+    run = begun(table)
+    for _ in range(3):
+        before = table.rows(table.parameter)
+        take(run, 1)
+        assert (table.rows(table.parameter) != before).any(1).all()
+
+
+# --- one owner ---
+
+
+@tables
+def test_a_run_with_waiting_noise_cannot_be_copied(make):
+    table = make(8)
+    run = begun(table)
+    take(run, 3)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="copy"):
+            copied(run)
+        with pytest.raises(TypeError, match="copy"):
+            copied(run._weights._late[table.name]._noise)
+
+
+def in_a_forked_child(action):
+    """The bytes that ``action`` returns in a child of this process."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: none is used
+        child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(write, "wb") as pipe:
+                pipe.write(action())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        content = pipe.read()
+    os.waitpid(child, 0)
+    return content
+
+
+@tables
+def test_a_forked_child_does_not_noise_what_its_parent_will_noise(make):
+    """Two draws for one sum are two releases. A child is refused, or sees what its parent sees."""
+    table = make(8)
+    run = begun(table)
+    take(run, 3)
+
+    def read():
+        try:
+            return table.rows(table.kept).numpy().tobytes()
+        except ContractError:
+            return b"refused"
+
+    child = in_a_forked_child(read)
+    assert child in (b"refused", read())
+
+
+def test_a_forked_child_cannot_step():
+    run = begun(TABLES["linear"](8))
+    take(run, 3)
+    batch = next(run.batches())
+
+    def step():
+        try:
+            run.step(batch)
+        except ContractError:
+            return b"refused"
+
+    assert in_a_forked_child(step) == b"refused"
+
+
+# --- the same training as on dense features ---
+
+RNG = np.random.default_rng(0)
+COUNTS = sparse.random(60, 20, density=0.15, format="csr", random_state=RNG, dtype=np.float32)
+TOKENS = torch.from_numpy(RNG.integers(20, size=(60, 3)))
+LABELS = torch.from_numpy(RNG.integers(2, size=60))
+
+
+def words_linear():
+    return nn.Linear(20, 2), nn.Linear(20, 2), COUNTS, COUNTS.toarray()
+
+
+def words_laid_out():
+    return sparse_linear(20, 2), nn.Linear(20, 2), COUNTS, COUNTS.toarray()
+
+
+def words_bag():
+    bag = nn.Sequential(nn.EmbeddingBag(20, 3, mode="sum"), nn.Tanh(), nn.Linear(3, 2))
+    twin = nn.Sequential(nn.Linear(20, 3, bias=False), nn.Tanh(), nn.Linear(3, 2))
+    return bag, twin, COUNTS, COUNTS.toarray()
+
+
+def words_embedding():
+    layers = [
+        nn.Sequential(nn.Embedding(20, 3), nn.Flatten(), nn.Tanh(), nn.Linear(9, 2))
+        for _ in range(2)
+    ]
+    return *layers, TOKENS, TOKENS
+
+
+PAIRS = {"linear": words_linear, "feature by feature": words_laid_out, "bag": words_bag,
+         "embedding": words_embedding}  # fmt: skip
+
+
+def statistics(kind, features):
+    public = public_examples(features, LABELS, source="a list", public_because="made up",
+                             batch_size=9)  # fmt: skip
+    given = {"mixing": 0.5, "first_decay": 0.9, "second_decay": 0.9}
+    rule = {
+        "rms": side.RMSPropStatistics(decay=0.9, epsilon=0.1),
+        "adam": side.AdamStatistics(epsilon=0.1, **given),
+    }[kind]
+    return precondition(side.public(public, rule, refresh_every=2))
+
+
+CLIPPED = privatize(clip_norm=0.2, noise_multiplier=0.0)
+SLOWER = sgd(lambda t: 2.0 / t, weight_decay=0.2)
+METHODS = {
+    "plain": lambda features: plain_sgd(0.5),
+    "average": lambda features: chain(average(), SLOWER),
+    "clipped": lambda features: chain(CLIPPED, SLOWER),
+    "public statistics": lambda features: chain(statistics("rms", features), CLIPPED, SLOWER),
+    "public shift": lambda features: chain(statistics("adam", features), CLIPPED, SLOWER),
+}
+
+
+def trained(model, features, method, *, general=False, **options):
+    """Fifteen steps; some batches are empty."""
+    data = examples(features, LABELS)
+    run = PrivateRun(
+        model,
+        cross_entropy,
+        data,
+        method=method,
+        sampler=poisson(examples=60, expected_size=2.5),
+        steps=15,
+        randomness=reproducible_not_private(3),
+        **options,
+    )
+    if general:
+        run.objective = replace(run.objective, engine=GeneralEngine(model, cross_entropy))
+    for batch in run.batches():
+        run.step(batch)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def twins(make):
+    one, other, few, full = make()
+    own, theirs = list(one.parameters()), list(other.parameters())
+    with torch.no_grad():
+        for p, q in zip(own, theirs, strict=True):
+            q.copy_(p if p.shape == q.shape else p.T)
+    return one, other, few, full
+
+
+@pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_late_updates_without_noise_are_the_same_training(make, method):
+    one, other, few, full = twins(make)
+    start = [parameter.detach().clone() for parameter in one.parameters()]
+    late = trained(one, few, method(few))
+    dense = trained(other, full, method(full), general=True)
+    for before, p, q in zip(start, late, dense, strict=True):
+        assert not torch.equal(before, p)
+        torch.testing.assert_close(p if p.shape == q.shape else p.T, q, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_the_physical_batch_size_changes_nothing(make, pieces):
+    one, _, few, _ = make()
+    whole = trained(copy.deepcopy(one), few, METHODS["clipped"](few))
+    parts = trained(one, few, METHODS["clipped"](few), physical_batch_size=pieces)
+    for p, q in zip(whole, parts, strict=True):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
+
+
+# --- decoupled decay ---
+
+
+@pytest.mark.parametrize("decay", [-0.1, float("inf"), float("nan")])
+def test_a_decay_must_be_a_number_from_zero_on(decay):
+    with pytest.raises(SettingError, match="weight_decay"):
+        sgd(0.1, weight_decay=decay)
+
+
+@pytest.mark.parametrize("lr", [2.0, lambda t: 1.0 * t])
+def test_a_decay_that_leaves_nothing_is_refused(lr):
+    data = examples(torch.zeros(4, 3), torch.zeros(4, 1))
+    method = chain(average(), sgd(lr, weight_decay=0.5))
+    with pytest.raises(SettingError, match="lr · weight_decay < 1"):
+        fit(nn.Linear(3, 1), squared, data, method=method, steps=3,
+            sampler=poisson(examples=4, expected_size=4))  # fmt: skip
+
+
+def test_weights_decay_before_the_step():
+    layer, data = nn.Linear(3, 1, bias=False), examples(torch.zeros(4, 3), torch.zeros(4, 1))
+    before = layer.weight.detach().clone()
+    method = chain(average(), sgd(lambda t: 0.4 / t, weight_decay=0.5))
+    fit(layer, squared, data, method=method, steps=2,
+        sampler=poisson(examples=4, expected_size=4))  # fmt: skip
+    torch.testing.assert_close(layer.weight.detach(), before * (1 - 0.2) * (1 - 0.1))
+
+
+def test_pretraining_decays_too():
+    layer = nn.Linear(3, 1, bias=False)
+    public = public_examples(torch.zeros(4, 3), torch.zeros(4, 1), source="a list",
+                             public_because="made up", batch_size=4)  # fmt: skip
+    before = layer.weight.detach().clone()
+    first = pretrain(public, sgd(0.4, weight_decay=0.5), epochs=1)
+    PrivateRun(layer, squared, examples(torch.zeros(4, 3), torch.zeros(4, 1)),
+               method=chain(first, average(), sgd(0.1)), steps=1,
+               sampler=poisson(examples=4, expected_size=4))  # fmt: skip
+    torch.testing.assert_close(layer.weight.detach(), before * (1 - 0.2))
