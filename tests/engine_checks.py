@@ -5,7 +5,11 @@ import torch
 import ground_truth
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import SparseRows
+from adadps.gradients.choice import engine_for
+from adadps.gradients.general import GeneralEngine
+from adadps.gradients.ghost import GhostEngine
 from adadps.row_sparse import dense
+from problems import squared
 
 
 def trainable(model):
@@ -53,3 +57,22 @@ def assert_right(engine, model, loss, batch, *, tolerance=2e-5):
             torch.testing.assert_close(
                 dense(sums[name]), leaf, rtol=tolerance, atol=tolerance * scale
             )
+
+
+def in_sequence(engine):
+    return isinstance(engine, GhostEngine) and engine.sequence is not None
+
+
+def under_vmap(engine):
+    return isinstance(engine, GhostEngine) and engine.sequence is None
+
+
+def in_general(engine):
+    return isinstance(engine, GeneralEngine)
+
+
+def chosen(model, batch, loss=squared):
+    """The engine, whose gradients were compared with autograd."""
+    engine = engine_for(model, loss, batch)
+    assert_right(engine, model, loss, batch)
+    return engine

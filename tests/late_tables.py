@@ -1,10 +1,12 @@
 """Tables of words, one example a word, so that a batch is the list of rows that it touches."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.linalg import solve_triangular
 from torch import nn
 
 from adadps import Accountant, PrivateRun, chain, examples, privatize, shuffled
@@ -95,3 +97,25 @@ def take(run, steps):
     batches = run.batches()
     for _ in range(steps):
         run.step(next(batches))
+
+
+BOUND = 7.0
+"""How many standard errors `departures` allows."""
+
+
+def departures(samples, mean, covariance):
+    """Where means, variances and covariances are not what they should be, in standard errors.
+
+    Samples are made white with the exact covariance; what comes out must have covariance 1.
+    """
+    white = solve_triangular(
+        np.linalg.cholesky(covariance), np.asarray(samples) - np.asarray(mean)[:, None], lower=True
+    )
+    count, draws = white.shape
+    errors = (white @ white.T / draws - np.eye(count)) * math.sqrt(draws)
+    errors[np.diag_indices(count)] /= math.sqrt(2)
+    found = {
+        ("mean", i): z for i, z in enumerate(white.mean(1) * math.sqrt(draws)) if abs(z) > BOUND
+    }
+    far = np.argwhere(np.tril(np.abs(errors)) > BOUND)
+    return found | {("covariance", int(i), int(j)): errors[i, j] for i, j in far}

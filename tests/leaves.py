@@ -46,19 +46,20 @@ def leaf_of(kind, rng, shape, scale="moderate"):
     def draw(*size):
         return numbers(rng, (SIZE, *size), scale, 25)
 
-    if kind == "outer":
-        return Outer(draw(columns), draw(rows))
-    if kind == "over one position":
-        return OverTime(draw(1, columns), draw(1, rows))
-    if kind == "over many positions":
-        return OverTime(draw(4, columns), draw(4, rows))
-    if kind == "tokens":
-        tokens = torch.from_numpy(rng.integers(min(rows, 4), size=(SIZE, 5)))
-        return TokenRows(tokens, draw(5, columns), rows)
-    if kind == "stored":
-        return Stored(draw(rows, columns))
-    if kind == "several":
-        return Several((Outer(draw(columns), draw(rows)), leaf_of("tokens", rng, shape, scale)), 3)
+    def tokens():
+        found = torch.from_numpy(rng.integers(min(rows, 4), size=(SIZE, 5)))
+        return TokenRows(found, draw(5, columns), rows)
+
+    makers = {
+        "outer": lambda: Outer(draw(columns), draw(rows)),
+        "over one position": lambda: OverTime(draw(1, columns), draw(1, rows)),
+        "over many positions": lambda: OverTime(draw(4, columns), draw(4, rows)),
+        "tokens": tokens,
+        "stored": lambda: Stored(draw(rows, columns)),
+        "several": lambda: Several((Outer(draw(columns), draw(rows)), tokens()), SIZE),
+    }
+    if kind in makers:
+        return makers[kind]()
     axis = 1 if kind == "sparse, words last" else 0
     dense = draw(shape[axis]) * torch.from_numpy(rng.random((SIZE, shape[axis])) < 0.6)
     dense[1] = 0  # a row without words

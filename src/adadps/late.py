@@ -53,15 +53,16 @@ class LateRows:
         """Draw what the given rows (or all of them) have gathered, in place, once."""
         if rows is None:
             rows = torch.nonzero(self._since != self._past.now).squeeze(1)
-        width = max(1, self._weights[0].numel())
-        for part in torch.split(self._due(rows), max(1, FLUSHED_AT_ONCE // width)):
+        due = self._due(rows)
+        at_once = max(1, FLUSHED_AT_ONCE // max(1, self._weights[0].numel()))
+        for part in torch.split(due, at_once) if len(due) > at_once else [due]:
             if len(part):
                 self._fresh = (part, self._release(part, self._waiting.take(part)))
 
-    def add(self, change: RowSparse, *, deviation: float, keep: float) -> None:
-        """One step: ``change`` now, noise of the given standard deviation when it is read."""
+    def add(self, change: RowSparse, *, deviation: float, keep: float, factor: float = 1.0) -> None:
+        """One step: ``factor`` · ``change``, and noise of this deviation when it is read."""
         self.settle(change.rows)
-        values = self._values(change.rows).add_(change.values, alpha=1 / keep)
+        values = self._values(change.rows).add_(change.values, alpha=factor / keep)
         fits = len(change.rows) <= self._waiting.capacity
         if fits:
             evicted = self._waiting.in_the_way(len(change.rows))

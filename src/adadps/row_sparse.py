@@ -35,9 +35,10 @@ class RowSparse:
     def __truediv__(self, divisor: float) -> RowSparse:
         return replace(self, values=self.values / divisor)
 
-    def times(self, diagonal: Tensor) -> RowSparse:
-        """Multiply elementwise by a tensor that broadcasts against ``shape``."""
-        return replace(self, values=self.values * rows_of(diagonal, self.rows, self.axis))
+    def times_(self, diagonal: Tensor) -> RowSparse:
+        """Multiply in place by a tensor that broadcasts against ``shape``."""
+        self.values.mul_(rows_of(diagonal, self.rows, self.axis))
+        return self
 
     def to_dense(self) -> Tensor:
         """The whole tensor.

@@ -67,13 +67,15 @@ class Weights:
             weights.add_(leaf.to(weights.dtype))
 
     def _apply_late(self, name: str, leaf: Leaf, keep: float) -> None:
-        change = leaf.total * leaf.factor if isinstance(leaf, Unrealised) else leaf
+        noised = leaf if isinstance(leaf, Unrealised) else None
+        change = noised.total if noised else leaf
         assert isinstance(change, RowSparse)
-        deviation = leaf.deviation * abs(leaf.factor) if isinstance(leaf, Unrealised) else 0.0
+        factor, deviation = (noised.factor, noised.deviation) if noised else (1.0, 0.0)
         if name not in self._late:
             self._late[name] = LateRows(self._params[name], change.axis, self._noise)
             watch(self._model.get_parameter(name), partial(_settle, self._late, name))
-        self._late[name].add(change, deviation=deviation, keep=keep)
+        deviation *= abs(factor)
+        self._late[name].add(change, factor=factor, deviation=deviation, keep=keep)
 
 
 def _settle(late: Mapping[str, LateRows], name: str) -> None:

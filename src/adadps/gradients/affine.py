@@ -47,10 +47,10 @@ class LeafMap:
         return total
 
     def apply_to_sum(self, total: Tensor | RowSparse, count: float) -> Tensor | RowSparse:
-        """D ∘ total + count · M; a row-sparse total stays so unless there is an M."""
+        """D ∘ total + count · M, in place; a row-sparse total stays so unless there is an M."""
         if isinstance(total, RowSparse):
             for factor in self.factors:
-                total = total.times(factor)
+                total = total.times_(factor)
             if self.offset is None:
                 return total
             total = total.to_dense()

@@ -15,6 +15,10 @@ from adadps.gradients.waist import Units
 from adadps.types import Params
 
 
+STORED_BYTES = 2**29
+"""Memory for stored gradients; sums in float64 take about three times as much on top."""
+
+
 class GeneralEngine:
     """Differentiates each example alone, all of them at once, with vmap."""
 
@@ -52,6 +56,11 @@ class GeneralEngine:
         with torch.no_grad():
             result: Tensor = functional_call(self.model, params, (_dense(features, params),))
             return result
+
+    def most_at_once(self, params: Params) -> int:
+        """As many as have gradients of `STORED_BYTES` together."""
+        size = sum(value.numel() * value.element_size() for value in params.values())
+        return max(1, STORED_BYTES // size)
 
     def reads(self, features: Features) -> dict[str, Tensor]:  # noqa: ARG002
         """All of every parameter."""

@@ -78,6 +78,10 @@ class GhostEngine:
             result: Tensor = functional_call(self.model, params, (_rows(features, params),))
             return result
 
+    def most_at_once(self, params: Params) -> int:  # noqa: ARG002
+        """Inputs and outputs of the layers are small next to gradients."""
+        return 2048
+
     def reads(self, features: Features) -> dict[str, Tensor]:
         """The rows of a first layer's table that belong to these features."""
         if self.sequence is None or self._names:

@@ -145,7 +145,8 @@ class Several:
         diagonal = leaf_map.product(tuple(terms[0].shape), terms[0].device)
         sizes = [torch.linalg.vector_norm(diagonal * term) for term in terms]
         total = torch.linalg.vector_norm(mapped(torch.stack(terms).sum(0), leaf_map))
-        return (total + 1e-14 * torch.stack(sizes).sum()).square()
+        square: Tensor = (total + 1e-14 * torch.stack(sizes).sum()).square()
+        return square
 
 
 def mapped(gradients: Tensor, leaf_map: LeafMap) -> Tensor:

@@ -49,8 +49,12 @@ class Objective:
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, chunk: int | None = None
     ) -> GradientBatch:
-        """Per-unit gradients, in pieces of about ``chunk`` examples with whole units."""
-        if chunk is None or len(batch) <= chunk:
+        """Per-unit gradients, in pieces of about ``chunk`` examples with whole units.
+
+        Without ``chunk`` the engine says how many it can hold, so that memory stays constant.
+        """
+        chunk = chunk or self.engine.most_at_once(params)
+        if len(batch) <= chunk:
             return self.engine.per_unit(params, self._prepared(batch), units)
 
         def differentiate(rows: Tensor, part: Units | None) -> GradientBatch:

@@ -158,4 +158,5 @@ def _by_gradients(a: Tensor, b: Tensor, leaf_map: LeafMap) -> Tensor:
 
 
 def _lengths(vectors: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vectors, dim=-1)
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return lengths

@@ -81,6 +81,9 @@ class Engine(Protocol):
     def outputs(self, params: Params, features: Features) -> Tensor:
         """The model's outputs, without gradient."""
 
+    def most_at_once(self, params: Params) -> int:
+        """How many examples can be differentiated at once in a modest amount of memory."""
+
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Rows that these features make the model read, where it is not all of a parameter."""
 
