@@ -37,7 +37,7 @@ def plain_text(text):
 
 
 def row_of(workload, contender, ms=1.0, mb=10.0, **extra):
-    numbers = {"ms_per_step": ms, "peak_mb": mb}
+    numbers = {"ms_per_step": ms, "peak_mb": mb, "threads": 1}
     return {"workload": workload, "contender": contender, **numbers, **extra}
 
 
@@ -69,7 +69,7 @@ def at_once(monkeypatch):
 
     def attempt(workload, name, timing):
         made.append(name)
-        return row_of(workload.name, name, threads=timing.threads)
+        return row_of(workload.name, name)
 
     monkeypatch.setattr(command, "attempt", attempt)
     return made
@@ -315,10 +315,14 @@ def test_an_error_is_a_row_of_few_words(monkeypatch):
     assert processes.reason_of(error) == "cannot run: out of memory"
 
 
-def test_a_missing_package_is_a_hint(monkeypatch):
+def test_a_missing_package_is_a_hint(tiny, monkeypatch):
     monkeypatch.setattr(processes, "find_spec", lambda _: None)
-    row = processes.attempt(WORKLOADS["lstm"], "opacus-ghost", QUICK)
-    assert "pip install 'adadps[bench]'" in row["error"]
+    options = ["--contender", "opacus-ghost"]
+    shown = runner.invoke(app, ["bench", *options], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert "pip install 'adadps[bench]'" in plain_text(shown.stderr)
+    assert "cannot run: opacus is not" in plain_text(shown.stdout)
+    assert "[bench]" in shown.stdout
 
 
 # Rows, tables, targets
@@ -354,9 +358,9 @@ def test_tables_show_ratios_and_reasons():
     rows = [
         row_of("lstm", "torch", ms=4.0, threads=2, touched_rows=1000.0),
         row_of("lstm", "adadps", ms=2.0, flush_ms=7.0, threads=2, touched_rows=1000.0),
-        row_of("lstm", "opacus-hooks", ms=None, mb=None, error="cannot run: needs 9 GB"),
+        row_of("lstm", "opacus-hooks", ms=None, mb=None, threads=2, error="cannot run: needs 9 GB"),
         row_of("logreg-10k-epoch", "adadps", ms=5.0, seconds=20.0, steps=3845),
-        row_of("lstm", "microbatch-loop", other_work=0.5),
+        row_of("lstm", "microbatch-loop", threads=2, other_work=0.5),
     ]
     text = as_markdown(sheets(rows))
     assert "### lstm (1,000 rows touched by a batch, threads: 2)" in text
@@ -406,10 +410,11 @@ def test_failed_and_disturbed_rows_are_measured_again(tiny, at_once, tmp_path):
     file.put(row_of("tiny", "torch", ms=None, mb=None, error="cannot run: no"))
     file.put(row_of("tiny", "microbatch-loop", other_work=0.9))
     file.put(row_of("tiny", "adadps", other_work=0.01))
-    names = ("torch", "microbatch-loop", "adadps")
+    file.put(row_of("tiny", "torch-sparse", threads=2))
+    names = ("torch", "microbatch-loop", "adadps", "torch-sparse")
     command.measure_all([(tiny, name) for name in names], QUICK, file, print)
-    assert at_once == ["torch", "microbatch-loop"]
-    assert len(file.rows) == 3
+    assert at_once == ["torch", "microbatch-loop", "torch-sparse"]
+    assert [row["contender"] for row in file.rows] == list(names), "each in its place"
 
 
 @pytest.mark.parametrize("content", ["", "{}", '[{"workload": "x"}]'])
@@ -456,6 +461,12 @@ def test_bad_input_is_told(options, message):
     shown = runner.invoke(app, ["bench", *options])
     assert shown.exit_code == 2
     assert message in plain_text(shown.stderr)
+
+
+def test_the_help_names_everything():
+    text = plain_text(runner.invoke(app, ["bench", "--help"]).output)
+    assert f"Workloads: {', '.join(WORKLOADS)}." in text
+    assert f"Contenders: {', '.join(CONTENDERS)}." in text
 
 
 def test_all_contenders_take_part_by_default(tiny, at_once):

@@ -108,6 +108,10 @@ def test_a_ring_evicts_the_oldest_and_a_large_batch_does_not_wait():
     assert noise.rows == 2 + 1  # 2 and 3 are read, 0 has to go
     late.add(touched(0, 2, 4, 5), deviation=1.0, keep=1.0)
     assert noise.rows == 3 + 4 + 4  # all four are read, then released
+    late.settle()
+    settled = noise.rows
+    late.add(touched(0, 1, 2), deviation=1.0, keep=1.0)
+    assert noise.rows == settled  # what was read does not wait any longer
 
 
 @pytest.mark.parametrize("deviations", [(1.0, 1.0), (0.3, 0.07), (0.07, 0.3)])

@@ -204,7 +204,11 @@ def bench(
 ) -> None:
     """Time a step beside plain torch, Opacus and a microbatch loop, and compare with targets.
 
-    Each contender runs in its own process, one after the other. Opacus: pip install 'adadps[bench]'
+    Each contender runs in its own process, one after the other. Opacus comes with the extra bench.
+
+    Workloads: logreg-10k, logreg-10k-50, logreg-1m-50, autoencoder-64, autoencoder-256,
+    embedding-bag, lstm. Contenders: adadps, adadps-feature, adadps-dp-sgd, torch, torch-sparse,
+    opacus-hooks, opacus-ghost, microbatch-loop.
 
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
@@ -221,9 +225,9 @@ def bench(
             jobs = [] if epoch else command.jobs_of(*named)
             file = command.RowFile(json_file, resume=resume)
             if epoch:
-                rows = command.measure_an_epoch(timing, file, err.print)
+                rows = command.measure_an_epoch(timing, file, _say)
             else:
-                rows = command.measure_all(jobs, timing, file, err.print)
+                rows = command.measure_all(jobs, timing, file, _say)
         if plot:
             write_file(plot, chart.draw(rows))
         if markdown:
@@ -241,6 +245,10 @@ def _told() -> Iterator[None]:
     except AdadpsError as error:
         err.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
         raise typer.Exit(2) from None
+
+
+def _say(text: str) -> None:
+    err.print(text, markup=False, highlight=False)
 
 
 def _choice(name: str, known: dict[str, Any], what: str) -> Any:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
 import torch
 from randomgen import AESCounter
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from adadps.normals import Array, Normals, process
 from adadps.types import require
@@ -113,7 +114,9 @@ class Randomness:
             released = self.release(total, standard_deviation=standard_deviation) * factor
             weights.add_(released.to(weights.device))
         else:
-            self._in_blocks(flat, lambda at, z: target[at].add_(noised(z, flat[at], at.start)))
+            self._in_blocks(flat, lambda at, z: _add(target[at], noised(z, flat[at], at.start)))
+            if not weights.is_inference():
+                increment_version(weights)  # for graphs that hold the old weights
 
     def _in_blocks(self, flat: Tensor, use: Callable[[slice, Tensor], object]) -> None:
         """Fresh normals for each part of ``flat``, on its device."""
@@ -247,17 +250,26 @@ def _row_by_row(total: Tensor, deviations: Tensor, width: float | None) -> _Nois
     return noised
 
 
+def _add(weights: Tensor, change: Tensor) -> None:
+    """weights += change in float64. Numpy casts as it goes; torch would copy both first."""
+    if weights.dtype is torch.float32 and weights.device.type == "cpu":
+        written = weights.numpy()
+        np.add(written, change.numpy(), out=written, casting="same_kind")
+    else:
+        weights.add_(change)
+
+
 # --- tensors as one line of numbers ---
 
 
-def _memory_order(tensor: Tensor) -> Sequence[int]:
+def _memory_order(tensor: Tensor) -> list[int]:
     """The axes from the slowest to the fastest in memory."""
-    return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride()[axis])
 
 
-def _flat(tensor: Tensor, order: Sequence[int] | None = None) -> Tensor | None:
+def _flat(tensor: Tensor, order: list[int] | None = None) -> Tensor | None:
     """The tensor's memory as one line, in this order of axes; None if it is not in one piece."""
-    lined_up = tensor.permute(*(_memory_order(tensor) if order is None else order))
+    lined_up = tensor.permute(_memory_order(tensor) if order is None else order)
     return lined_up.view(-1) if lined_up.is_contiguous() else None
 
 

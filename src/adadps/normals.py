@@ -5,8 +5,8 @@ turns those into two independent normals,
 
     u = |k1 + ½| · 2^-63,    θ = k2 · 2π / 2^64,    z = sqrt(-2 ln u) · (sin θ, cos θ),
 
-in float64, with tails to 9.4σ. A number depends on its key and counter alone: any thread can draw any
-block, now or ahead of need. No counter is handed out twice. See docs/decisions/fast-noise.md.
+in float64, with tails to 9.4σ. A number depends on its key and counter alone: any thread can draw
+any block, now or ahead of need. No counter is handed out twice. See docs/decisions/fast-noise.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Normals:
         self._ahead: deque[Future[Array]] = deque()
         self._wanted_ahead = 0
 
-    def draw(self, count: int, use: Callable[[int, Array], None]) -> None:
+    def draw(self, count: int, use: Callable[[int, Array], object]) -> None:
         """Draw ``count`` fresh normals and give them to ``use(start, values)`` piece by piece.
 
         Pieces come in any order and from several threads; ``use`` may overwrite its values.
@@ -141,7 +141,7 @@ def box_muller(bits: Array) -> Array:
     radius *= -2
     torch.sqrt(at_radius, out=at_radius)
     np.multiply(integers[half:], _FULL_TURN, out=bits[:half])
-    sine, cosine = torch.from_numpy(bits).split(half)
+    sine, cosine = torch.from_numpy(bits[:half]), torch.from_numpy(bits[half:])
     torch.cos(sine, out=cosine)
     torch.sin(sine, out=sine)
     pairs = bits.reshape(2, half)
@@ -153,7 +153,7 @@ def _fill(key: bytes, counter: int, out: Array) -> Array:
     """Fill ``out`` (of even length, at most a block) with the normals of this key and counter."""
     stream = _keystream(key)
     stream.reset_nonce(counter.to_bytes(16, "big"))
-    stream.update_into(_ZEROS[: out.nbytes], memoryview(out).cast("B"))
+    stream.update_into(_ZEROS[: out.nbytes], out.data.cast("B"))
     return box_muller(out)
 
 

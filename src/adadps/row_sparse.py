@@ -37,7 +37,7 @@ class RowSparse:
 
     def times_(self, diagonal: Tensor) -> RowSparse:
         """Multiply in place by a tensor that broadcasts against ``shape``."""
-        self.values.mul_(rows_of(diagonal, self.rows, self.axis))
+        times_(self.values, rows_of(diagonal, self.rows, self.axis))
         return self
 
     def to_dense(self) -> Tensor:
@@ -56,6 +56,16 @@ def rows_of(tensor: Tensor, rows: Tensor, axis: int) -> Tensor:
     """The slices at ``rows`` along ``axis``, which comes first; of a broadcast axis, its one."""
     moved = tensor.movedim(axis, 0) if tensor.ndim else tensor
     return moved if moved.ndim == 0 or moved.shape[0] == 1 else moved[rows]
+
+
+def times_(total: Tensor, factor: Tensor) -> None:
+    """``total`` *= ``factor``, piece by piece where the types differ: torch would copy it whole."""
+    if total.dtype == factor.dtype or total.shape != factor.shape or not total.ndim:
+        total.mul_(factor)
+        return
+    rows = max(1, 2**16 * len(total) // max(1, total.numel()))
+    for piece, other in zip(torch.split(total, rows), torch.split(factor, rows), strict=True):
+        piece.mul_(other.to(total.dtype))
 
 
 def dense(leaf: Tensor | RowSparse) -> Tensor:

@@ -46,7 +46,7 @@ def assert_same(found, expected):
 
 
 @CASES
-@settings(max_examples=8)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 10_000),
     size=st.integers(1, 6),
@@ -72,7 +72,7 @@ def test_norms_and_sums_equal_one_example_autograd(problem, seed, size, shape, b
 
 
 @CASES
-@settings(max_examples=6)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 7), count=st.integers(1, 4))
 def test_groups_are_clipped_as_one(problem, seed, size, count):
     case, rng = problem(seed, size), np.random.default_rng(seed)
@@ -195,7 +195,7 @@ def test_hazard_07_a_zero_gradient_is_fine():
     assert clip_weights(torch.zeros(3), 1.0).tolist() == [1.0, 1.0, 1.0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10_000),
     magnitude=st.floats(-12, 12),

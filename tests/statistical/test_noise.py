@@ -5,8 +5,10 @@ Every test that can fail by chance states how often it does so.
 
 import copy
 import math
+import multiprocessing
 import os
 import pickle
+import signal
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +17,9 @@ import pytest
 import torch
 from scipy import stats
 
+from adadps import SettingError, normals
 from adadps.noise import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
+from adadps.normals import BLOCK
 
 SCALES = [1e-6, 0.3, 1.0, 1.9, 2.0, 12345.678]
 
@@ -39,10 +43,11 @@ def in_a_forked_child(action):
     """The float64 array that ``action`` returns in a child of this process."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: none is used
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child uses no thread of ours
         child = os.fork()
     if child == 0:
         try:
+            signal.alarm(60)  # a child that waits for a thread that is gone has failed
             with os.fdopen(write, "wb") as pipe:
                 pipe.write(np.asarray(action(), dtype=np.float64).tobytes())
         finally:
@@ -169,6 +174,59 @@ def test_hazard_16_a_forked_child_repeats_no_batches(make):
     assert shared(child, source.generator.random(10_000)).size == 0
 
 
+@pytest.fixture
+def many_cores(monkeypatch):
+    """Blocks are drawn ahead, whatever the machine."""
+    monkeypatch.setattr(normals, "_usable_cores", lambda: torch.get_num_threads() + 1)
+
+
+def large(source):
+    """Some of the numbers of a draw of several blocks, and of what follows it."""
+    block = source.normal((3 * BLOCK,)).numpy()[:: BLOCK // 1000]
+    return np.concatenate([block, draws(source, 1000)])
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_hazard_16_a_child_repeats_nothing_that_waits_in_its_parent(make, many_cores):
+    """Threads, the rest of a page and blocks drawn ahead are there. False alarms below 1e-7."""
+    source = make()
+    large(source)
+    assert len(source._own().noise._ahead) == 3
+    child = in_a_forked_child(lambda: large(source))
+    assert shared(child, large(source)).size == 0
+
+
+def test_hazard_16_a_child_can_draw_while_its_parent_does(many_cores):
+    """Locks that others held at the fork stay locked for ever. False alarms below 1e-7."""
+    source = secure()
+    with source._own().noise._lock, normals._crew.lock:
+        child = in_a_forked_child(lambda: large(source))
+    assert shared(child, large(source)).size == 0
+
+
+def test_hazard_16_a_process_number_that_comes_back_repeats_nothing(monkeypatch):
+    """A grandchild may get the number of its grandfather. False alarms below 1e-7."""
+    source, number = secure(), os.getpid()
+
+    def draw_under_the_old_number():
+        monkeypatch.setattr(os, "getpid", lambda: number)
+        return draws(source)
+
+    assert shared(in_a_forked_child(draw_under_the_old_number), draws(source)).size == 0
+
+
+def test_processes_that_are_spawned_share_no_draw():
+    """Three samples: false alarms below 3e-7."""
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        first, second = pool.map(_draws_of_a_new_source, range(2), chunksize=1)
+    taken = np.concatenate([first, second, draws(secure())])
+    assert len(np.unique(taken)) == len(taken)
+
+
+def _draws_of_a_new_source(_number):
+    return draws(secure())
+
+
 def test_hazard_16_two_children_differ_from_each_other():
     """False alarms below 1e-7."""
     source = secure()
@@ -259,6 +317,141 @@ def test_the_grid_is_a_power_of_two_made_of_the_public_scale_alone(scale):
     assert grid(scale) == 2.0 ** (math.floor(math.log2(scale)) - 10)
 
 
+SHAPES = [(), (0,), (3, 0), (1,), (7, 5), (300, 401), (BLOCK // 2, 5)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_released_is_the_sum_and_its_noise_on_the_grid(shape):
+    total = torch.randn(shape)
+    released = reproducible_not_private(5).release(total, standard_deviation=1.5)
+    z = reproducible_not_private(5).normal(shape)
+    assert released.shape == shape
+    assert torch.equal(released, to_grid(total.double() + 1.5 * z, 1.5))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_sum_can_be_released_in_place(shape):
+    total = torch.randn(shape, dtype=torch.float64)
+    expected = reproducible_not_private(5).release(total, standard_deviation=0.3)
+    assert reproducible_not_private(5).release(total, standard_deviation=0.3, out=total) is total
+    assert torch.equal(total, expected)
+
+
+def layouts(shape, dtype):
+    """Two tensors of each kind with the same values, that lie in memory in different ways."""
+    value = torch.randn(shape).to(dtype)
+    sliced = torch.zeros((*shape[:-1], 2 * shape[-1]), dtype=dtype)[..., ::2].copy_(value)
+    turned = value.transpose(0, -1).contiguous().transpose(0, -1)
+    return {"in a row": value.clone(), "turned": turned, "with gaps": sliced}
+
+
+@pytest.mark.parametrize("of_total", ["in a row", "turned", "with gaps"])
+@pytest.mark.parametrize("of_weights", ["in a row", "turned", "with gaps"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3, 5), (400, 301)])
+def test_release_into_adds_a_multiple_of_what_is_released(shape, dtype, of_weights, of_total):
+    weights = layouts(shape, dtype)[of_weights].requires_grad_()
+    total = layouts(shape, torch.float32)[of_total]
+    released = reproducible_not_private(5).release(total, standard_deviation=1.5)
+    expected = (weights.detach().double() + -0.37 * released).to(dtype)
+    reproducible_not_private(5).release_into(weights, total, standard_deviation=1.5, factor=-0.37)
+    assert torch.equal(weights.detach(), expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("deviation", [0.0, 2.0])
+@pytest.mark.parametrize("inference", [False, True])
+def test_release_into_takes_any_shape(shape, deviation, inference):
+    with torch.inference_mode(inference):
+        weights, total = torch.randn(shape), torch.randn(shape, dtype=torch.float64)
+        released = reproducible_not_private(5).release(total, standard_deviation=deviation)
+        expected = (weights.double() + 0.1 * released).float()
+        reproducible_not_private(5).release_into(
+            weights, total, standard_deviation=deviation, factor=0.1
+        )
+    assert torch.equal(weights, expected)
+
+
+def test_a_graph_notices_that_its_weights_were_noised():
+    weights = torch.ones(3, requires_grad=True)
+    loss = weights.square().sum()
+    secure().release_into(weights, torch.zeros(3), standard_deviation=1.0, factor=1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+ROWS = {"short": (40_000, 5), "long": (7, 40_000), "flat": (150_000,), "deep": (500, 20, 30)}
+
+
+@pytest.mark.parametrize("layout", ["in a row", "turned", "with gaps"])
+@pytest.mark.parametrize("shape", ROWS.values(), ids=ROWS)
+def test_each_row_can_have_its_own_standard_deviation(shape, layout):
+    total = layouts(shape, torch.float32)[layout]
+    deviations = torch.rand(len(total), dtype=torch.float64) + 0.5
+    deviations[::3] = 0
+    released = reproducible_not_private(5).release(
+        total, standard_deviation=deviations, grid_width=grid(0.5)
+    )
+    spread = deviations.view(-1, *[1] * (len(shape) - 1))
+    noised = total.double() + spread * reproducible_not_private(5).normal(shape)
+    expected = torch.where(spread == 0, total.double(), to_grid(noised, 0.5))
+    assert torch.equal(released, expected)
+
+
+def test_rows_are_released_in_place_and_when_there_are_none():
+    total = torch.randn(30_000, 7, dtype=torch.float64)
+    settings = {"standard_deviation": torch.rand(30_000).double(), "grid_width": 2.0**-12}
+    expected = reproducible_not_private(5).release(total, **settings)
+    reproducible_not_private(5).release(total, out=total, **settings)
+    assert torch.equal(total, expected)
+    nothing = secure().release(torch.zeros(0, 3), standard_deviation=torch.zeros(0), grid_width=1.0)
+    assert nothing.shape == (0, 3)
+
+
+def test_each_rows_noise_has_its_standard_deviation():
+    """Two bounds of 5.5 standard errors for three rows: false alarms below 3e-7."""
+    deviations = torch.tensor([0.1, 1.0, 30.0]).double()
+    noise = secure().release(
+        torch.zeros(3, 200_000), standard_deviation=deviations, grid_width=grid(0.1)
+    )
+    for z in noise / deviations.unsqueeze(1):
+        assert abs(float(z.mean())) < 5.5 / math.sqrt(len(z))
+        assert abs(float(z.square().mean()) - 1) < 5.5 * math.sqrt(2 / len(z))
+
+
+BAD = {
+    "rows without a grid": ({"standard_deviation": torch.ones(4).double()}, "grid_width"),
+    "too few rows": (
+        {"standard_deviation": torch.ones(3).double(), "grid_width": 1.0},
+        "for each row",
+    ),
+    "a negative row": (
+        {"standard_deviation": -torch.ones(4).double(), "grid_width": 1.0},
+        "0 or more",
+    ),
+    "a negative deviation": ({"standard_deviation": -1.0}, "0 or more"),
+    "no number": ({"standard_deviation": math.nan}, "0 or more"),
+    "an infinite deviation": ({"standard_deviation": math.inf}, "finite"),
+    "a grid of thirds": ({"standard_deviation": 1.0, "grid_width": 1 / 3}, "power of two"),
+    "out in float32": ({"standard_deviation": 1.0, "out": torch.zeros(4, 3)}, "float64"),
+    "out of another shape": (
+        {"standard_deviation": 1.0, "out": torch.zeros(3, 4).double()},
+        "shape",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "words"), BAD.values(), ids=BAD)
+def test_what_cannot_be_released_is_refused(settings, words):
+    with pytest.raises(SettingError, match=words):
+        secure().release(torch.zeros(4, 3), **settings)
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(SettingError, match="weights in the shape"):
+        secure().release_into(torch.zeros(3), torch.zeros(4, 3), standard_deviation=1.0, factor=1.0)
+
+
 # --- hazard 18: the low bits ---
 
 
@@ -269,6 +462,14 @@ def test_hazard_18_every_released_value_lies_on_the_public_grid(scale, dtype):
     released = secure().release(totals, standard_deviation=scale)
     assert not torch.equal(to_grid(totals.double(), scale), totals.double())
     assert torch.equal(to_grid(released, scale), released)
+
+
+@pytest.mark.parametrize("shape", [(10,), (700, 300)])
+def test_hazard_18_rows_lie_on_the_grid_they_share(shape):
+    totals = torch.randn(shape, dtype=torch.float64) * math.pi
+    deviations = torch.rand(shape[0], dtype=torch.float64) + 0.01
+    released = secure().release(totals, standard_deviation=deviations, grid_width=2.0**-17)
+    assert torch.equal(torch.round(released * 2.0**17), released * 2.0**17)
 
 
 NEIGHBOURS = [(0.0, 1.0), (0.1, -0.9), (1e-3, 1.0), (2.0**-40, 0.7)]

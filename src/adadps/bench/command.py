@@ -65,7 +65,7 @@ def measure_all(
     jobs: Sequence[tuple[Workload, str]], timing: Timing, file: RowFile, say: Say
 ) -> list[Row]:
     """One row after the other, each written as soon as it is there."""
-    left = [(workload, name) for workload, name in jobs if not file.has(workload.name, name)]
+    left = [job for job in jobs if not file.has(job[0].name, job[1], timing)]
     with progress_bar(len(left), label="bench") as bar:
         for workload, name in left:
             bar.note(f"{workload.name}: {name}")
@@ -81,12 +81,12 @@ def measure_an_epoch(timing: Timing, file: RowFile, say: Say) -> list[Row]:
     """A whole epoch with AdaDPS, and what Opacus would take by the time of its steps."""
     workload = WORKLOADS[EPOCH_OF]
     name = f"{EPOCH_OF}-epoch"
-    if not file.has(name, OURS):
+    if not file.has(name, OURS, timing):
         row = apart(measure_epoch, workload, OURS, timing, patience=None)
         file.put(_finished(row, name))
-        say(line(file.rows[-1]))
+        say(f"{name}: {row.get('error') or 'done'}")
     ours = find(file.rows, name, OURS)
-    if not file.has(name, EXTRAPOLATED) and ours is not None and measured(ours):
+    if not file.has(name, EXTRAPOLATED, timing) and ours is not None and measured(ours):
         say(f"{name}, {EXTRAPOLATED}: a few steps, to extrapolate from")
         row = attempt(workload, EXTRAPOLATED, timing)
         file.put(_extrapolated(_finished(row, name), ours["steps"]))
@@ -103,16 +103,20 @@ class RowFile:
         known = resume and path is not None and path.exists()
         self.rows: list[Row] = load(path) if known and path is not None else []
 
-    def has(self, workload: str, contender: str) -> bool:
-        """Was this measured before? What failed or was disturbed is tried again."""
+    def has(self, workload: str, contender: str, timing: Timing) -> bool:
+        """Was this measured before, on as many threads? What failed or was disturbed was not."""
         row = find(self.rows, workload, contender)
-        return row is not None and measured(row) and not disturbed(row)
+        if row is None or not measured(row) or disturbed(row):
+            return False
+        return row.get("threads") == timing.threads
 
     def put(self, row: Row) -> None:
         """Add a row in place of an earlier one of the same name."""
-        key = (row["workload"], row["contender"])
-        kept = [old for old in self.rows if (old["workload"], old["contender"]) != key]
-        self.rows = [*kept, row]
+        old = find(self.rows, row["workload"], row["contender"])
+        if old is None:
+            self.rows.append(row)
+        else:
+            self.rows[self.rows.index(old)] = row
         if self.path is not None:
             save(self.path, self.rows)
 

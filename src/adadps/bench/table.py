@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from adadps.bench.sheets import Sheet
@@ -17,7 +18,7 @@ def as_rich(sheet: Sheet) -> Table:
     for heading in sheet.headings:
         table.add_column(heading, overflow="fold", no_wrap=heading in _WHOLE)
     for line in sheet.lines:
-        table.add_row(*line)
+        table.add_row(*map(escape, line))
     return table
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from adadps.row_sparse import RowSparse
+from adadps.row_sparse import RowSparse, times_
 from adadps.types import Params
 
 
@@ -56,7 +56,7 @@ class LeafMap:
             total = total.to_dense()
         else:
             for factor in self.factors:
-                total = total.mul_(factor)
+                times_(total, factor)
         return total if self.offset is None else total.add_(self.offset, alpha=count)
 
 
