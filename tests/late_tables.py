@@ -30,6 +30,14 @@ def noisy(lr=LR, **options):
     return chain(privatize(clip_norm=CLIP, noise_multiplier=SIGMA), sgd(lr, **options))
 
 
+class ByRelease:
+    """Noise that writes rows through its own `release`."""
+
+    def release_rows(self, table, rows, values, **options):
+        released = self.release(values(slice(None)), **options)
+        table.index_copy_(0, rows, released.to(table.dtype))
+
+
 @dataclass
 class Table:
     """A model whose outputs, one word an example, are the rows of its table."""

@@ -14,12 +14,12 @@ from torch import nn
 from adadps import ContractError, secure
 from adadps.late import LateRows
 from adadps.row_sparse import RowSparse
-from late_tables import BATCHES, NOISE, TABLES, WORDS, begun, take
+from late_tables import BATCHES, NOISE, TABLES, WORDS, ByRelease, begun, take
 
 tables = pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
 
 
-class Counting:
+class Counting(ByRelease):
     """Noise that remembers what it gave."""
 
     def __init__(self):

@@ -36,10 +36,14 @@ class LateParameter(nn.Parameter):
         return plain.__reduce_ex__(protocol)
 
 
+def can_watch(parameter: nn.Parameter) -> bool:
+    """Is it a plain parameter of torch, or one that is watched already?"""
+    return type(parameter) in {nn.Parameter, LateParameter}
+
+
 def watch(parameter: nn.Parameter, settle: Callable[[], None]) -> None:
     """Call ``settle`` before every read of ``parameter``, through whatever name it is reached."""
-    if isinstance(parameter, LateParameter) or type(parameter) is nn.Parameter:
-        parameter.__class__ = LateParameter
+    parameter.__class__ = LateParameter
     parameter._settle = settle  # type: ignore[attr-defined]
 
 

@@ -24,7 +24,7 @@ from randomgen import AESCounter
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from adadps.normals import Array, Normals, process
+from adadps.normals import BLOCK, Array, Normals, process
 from adadps.types import require
 
 REPRODUCIBLE_MARK = "reproducible, not private: the noise comes from a known seed"
@@ -84,21 +84,23 @@ class Randomness:
         total = total.detach()
         _check_out(out, total)
         noised = _mechanism(total, standard_deviation, grid_width)
-        if noised is None:
-            return total.double() if out is None else out.copy_(total)
-        by_row = isinstance(standard_deviation, Tensor)
-        if _flat(total) is None or (by_row and not total.is_contiguous()):
+        if noised is None and out is None:
+            return total.double()
+        if isinstance(standard_deviation, Tensor) or _lines(total, total) is None:
             total = total.contiguous()
-        order, flat = _memory_order(total), _flat(total)
         released = torch.empty_like(total, dtype=torch.float64) if out is None else out.detach()
-        target = _flat(released, order)
-        if flat is None or target is None or target.device != flat.device:
-            fresh = self.release(
-                total, standard_deviation=standard_deviation, grid_width=grid_width
+        lines = _lines(total, released)
+        if noised is None:
+            released.copy_(total)
+        elif lines is None:
+            alike = torch.empty_like(total, dtype=torch.float64)
+            self.release(
+                total, standard_deviation=standard_deviation, grid_width=grid_width, out=alike
             )
-            released.copy_(fresh)
+            released.copy_(alike)
         else:
-            self._in_blocks(flat, lambda at, z: target[at].copy_(noised(z, flat[at], at.start)))
+            line, target = lines
+            self._in_blocks(line, lambda at, z: target[at].copy_(noised(z, line[at], at.start)))
         return released if out is None else out
 
     def release_into(
@@ -108,23 +110,61 @@ class Randomness:
         weights, total = weights.detach(), total.detach()
         _check_shape("weights", weights, total)
         noised = _mechanism(total, standard_deviation, None, factor)
-        order = _memory_order(total)
-        flat, target = _flat(total, order), _flat(weights, order)
-        if noised is None or flat is None or target is None or target.device != flat.device:
+        lines = _lines(total, weights)
+        if noised is None or lines is None:
             released = self.release(total, standard_deviation=standard_deviation) * factor
             weights.add_(released.to(weights.device))
         else:
-            self._in_blocks(flat, lambda at, z: _add(target[at], noised(z, flat[at], at.start)))
+            line, target = lines
+            self._in_blocks(line, lambda at, z: _add(target[at], noised(z, line[at], at.start)))
             if not weights.is_inference():
                 increment_version(weights)  # for graphs that hold the old weights
 
-    def _in_blocks(self, flat: Tensor, use: Callable[[slice, Tensor], object]) -> None:
-        """Fresh normals for each part of ``flat``, on its device."""
-        if flat.device.type != "cpu":
-            use(slice(0, len(flat)), self.normal((len(flat),)).to(flat.device))
+    def release_rows(
+        self,
+        table: Tensor,
+        rows: Tensor,
+        values: Callable[[slice], Tensor],
+        *,
+        standard_deviation: Tensor,
+        grid_width: float,
+    ) -> None:
+        """Write g · rint((S + s·z) / g) into ``rows`` of ``table``, with one s a row.
+
+        ``values`` gives S for a part of the rows, in a float64 tensor of its own: it is called for
+        parts that stay in cache, from several threads.
+        """
+        table, width = table.detach(), math.prod(table.shape[1:])
+        a_block = BLOCK // max(1, width)
+        if table.device.type != "cpu" or a_block == 0:
+            released = self.release(
+                values(slice(None)), standard_deviation=standard_deviation, grid_width=grid_width
+            )
+            table.index_copy_(0, rows, released.to(table.dtype))
+            return
+        deviations = standard_deviation.view(-1, *[1] * (table.dim() - 1))
+        some_without = bool((standard_deviation == 0).any())
+
+        def use(start: int, drawn: Array) -> None:
+            first = start // BLOCK * a_block
+            part = slice(first, first + len(drawn) // max(1, width))
+            held, spread = values(part), deviations[part]
+            z = torch.from_numpy(drawn[: held.numel()]).view(held.shape)
+            released = _noised(z, held, spread, grid_width)
+            if some_without:
+                released = torch.where(spread == 0, held, released)
+            table.index_copy_(0, rows[part], released.to(table.dtype))
+
+        blocks, rest = divmod(len(rows), a_block)
+        self._own().noise.draw(blocks * BLOCK + rest * width, use)
+
+    def _in_blocks(self, line: Tensor, use: Callable[[slice, Tensor], object]) -> None:
+        """Fresh normals for each part of ``line``, on its device."""
+        if line.device.type != "cpu":
+            use(slice(0, len(line)), self.normal((len(line),)).to(line.device))
             return
         self._own().noise.draw(
-            len(flat),
+            len(line),
             lambda start, z: use(slice(start, start + len(z)), torch.from_numpy(z)),
         )
 
@@ -262,15 +302,16 @@ def _add(weights: Tensor, change: Tensor) -> None:
 # --- tensors as one line of numbers ---
 
 
-def _memory_order(tensor: Tensor) -> list[int]:
-    """The axes from the slowest to the fastest in memory."""
-    return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride()[axis])
-
-
-def _flat(tensor: Tensor, order: list[int] | None = None) -> Tensor | None:
-    """The tensor's memory as one line, in this order of axes; None if it is not in one piece."""
-    lined_up = tensor.permute(_memory_order(tensor) if order is None else order)
-    return lined_up.view(-1) if lined_up.is_contiguous() else None
+def _lines(total: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Both tensors as they lie in memory, if they lie there in one piece and in the same order."""
+    if total.device != target.device:
+        return None
+    if not (total.is_contiguous() and target.is_contiguous()):
+        slowest_first = sorted(range(total.dim()), key=lambda axis: -total.stride()[axis])
+        total, target = total.permute(slowest_first), target.permute(slowest_first)
+        if not (total.is_contiguous() and target.is_contiguous()):
+            return None
+    return total.view(-1), target.view(-1)
 
 
 def _check_shape(name: str, tensor: Tensor, total: Tensor) -> None:

@@ -62,6 +62,17 @@ class Noise(Protocol):
     ) -> Tensor:
         """Return ``total`` plus Gaussian noise, on the public grid."""
 
+    def release_rows(
+        self,
+        table: Tensor,
+        rows: Tensor,
+        values: Callable[[slice], Tensor],
+        *,
+        standard_deviation: Tensor,
+        grid_width: float,
+    ) -> None:
+        """Write the released ``values`` of ``rows``, made part by part, into ``table``."""
+
     def release_into(
         self, weights: Tensor, total: Tensor, *, standard_deviation: float, factor: float
     ) -> None:

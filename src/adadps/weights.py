@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from adadps.late import LateRows
-from adadps.late_parameter import unwatch, watch
+from adadps.late_parameter import can_watch, unwatch, watch
 from adadps.row_sparse import RowSparse
 from adadps.types import Leaf, Noise, Params, Unrealised, Update
 
@@ -37,7 +37,7 @@ class Weights:
         """Change all weights; tables that are ``partly_read`` may keep their noise for later."""
         late = set(partly_read)
         for name, leaf in update.items():
-            if name in late and _row_sparse(leaf):
+            if name in late and _row_sparse(leaf) and self._can_watch(name):
                 self._apply_late(name, leaf, update.keep)
             else:
                 self._apply_now(name, leaf, update.keep)
@@ -48,6 +48,10 @@ class Weights:
         self._late.clear()
         for parameter in self._model.parameters():
             unwatch(parameter)
+
+    def _can_watch(self, name: str) -> bool:
+        """Parameters of other classes than torch's own are noised at every step."""
+        return name in self._late or can_watch(self._model.get_parameter(name))
 
     def _apply_now(self, name: str, leaf: Leaf, keep: float) -> None:
         if name in self._late:

@@ -19,7 +19,7 @@ from scipy import stats
 from adadps import secure
 from adadps.late import LateRows
 from adadps.row_sparse import RowSparse
-from late_tables import BOUND, departures
+from late_tables import BOUND, ByRelease, departures
 
 ROWS, COLUMNS = 5, 10_000
 EVERYTHING = None
@@ -231,12 +231,12 @@ class Undecayed(LateRows):
         return released
 
 
-class Twice:
+class Twice(ByRelease):
     def release(self, total, **options):
         return secure().release(secure().release(total, **options), **options)
 
 
-class Alike:
+class Alike(ByRelease):
     """The same noise for all rows."""
 
     def release(self, total, **options):

@@ -14,7 +14,6 @@ from adadps.gradients.loss import Loss
 from adadps.gradients.waist import Units
 from adadps.types import Params
 
-
 STORED_BYTES = 2**29
 """Memory for stored gradients; sums in float64 take about three times as much on top."""
 

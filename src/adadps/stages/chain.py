@@ -164,7 +164,7 @@ class Chain:
     def allows_late_noise(self) -> bool:
         """May noise be drawn when the weights are read, instead of at the step?"""
         after = self.steps[self.steps.index(cast(Stage, self.release)) + 1 :]
-        return all(isinstance(stage, TakesLateNoise) for stage in after)
+        return all(isinstance(stage, TakesLateNoise) and stage.takes_late_noise for stage in after)
 
     def init(self, params: Params) -> tuple[Any, ...]:
         """State of every step stage before the first step."""

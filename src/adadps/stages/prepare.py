@@ -90,7 +90,7 @@ class Pretrain:
             step = _still(objective, params, index)
             update, state = self.update.apply(step.public_gradient(self.public), state, step)
             for name, value in params.items():
-                value.add_(update[name].to(value.dtype))
+                value.mul_(update.keep).add_(update[name].to(value.dtype))
         return objective
 
     def __str__(self) -> str:
