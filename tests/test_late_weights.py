@@ -320,3 +320,17 @@ def test_a_forked_child_cannot_step():
             return b"refused"
 
     assert in_a_forked_child(step) == b"refused"
+
+
+# --- one run at a time ---
+
+
+@tables
+def test_a_run_is_over_when_another_begins_on_its_model(make):
+    table = make(20)
+    first = begun(table)
+    take(first, 2)
+    second = begun(table)
+    take(second, 1)
+    with pytest.raises(ContractError, match="another run has begun"):
+        take(first, 1)

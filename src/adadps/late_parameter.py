@@ -47,6 +47,13 @@ def watch(parameter: nn.Parameter, settle: Callable[[], None]) -> None:
     parameter._settle = settle  # type: ignore[attr-defined]
 
 
+def settle_and_unwatch(parameter: nn.Parameter) -> None:
+    """Let a watched parameter get its noise, and make it a plain one."""
+    if isinstance(parameter, LateParameter):
+        parameter._settle()
+        unwatch(parameter)
+
+
 def unwatch(parameter: nn.Parameter) -> None:
     """Make it a plain parameter again."""
     if isinstance(parameter, LateParameter):

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
+from weakref import WeakKeyDictionary
 
 import torch
 from dp_accounting import NonPrivateDpEvent
@@ -33,6 +34,7 @@ from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
 from adadps.gradients.waist import GradientBatch, Units
+from adadps.late_parameter import settle_and_unwatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
 from adadps.ledger import Ledger, MemoryLedger
 from adadps.noise import Randomness, secure
@@ -41,6 +43,8 @@ from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
 from adadps.types import Accountant, Params, Step, require
 from adadps.weights import Weights
+
+_LATEST_RUN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
 
@@ -131,6 +135,7 @@ class PrivateRun:
         self._drawn: _Drawn | None = None
 
         self._lock = threading.Lock()
+        self._claim(model)
         self.not_private_because = self._reasons()
         self.objective = objective(model, loss, data)
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature(data.features))
@@ -171,6 +176,7 @@ class PrivateRun:
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
         self._require_own_process()
+        self._require_own_model()
         with self._lock:
             if self._drawn is None or batch != self._drawn.batch:
                 raise OrderError(
@@ -352,6 +358,20 @@ class PrivateRun:
     @property
     def _device(self) -> torch.device:
         return next(self.objective.model.parameters()).device
+
+    def _claim(self, model: nn.Module) -> None:
+        """One run at a time changes a model; what an abandoned one left is settled."""
+        for parameter in model.parameters():
+            settle_and_unwatch(parameter)
+        _LATEST_RUN[model] = self.name
+        self._claimed = model
+
+    def _require_own_model(self) -> None:
+        if _LATEST_RUN.get(self._claimed) != self.name:
+            raise ContractError(
+                "Expected one run at a time on a model, found that another run has begun on it. "
+                "Finish one before the next, or train a copy of the model."
+            )
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._process:
