@@ -43,12 +43,17 @@ def as_dense(features):
 
 
 def assert_right(engine, model, loss, batch, *, tolerance=2e-5):
-    """Norms and sums equal those of autograd on one example at a time."""
+    """Norms and sums equal those of autograd on one example at a time.
+
+    Norms may be raised by a bound on their rounding.
+    """
     truth = ground_truth.gradients_one_by_one(model, loss, batch)
     found = engine.per_unit(trainable(model), batch, None)
     expected = ground_truth.norms(truth)
     scale = max(1.0, float(expected.max()))
-    torch.testing.assert_close(found.norms(), expected, rtol=tolerance, atol=tolerance * scale)
+    near = max(tolerance, 1e-6)
+    torch.testing.assert_close(found.norms(), expected, rtol=near, atol=near * scale)
+    assert (found.norms() >= expected * (1 - tolerance) - tolerance * scale).all()
     for row in range(len(batch)):
         sums = found.weighted_sum(only(row, len(batch)))
         assert sums.keys() == truth[row].keys()

@@ -70,13 +70,13 @@ def test_plus(axis, shape, seed):
 
 
 @AXES
-@given(shape=SHAPES, seed=st.integers(0, 1000), kind=st.sampled_from(range(7)))
+@given(shape=SHAPES, seed=st.integers(0, 1000), kind=st.sampled_from(range(6)))
 def test_times_whatever_broadcasts(axis, shape, seed, kind):
     rng = np.random.default_rng(seed)
     held = draw(rng, shape, axis)
-    sizes = [shape, (1, shape[1]), (shape[0], 1), (1, 1), (), shape, (1, shape[1])]
+    sizes = [shape, (1, shape[1]), (shape[0], 1), (1, 1), shape, (1, shape[1])]
     diagonal = torch.from_numpy(rng.normal(size=sizes[kind]))
-    if kind > 4:
+    if kind > 3:
         diagonal = diagonal.float()
     before, rows = by_hand(held), held.rows.clone()
     found = held.times_(diagonal)
@@ -125,11 +125,11 @@ def test_no_rows_at_all(axis):
 
 
 @AXES
-@given(shape=SHAPES, seed=st.integers(0, 1000), kind=st.sampled_from(range(5)))
+@given(shape=SHAPES, seed=st.integers(0, 1000), kind=st.sampled_from(range(4)))
 def test_rows_of(axis, shape, seed, kind):
     """Slices come first; a broadcast axis has one that stands for all."""
     rng = np.random.default_rng(seed)
-    size = [shape, (1, shape[1]), (shape[0], 1), (1, 1), ()][kind]
+    size = [shape, (1, shape[1]), (shape[0], 1), (1, 1)][kind]
     tensor = torch.from_numpy(rng.normal(size=size))
     rows = torch.from_numpy(rng.integers(shape[axis], size=3))
     expected = tensor.expand(shape).movedim(axis, 0)[rows]

@@ -92,8 +92,8 @@ class LateRows:
         kept, deviation = self._past.gathered(self._since[rows])
 
         def values(part: slice) -> Tensor:
-            held = self._weights[rows[part]].double()
-            held += change[part] if isinstance(change, Tensor) else change.of(part)
+            held = change[part].clone() if isinstance(change, Tensor) else change.of(part)
+            held += self._weights.index_select(0, rows[part]).double()
             return held if kept is None else held.mul_(_column(kept[part], held))
 
         if self._past.grid_width is None:
@@ -170,7 +170,7 @@ class _Held:
 
     def of(self, part: slice) -> Tensor:
         """In float64, for a part of the rows."""
-        found = self._values[self._place[part]]
+        found = self._values.index_select(0, self._place[part])
         return found.mul_(_column(self._factor[part], found))
 
 

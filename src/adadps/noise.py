@@ -16,18 +16,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from randomgen import AESCounter
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from adadps.errors import SettingError
 from adadps.normals import BLOCK, Array, Normals, process
 from adadps.types import require
 
 REPRODUCIBLE_MARK = "reproducible, not private: the noise comes from a known seed"
+
+Line = npt.NDArray[Any]
+"""A tensor's memory as one line of float32 or float64."""
 
 
 class Randomness:
@@ -81,44 +86,49 @@ class Randomness:
         s is one number, or a number for each row of ``total`` and then with the public width g.
         What has deviation 0 stays as it is. ``out`` may be ``total`` itself.
         """
-        total = total.detach()
         _check_out(out, total)
         noised = _mechanism(total, standard_deviation, grid_width)
-        if noised is None and out is None:
-            return total.double()
-        if isinstance(standard_deviation, Tensor) or _lines(total, total) is None:
-            total = total.contiguous()
-        released = torch.empty_like(total, dtype=torch.float64) if out is None else out.detach()
-        lines = _lines(total, released)
         if noised is None:
-            released.copy_(total)
-        elif lines is None:
-            alike = torch.empty_like(total, dtype=torch.float64)
-            self.release(
-                total, standard_deviation=standard_deviation, grid_width=grid_width, out=alike
+            return total.detach().double() if out is None else _write(out, total)
+        source = _ready(total, in_order=isinstance(standard_deviation, Tensor))
+        released = torch.empty_like(source, dtype=torch.float64) if out is None else out
+        lines = _lines(source, released)
+        if lines is None:  # out lies in memory in another way, or on another device
+            fresh = self.release(
+                total, standard_deviation=standard_deviation, grid_width=grid_width
             )
-            released.copy_(alike)
-        else:
-            line, target = lines
-            self._in_blocks(line, lambda at, z: target[at].copy_(noised(z, line[at], at.start)))
-        return released if out is None else out
+            return _write(released, fresh)
+        line, target = lines
+
+        def put(start: int, z: Array) -> None:
+            part = slice(start, start + len(z))
+            target[part] = noised(z, line[part], start)
+
+        self._own().noise.draw(len(line), put)
+        return released.to(total.device) if out is None else out
 
     def release_into(
         self, weights: Tensor, total: Tensor, *, standard_deviation: float, factor: float
     ) -> None:
         """``weights += factor · release(total)`` in place, where factor · release is in float64."""
-        weights, total = weights.detach(), total.detach()
         _check_shape("weights", weights, total)
         noised = _mechanism(total, standard_deviation, None, factor)
-        lines = _lines(total, weights)
+        lines = None if noised is None else _lines(_ready(total), weights)
         if noised is None or lines is None:
             released = self.release(total, standard_deviation=standard_deviation) * factor
-            weights.add_(released.to(weights.device))
-        else:
-            line, target = lines
-            self._in_blocks(line, lambda at, z: _add(target[at], noised(z, line[at], at.start)))
-            if not weights.is_inference():
-                increment_version(weights)  # for graphs that hold the old weights
+            weights.detach().add_(released.to(weights.device))
+            return
+        line, target = lines
+
+        def add(start: int, z: Array) -> None:
+            part = target[start : start + len(z)]
+            change = noised(z, line[start : start + len(z)], start)
+            changed, written = torch.from_numpy(change), torch.from_numpy(part)
+            written.copy_(changed.add_(written.to(changed.dtype)))  # the sum is in float64, too
+
+        self._own().noise.draw(len(line), add)
+        if not weights.is_inference():
+            increment_version(weights)  # a graph that holds the old weights must notice
 
     def release_rows(
         self,
@@ -132,41 +142,31 @@ class Randomness:
         """Write g · rint((S + s·z) / g) into ``rows`` of ``table``, with one s a row.
 
         ``values`` gives S for a part of the rows, in a float64 tensor of its own: it is called for
-        parts that stay in cache, from several threads.
+        parts that stay in cache. Rows with s = 0 are not rounded.
         """
-        table, width = table.detach(), math.prod(table.shape[1:])
-        a_block = BLOCK // max(1, width)
-        if table.device.type != "cpu" or a_block == 0:
+        table, entries = table.detach(), max(1, math.prod(table.shape[1:]))
+        in_a_block = BLOCK // entries
+        if table.device.type != "cpu" or in_a_block == 0:
             released = self.release(
                 values(slice(None)), standard_deviation=standard_deviation, grid_width=grid_width
             )
             table.index_copy_(0, rows, released.to(table.dtype))
             return
-        deviations = standard_deviation.view(-1, *[1] * (table.dim() - 1))
         some_without = bool((standard_deviation == 0).any())
 
-        def use(start: int, drawn: Array) -> None:
-            first = start // BLOCK * a_block
-            part = slice(first, first + len(drawn) // max(1, width))
-            held, spread = values(part), deviations[part]
-            z = torch.from_numpy(drawn[: held.numel()]).view(held.shape)
-            released = _noised(z, held, spread, grid_width)
+        def put(start: int, drawn: Array) -> None:
+            first = start // BLOCK * in_a_block
+            part = slice(first, first + len(drawn) // entries)
+            total = values(part)
+            deviation = standard_deviation[part].view(-1, *[1] * (total.dim() - 1))
+            z = torch.from_numpy(drawn[: total.numel()]).view(total.shape)
+            z.mul_(deviation).add_(total).mul_(1 / grid_width).round_().mul_(grid_width)
             if some_without:
-                released = torch.where(spread == 0, held, released)
-            table.index_copy_(0, rows[part], released.to(table.dtype))
+                z = torch.where(deviation == 0, total, z)
+            table.index_copy_(0, rows[part], z.to(table.dtype))
 
-        blocks, rest = divmod(len(rows), a_block)
-        self._own().noise.draw(blocks * BLOCK + rest * width, use)
-
-    def _in_blocks(self, line: Tensor, use: Callable[[slice, Tensor], object]) -> None:
-        """Fresh normals for each part of ``line``, on its device."""
-        if line.device.type != "cpu":
-            use(slice(0, len(line)), self.normal((len(line),)).to(line.device))
-            return
-        self._own().noise.draw(
-            len(line),
-            lambda start, z: use(slice(start, start + len(z)), torch.from_numpy(z)),
-        )
+        blocks, rest = divmod(len(rows), in_a_block)
+        self._own().noise.draw(blocks * BLOCK + rest * entries, put)
 
 
 class _Streams:
@@ -217,18 +217,21 @@ def _system_keys() -> tuple[int, bytes]:
 
 # --- the mechanism, on one part of a sum ---
 
-_Noised = Callable[[Tensor, Tensor, int], Tensor]  # normals, part of the sum, where it begins
+_Noised = Callable[[Array, Line, int], Array]  # of normals, a part of the sum, and its place
 
 
 def _noised(
-    released: Tensor, total: Tensor, deviation: float | Tensor, width: float, factor: float = 1.0
-) -> Tensor:
+    released: Array, total: Line, deviation: float | Array, width: float, factor: float
+) -> Array:
     """factor · g · rint((S + s·z) / g), where ``released`` comes with z.
 
     g is a power of two: to multiply by it, or by 1/g, is exact.
     """
-    released.mul_(deviation).add_(total)
-    return released.mul_(1 / width).round_().mul_(width * factor)
+    z = torch.from_numpy(released)  # torch shares each operation among its threads
+    spread = deviation if isinstance(deviation, float | int) else torch.from_numpy(deviation)
+    z.mul_(spread).add_(torch.from_numpy(total).to(z.dtype))
+    z.mul_(1 / width).round_().mul_(width * factor)
+    return released
 
 
 def _mechanism(
@@ -252,66 +255,74 @@ def _mechanism(
     )
     if deviation == 0:
         return None
-    width = grid(deviation) if width is None else width
-    return lambda z, part, _start: _noised(z, part, deviation, width, factor)
+    public = grid(deviation) if width is None else width
+    return lambda z, part, _start: _noised(z, part, deviation, public, factor)
 
 
-def _row_by_row(total: Tensor, deviations: Tensor, width: float | None) -> _Noised:
+def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Noised:
     require(
-        width is not None,
-        "a grid_width together with a standard_deviation for each row",
-        width,
-        "All rows share one public grid: give its width.",
-    )
-    require(
-        total.dim() > 0 and deviations.shape == total.shape[:1],
+        total.dim() > 0 and deviation.shape == total.shape[:1],
         "one standard_deviation for each row of the sum",
-        f"shapes {tuple(deviations.shape)} and {tuple(total.shape)}",
+        f"shapes {tuple(deviation.shape)} and {tuple(total.shape)}",
         "Give a number, or a tensor as long as the first axis.",
     )
-    deviations = deviations.detach().to(total.device, torch.float64)
+    if width is None:
+        raise SettingError(
+            "Expected a grid_width together with a standard_deviation for each row, found none. "
+            "All rows share one public grid: give its width."
+        )
+    deviations, entries = deviation.detach().cpu().double().numpy(), math.prod(total.shape[1:])
     require(
         bool(((deviations >= 0) & (deviations < math.inf)).all()),
         "standard deviations of 0 or more, and finite",
         "others",
         "Use 0 for a row that gets no noise.",
     )
-    assert width is not None
-    public_width, entries = width, max(1, math.prod(total.shape[1:]))
-    some_without = bool((deviations == 0).any())
 
-    def noised(z: Tensor, part: Tensor, start: int) -> Tensor:
-        first, stop = start // entries, start + len(z)
-        rows = deviations[first : -(-stop // entries)].unsqueeze(1).expand(-1, entries)
-        spread = rows.reshape(-1)[start - first * entries : stop - first * entries]
-        released = _noised(z, part, spread, public_width)
-        return torch.where(spread == 0, part, released) if some_without else released
+    def noised(z: Array, part: Line, start: int) -> Array:
+        stop = start + len(z)
+        first, last = start // entries, -(-stop // entries)
+        rows = np.repeat(deviations[first:last], entries)
+        spread = rows[start - first * entries : stop - first * entries]
+        released = _noised(z, part, spread, width, 1.0)
+        np.copyto(released, part, where=spread == 0)
+        return released
 
     return noised
 
 
-def _add(weights: Tensor, change: Tensor) -> None:
-    """weights += change in float64. Numpy casts as it goes; torch would copy both first."""
-    if weights.dtype is torch.float32 and weights.device.type == "cpu":
-        written = weights.numpy()
-        np.add(written, change.numpy(), out=written, casting="same_kind")
-    else:
-        weights.add_(change)
+# --- tensors as lines of numbers ---
 
 
-# --- tensors as one line of numbers ---
+def _ready(total: Tensor, *, in_order: bool = False) -> Tensor:
+    """``total`` on the CPU, in a type that numpy has, and in one piece; row by row if asked for."""
+    total = total.detach().cpu()
+    if total.dtype not in _LINED_UP:
+        total = total.double()
+    if not total.is_contiguous() and (in_order or _lines(total, total) is None):
+        total = total.contiguous()
+    return total
 
 
-def _lines(total: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Both tensors as they lie in memory, if they lie there in one piece and in the same order."""
-    if total.device != target.device:
+_LINED_UP = (torch.float32, torch.float64)
+
+
+def _lines(source: Tensor, target: Tensor) -> tuple[Line, Line] | None:
+    """Both as they lie in memory, if that is in one piece and in the same order of axes."""
+    target = target.detach()
+    if target.device.type != "cpu" or target.dtype not in _LINED_UP:
         return None
-    if not (total.is_contiguous() and target.is_contiguous()):
-        slowest_first = sorted(range(total.dim()), key=lambda axis: -total.stride()[axis])
-        total, target = total.permute(slowest_first), target.permute(slowest_first)
-        if not (total.is_contiguous() and target.is_contiguous()):
+    if not (source.is_contiguous() and target.is_contiguous()):
+        slowest_first = sorted(range(source.dim()), key=lambda axis: -source.stride()[axis])
+        source, target = source.permute(slowest_first), target.permute(slowest_first)
+        if not (source.is_contiguous() and target.is_contiguous()):
             return None
-    return total.view(-1), target.view(-1)
+    return source.view(-1).numpy(), target.view(-1).numpy()
+
+
+def _write(out: Tensor, values: Tensor) -> Tensor:
+    out.detach().copy_(values)
+    return out
 
 
 def _check_shape(name: str, tensor: Tensor, total: Tensor) -> None:

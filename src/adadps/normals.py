@@ -15,30 +15,26 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Array = npt.NDArray[np.float64]
-T = TypeVar("T")
 
-BLOCK = 1 << 16
-"""Normals in a full block: its half a megabyte stays in cache through all operations."""
+BLOCK = 1 << 17
+"""Normals in a full block: it stays in cache through all operations, and torch's threads share
+each of them. (Blocks in threads of Python would wait for Python's lock most of the time.)"""
 
 PAGE = 1 << 14
 """Normals that are drawn together for small requests."""
 
 AHEAD_BYTES = 64 * 2**20
 """Memory for blocks that are drawn before they are asked for."""
-
-MOST_WORKERS = 4
-"""More threads than this would wait for Python's lock rather than draw."""
 
 _SMALL_REQUESTS = 1 << 127  # their counters; those of full blocks start at 0 and never get here
 _ZEROS = memoryview(bytes(8 * BLOCK))
@@ -61,8 +57,10 @@ class Normals:
     def draw(self, count: int, use: Callable[[int, Array], object]) -> None:
         """Draw ``count`` fresh normals and give them to ``use(start, values)`` piece by piece.
 
-        Pieces come in any order and from several threads; ``use`` may overwrite its values.
+        Pieces come in any order; ``use`` may overwrite its values.
         """
+        if count == 0:
+            return
         if count <= PAGE // 2:
             with self._lock:
                 values = self._from_page(count)
@@ -74,7 +72,8 @@ class Normals:
             if rest:
                 others.append((count - rest, self._fewer(rest)))
         # What is drawn ahead comes from the front, so what is missing is drawn from the back.
-        _share([*ready, *reversed(others)], lambda piece: use(piece[0], piece[1]()))
+        for start, values_of in [*ready, *reversed(others)]:
+            use(start, values_of())
         if full and torch.get_num_threads() < _usable_cores():
             self._draw_ahead(missed=full - len(ready))
 
@@ -89,10 +88,10 @@ class Normals:
             (ready if ahead and ahead.done() else others).append((place * BLOCK, values))
         return ready, others
 
-    def _block(self, number: int, ahead: Future[Array] | None = None) -> Array:
+    def _block(self, number: int, ahead: Future[Array] | None) -> Array:
         if ahead and not ahead.cancel():
             return ahead.result()
-        return _fill(self._key, number * (BLOCK // 2), _scratch(BLOCK))
+        return _own_desk().draw(self._key, number * (BLOCK // 2))
 
     def _fewer(self, count: int) -> Callable[[], Array]:
         """Reserve less than a block."""
@@ -101,14 +100,12 @@ class Normals:
             return lambda: values
         even = count + count % 2
         counter, self._small = self._small, self._small + even // 2
-        return lambda: _fill(self._key, counter, _scratch(even))[:count]
+        return lambda: _own_desk(even).draw(self._key, counter)[:count]
 
     def _from_page(self, count: int) -> Array:
         if count > len(self._page):
             counter, self._small = self._small, self._small + PAGE // 2
-            page = np.empty(PAGE)
-            _share([page], lambda page: _fill(self._key, counter, page))
-            self._page = page
+            self._page = _own_desk(PAGE).draw(self._key, counter).copy()
         values, self._page = self._page[:count], self._page[count:]
         return values
 
@@ -119,70 +116,68 @@ class Normals:
             self._wanted_ahead = min(self._wanted_ahead + missed, most)
             for later in range(len(self._ahead), self._wanted_ahead):
                 counter = (self._blocks + later) * (BLOCK // 2)
-                drawn = _crew.idle.submit(_fill_new, self._key, counter)
-                self._ahead.append(drawn)
+                self._ahead.append(_crew.idle.submit(_new_block, self._key, counter))
 
 
 _Piece = tuple[int, Callable[[], Array]]  # where it begins in the request, and how to get it
 
 
-def box_muller(bits: Array) -> Array:
-    """Turn 64 random bits an entry into standard normals, in place.
+class _Desk:
+    """Memory for a number of normals, with all views of it ready."""
 
-    Entry i of the first half and entry i of the second half make one pair.
-    """
-    integers, half = bits.view(np.int64), len(bits) // 2
-    radius = _scratch(half, "radius")
-    np.add(integers[:half], 0.5, out=radius)  # symmetric: as many integers below -½ as above
-    np.abs(radius, out=radius)
-    radius *= 2.0**-63
-    at_radius = torch.from_numpy(radius)
-    torch.log(at_radius, out=at_radius)
-    radius *= -2
-    torch.sqrt(at_radius, out=at_radius)
-    np.multiply(integers[half:], _FULL_TURN, out=bits[:half])
-    sine, cosine = torch.from_numpy(bits[:half]), torch.from_numpy(bits[half:])
-    torch.cos(sine, out=cosine)
-    torch.sin(sine, out=sine)
-    pairs = bits.reshape(2, half)
-    pairs *= radius
-    return bits
+    def __init__(
+        self, count: int, values: Array | None = None, radius: Array | None = None
+    ) -> None:
+        self._key = b""
+        values = np.empty(count) if values is None else values[:count]
+        radius = np.empty(count) if radius is None else radius
+        self.values = values
+        self._bytes, self._zeros = values.data.cast("B"), _ZEROS[: 8 * count]
+        with torch.inference_mode(False):  # it will be used outside of that mode, too
+            self._k1, self._k2 = torch.from_numpy(values.view(np.int64).reshape(2, -1))
+            self._pairs = torch.from_numpy(values.reshape(2, -1))
+            self._radius = torch.from_numpy(radius[: count // 2])
+        self._sine, self._cosine = self._pairs
 
+    def draw(self, key: bytes, counter: int) -> Array:
+        """The normals of this key from this counter on: two for each counter."""
+        if key != self._key:
+            self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+            self._key = key
+        self._stream.reset_nonce(counter.to_bytes(16, "big"))
+        self._stream.update_into(self._zeros, self._bytes)
+        self.box_muller()
+        return self.values
 
-def _fill(key: bytes, counter: int, out: Array) -> Array:
-    """Fill ``out`` (of even length, at most a block) with the normals of this key and counter."""
-    stream = _keystream(key)
-    stream.reset_nonce(counter.to_bytes(16, "big"))
-    stream.update_into(_ZEROS[: out.nbytes], out.data.cast("B"))
-    return box_muller(out)
-
-
-def _fill_new(key: bytes, counter: int) -> Array:
-    return _fill(key, counter, np.empty(BLOCK))
-
-
-def _keystream(key: bytes) -> CipherContext:
-    """This thread's AES-256-CTR for the key."""
-    if getattr(_local, "key", None) != key:
-        _local.stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        _local.key = key
-    stream: CipherContext = _local.stream
-    return stream
+    def box_muller(self) -> None:
+        """Turn the random bits in ``values`` into normals, one half of a pair in each half."""
+        radius, angle = self._radius, self._sine  # the angle goes where k1 was, as sin θ will
+        radius.copy_(self._k1).add_(0.5).abs_()  # as many integers below -½ as above
+        radius.mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
+        angle.copy_(self._k2).mul_(_FULL_TURN)
+        torch.cos(angle, out=self._cosine)
+        angle.sin_()
+        self._pairs.mul_(radius)
 
 
-def _scratch(count: int, name: str = "block") -> Array:
-    """This thread's memory for intermediate values."""
-    if not hasattr(_local, name):
-        setattr(_local, name, np.empty(BLOCK))
-    memory: Array = getattr(_local, name)
-    return memory[:count]
+def _own_desk(count: int = BLOCK) -> _Desk:
+    """This thread's memory for a block, or for the beginning of one."""
+    if not hasattr(_local, "values"):
+        _local.values, _local.radius = np.empty(BLOCK), np.empty(BLOCK // 2)
+        _local.desk = _Desk(BLOCK, _local.values, _local.radius)
+    desk: _Desk = _local.desk
+    return desk if count == BLOCK else _Desk(count, _local.values, _local.radius)
+
+
+def _new_block(key: bytes, counter: int) -> Array:
+    return _own_desk().draw(key, counter).copy()
 
 
 # --- threads ---
 
 
 class _Crew:
-    """Threads that draw; a forked child gets threads of its own."""
+    """The thread that draws ahead; a forked child gets one of its own."""
 
     def __init__(self) -> None:
         self.forks = -1
@@ -190,25 +185,22 @@ class _Crew:
 
     def start(self) -> None:
         self.forks += 1
-        self.lock = threading.Lock()
-        self.workers = ThreadPoolExecutor(MOST_WORKERS, "adadps-noise", initializer=_confine)
         self.idle = ThreadPoolExecutor(1, "adadps-noise-ahead", initializer=_confine)
 
 
 def _confine() -> None:
-    """Keep torch's own threads out of this one: a block is too small to be shared further.
+    """Keep torch's own threads out of this one, which uses a core that torch leaves idle.
 
     Torch keeps the number of threads for this thread, and as the default of threads to come. The
     latter is put back, by a thread that ends.
     """
     if "backend: OpenMP" not in torch.__config__.parallel_info():
         return
-    with _crew.lock:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        restore = threading.Thread(target=torch.set_num_threads, args=(threads,))
-        restore.start()
-        restore.join()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    restore = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    restore.start()
+    restore.join()
 
 
 _crew = _Crew()
@@ -219,37 +211,6 @@ if hasattr(os, "register_at_fork"):
 def process() -> tuple[int, int]:
     """What tells this process from its parents, even if a process number comes back."""
     return os.getpid(), _crew.forks
-
-
-def _share(work: Iterable[T], do: Callable[[T], object]) -> None:
-    """``do`` each piece of ``work``, in as many threads as torch may use.
-
-    With one thread that is the calling one. With more it is none of torch's: MKL would share each
-    operation among all of them.
-    """
-    waiting = deque(work)
-    threads = torch.get_num_threads()
-    if threads == 1:
-        for piece in waiting:
-            do(piece)
-        return
-    inference = torch.is_inference_mode_enabled()
-
-    def work_on() -> None:
-        with torch.inference_mode(inference):
-            while True:
-                try:
-                    piece = waiting.popleft()
-                except IndexError:
-                    return
-                do(piece)
-
-    started = [
-        _crew.workers.submit(work_on) for _ in range(min(threads, MOST_WORKERS, len(waiting)))
-    ]
-    wait(started)
-    for worker in started:
-        worker.result()
 
 
 def _usable_cores() -> int:

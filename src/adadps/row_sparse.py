@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,7 +38,12 @@ class RowSparse:
 
     def times_(self, diagonal: Tensor) -> RowSparse:
         """Multiply in place by a tensor that broadcasts against ``shape``."""
-        times_(self.values, rows_of(diagonal, self.rows, self.axis))
+        if diagonal.movedim(self.axis, 0).shape[0] == 1:
+            self.values.mul_(diagonal.movedim(self.axis, 0))
+            return self
+        for part in _parts(self.values):
+            chosen = rows_of(diagonal, self.rows[part], self.axis)
+            self.values[part].mul_(chosen.to(self.values.dtype))
         return self
 
     def to_dense(self) -> Tensor:
@@ -54,18 +60,23 @@ class RowSparse:
 
 def rows_of(tensor: Tensor, rows: Tensor, axis: int) -> Tensor:
     """The slices at ``rows`` along ``axis``, which comes first; of a broadcast axis, its one."""
-    moved = tensor.movedim(axis, 0) if tensor.ndim else tensor
-    return moved if moved.ndim == 0 or moved.shape[0] == 1 else moved[rows]
+    moved = tensor.movedim(axis, 0)
+    return moved if moved.shape[0] == 1 else moved.index_select(0, rows)
 
 
 def times_(total: Tensor, factor: Tensor) -> None:
-    """``total`` *= ``factor``, piece by piece where the types differ: torch would copy it whole."""
+    """``total`` *= ``factor``, in parts where the types differ: torch would copy it whole."""
     if total.dtype == factor.dtype or total.shape != factor.shape or not total.ndim:
         total.mul_(factor)
         return
-    rows = max(1, 2**16 * len(total) // max(1, total.numel()))
-    for piece, other in zip(torch.split(total, rows), torch.split(factor, rows), strict=True):
-        piece.mul_(other.to(total.dtype))
+    for part in _parts(total):
+        total[part].mul_(factor[part].to(total.dtype))
+
+
+def _parts(total: Tensor) -> Iterator[slice]:
+    """Parts of the first axis that stay in cache."""
+    size = max(1, 2**16 * len(total) // max(1, total.numel()))
+    return (slice(start, start + size) for start in range(0, len(total), size))
 
 
 def dense(leaf: Tensor | RowSparse) -> Tensor:

@@ -17,6 +17,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.affine import LeafMap
 from adadps.gradients.outer import Outer
 from adadps.gradients.rounding import LARGE, sum_dtype
+from adadps.gradients.sparse import SparseOuter
 from adadps.gradients.waist import clip_weights
 from adadps.row_sparse import dense
 from engine_checks import contribution, only, trainable
@@ -89,6 +90,31 @@ def test_a_large_float64_diagonal_may_lie_outside_the_range_of_float32(kind, siz
     assert torch.isfinite(computed).all()
     exact = exact_norms.squares(leaf, leaf_map, exact_norms.extended)
     raised = exact_norms.raised(computed, exact_norms.extended, SLACK)
+    assert all(c >= e for c, e in zip(raised, exact, strict=True))
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("kind", ["outer", "sparse, words last", "sparse, words first"])
+@pytest.mark.parametrize("small", [1e-30, 1e-19, 0.9e-19])
+def test_what_underflows_in_single_precision_is_not_lost(kind, small, flush):
+    """D is 1 for one word that only the first example has; the others see ``small`` alone."""
+    axis = 0 if kind == "sparse, words first" else 1
+    rng = np.random.default_rng(5)
+    diagonal = torch.full(LARGE_SHAPE, small)
+    diagonal.select(axis, 0).fill_(1.0)
+    words = torch.from_numpy(rng.normal(size=(SIZE, LARGE_SHAPE[axis]))).float()
+    words[1:, 0] = 0
+    b = torch.from_numpy(rng.normal(size=(SIZE, LARGE_SHAPE[1 - axis]))).float()
+    sparse = SparseRows.from_torch(words.to_sparse())
+    leaf = Outer(words, b) if kind == "outer" else SparseOuter(sparse, b, axis)
+    leaf_map = LeafMap((diagonal,))
+    torch.set_flush_denormal(flush)
+    try:
+        computed = leaf.squares(leaf_map)
+    finally:
+        torch.set_flush_denormal(False)
+    raised = exact_norms.raised(computed, exact_norms.extended, SLACK)
+    exact = exact_norms.squares(leaf, leaf_map, exact_norms.extended)
     assert all(c >= e for c, e in zip(raised, exact, strict=True))
 
 

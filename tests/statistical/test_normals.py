@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from adadps import normals
-from adadps.normals import BLOCK, PAGE, Normals, box_muller
+from adadps.normals import BLOCK, PAGE, Normals
 
 KEY = bytes(range(32))
 SIZES = [1, 100, PAGE // 2, PAGE // 2 + 1, PAGE, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 12_345]
@@ -42,11 +42,19 @@ def secret():
     return Normals(normals.os.urandom(32))
 
 
+def box_muller(integers):
+    """The normals that these random integers are turned into."""
+    desk = normals._Desk(len(integers))
+    desk.values.view(np.int64)[:] = integers
+    desk.box_muller()
+    return desk.values
+
+
 def in_a_row(*integers):
     """The pairs of normals that these integers k1, with every k2 of a circle, are turned into."""
     turns = np.array([0, 1, -1, 2**61, 2**62, 2**63 - 1, -(2**63)], dtype=np.int64)
     k1, k2 = (grid.ravel() for grid in np.meshgrid(np.array(integers, dtype=np.int64), turns))
-    return box_muller(np.concatenate([k1, k2]).view(np.float64)).reshape(2, -1)
+    return box_muller(np.concatenate([k1, k2])).reshape(2, -1)
 
 
 # --- from bits to normals ---
@@ -72,7 +80,7 @@ def test_the_map_is_box_muller_to_the_last_bits():
     radius = np.sqrt(-2 * np.log(np.abs(k1 + 0.5) * np.longdouble(2) ** -63))
     angle = k2 * (np.longdouble(math.pi) + np.longdouble(1.2246467991473532e-16)) / 2**63
     expected = np.concatenate([radius * np.sin(angle), radius * np.cos(angle)])
-    error = np.abs(box_muller(bits.view(np.float64)) - expected.astype(np.float64))
+    error = np.abs(box_muller(bits) - expected.astype(np.float64))
     # u is known to half a unit in its last place, which is much for a tiny radius.
     bound = 1e-14 + 2.0**-52 / np.maximum(np.tile(radius.astype(np.float64), 2), 1e-8)
     assert (error < bound).all()
@@ -85,7 +93,7 @@ def test_hazard_18_beyond_six_sigma_the_law_is_that_of_the_tail():
     for _ in range(20):
         bits = rng.integers(-(2**63), 2**63, BLOCK)
         bits[: BLOCK // 2] >>= 28
-        sine, cosine = box_muller(bits.view(np.float64)).reshape(2, -1)
+        sine, cosine = box_muller(bits).reshape(2, -1)
         squared = np.append(squared, sine**2 + cosine**2)
     assert squared.min() > 6.2**2
     assert stats.kstest(squared / 2 - 28 * math.log(2), "expon").pvalue > 1e-7
@@ -97,7 +105,7 @@ def test_the_bits_are_those_of_aes_in_counter_mode():
     third = drawn(source, 3 * BLOCK)[2 * BLOCK :]
     counters = b"".join((BLOCK + i).to_bytes(16, "big") for i in range(BLOCK // 2))
     encrypted = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor().update(counters)
-    assert np.array_equal(third, box_muller(np.frombuffer(bytearray(encrypted))))
+    assert np.array_equal(third, box_muller(np.frombuffer(encrypted, dtype=np.int64)))
 
 
 # --- no counter is used twice ---
@@ -107,14 +115,14 @@ def test_the_bits_are_those_of_aes_in_counter_mode():
 def used(monkeypatch):
     """The ranges of counters that are drawn with KEY."""
     normals._crew.idle.submit(len, ()).result()  # what other tests ordered ahead is done
-    ranges, fill = [], normals._fill
+    ranges, draw = [], normals._Desk.draw
 
-    def spy(key, counter, out):
+    def spy(desk, key, counter):
         if key == KEY:
-            ranges.append((counter, counter + len(out) // 2))
-        return fill(key, counter, out)
+            ranges.append((counter, counter + len(desk.values) // 2))
+        return draw(desk, key, counter)
 
-    monkeypatch.setattr(normals, "_fill", spy)
+    monkeypatch.setattr(normals._Desk, "draw", spy)
     return ranges
 
 

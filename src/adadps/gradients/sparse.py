@@ -16,7 +16,7 @@ from torch import Tensor
 from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.affine import LeafMap
 from adadps.gradients.outer import bounded, unit_squares, with_offset
-from adadps.gradients.rounding import DOUBLE, rounding_of, sum_dtype
+from adadps.gradients.rounding import DOUBLE, normalised_square, rounding_of
 from adadps.row_sparse import RowSparse, rows_of
 
 
@@ -62,17 +62,14 @@ class SparseOuter:
         if full is None:
             rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
             return b.square().sum(1) * a.row_sums(a.values.square()) * rounding
+        squared, largest = normalised_square(full)
         size = a.row_largest()
         unit = a.with_values(a.values / size.clamp_min(1e-300)[a.rows])
-        rows, touched = self._touched(unit)
-        dtype = sum_dtype(full)
-        diagonal = rows_of(full, rows, self.axis).to(dtype)
-        largest = diagonal.abs().max() if len(rows) else diagonal.new_ones(())
-        b_unit, b_size = unit_squares(b, dtype)
-        sums = touched.map_values(torch.square).times((diagonal / largest).square())
+        b_unit, b_size = unit_squares(b, squared.dtype)
+        sums = unit.map_values(torch.square).times(squared.movedim(self.axis, 0))
         relative = (sums * b_unit).sum(1).double()
-        rounding = rounding_of(dtype) * (words + b.shape[1] + 16)
-        return bounded(relative, rounding, words * b.shape[1], size * b_size * largest.double())
+        rounding = rounding_of(squared.dtype) * (words + b.shape[1] + 16)
+        return bounded(relative, rounding, words * b.shape[1], size * b_size * largest)
 
     def _with_shift(self, squares: Tensor, leaf_map: LeafMap, offset: Tensor) -> Tensor:
         a, b = self.inputs.map_values(torch.Tensor.double), self.output_gradients.double()
