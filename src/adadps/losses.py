@@ -39,5 +39,5 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
-BY_EXAMPLE = frozenset({cross_entropy, binary_cross_entropy, squared_error})
+BY_EXAMPLE = (cross_entropy, binary_cross_entropy, squared_error)
 """Losses that cannot mix examples, by their construction."""

@@ -30,9 +30,9 @@ class GeneralEngine:
         of_each = vmap(grad(self._single_loss), in_dims=(None, 0, 0), randomness="different")
         rows = _dense(batch.features, params)
         gradients: Params = guarded(of_each, params, rows, batch.targets)
-        finite = torch.stack([torch.isfinite(g).flatten(1).all(1) for g in gradients.values()]).all(
-            0
-        )
+        finite = torch.stack(
+            [torch.isfinite(g).reshape(len(g), -1).all(1) for g in gradients.values()]
+        ).all(0)
         zeroed = {
             name: torch.where(finite.view(-1, *[1] * (g.ndim - 1)), g, 0)
             for name, g in gradients.items()

@@ -24,7 +24,7 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import ModelError
 from adadps.gradients.guard import guarded
-from adadps.gradients.layered import LayeredGradients, PerExample
+from adadps.gradients.layered import LayeredGradients, PerExample, Stored
 from adadps.gradients.layers import Use, gradients_of, joined, require_supported
 from adadps.gradients.loss import Loss, output_gradients
 from adadps.gradients.sequence import Sequence
@@ -60,7 +60,14 @@ class GhostEngine:
                 f"Expected every trainable parameter to be used by the layer that owns it, found "
                 f"'{unused[0]}' unused. Freeze it, or use it through its layer."
             )
-        leaves = {name: joined(held, len(batch)) for name, held in found.items()}
+        stored = [
+            leaf.finite() for held in found.values() for leaf in held if isinstance(leaf, Stored)
+        ]
+        finite = torch.stack([finite, *stored]).all(0)
+        leaves = {
+            name: joined([_without(leaf, finite) for leaf in held], len(batch))
+            for name, held in found.items()
+        }
         return LayeredGradients(leaves, finite if units is None else units.present(finite), units)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
@@ -124,7 +131,9 @@ class GhostEngine:
         """``params`` with a second name for each parameter that two layers share."""
         if not self._names:
             return params
-        return params | {other: params[name] for other, name in self._names.items()}
+        return params | {
+            other: params[name] for other, name in self._names.items() if name in params
+        }
 
 
 @contextmanager
@@ -182,6 +191,11 @@ def _names_of_shared(model: nn.Module) -> dict[str, str]:
         else:
             first[id(parameter)] = name
     return others
+
+
+def _without(leaf: PerExample, finite: Tensor) -> PerExample:
+    """What is stored can overflow though inputs and output gradients are finite."""
+    return leaf.where(finite) if isinstance(leaf, Stored) and not bool(finite.all()) else leaf
 
 
 def _flipped(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:

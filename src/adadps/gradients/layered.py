@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from adadps.gradients.affine import Affine, LeafMap
+from adadps.gradients.rounding import CANCELLED, DOUBLE
 from adadps.gradients.waist import Units
 from adadps.row_sparse import RowSparse, dense
 from adadps.types import Params, Sums
@@ -83,7 +84,15 @@ class LayeredGradients:
                 for name, leaf in members.items()
             ]
             norms[unit] = torch.stack(squares).sum().sqrt()
+            norms[unit] += CANCELLED * units.weight * self._sizes(members, len(rows)).sum()
         return norms
+
+    def _sizes(self, members: Mapping[str, PerExample], count: int) -> Tensor:
+        """Norms of the members of a group, which can cancel."""
+        squares = torch.zeros(count, dtype=torch.float64, device=self.present.device)
+        for name, leaf in members.items():
+            squares += leaf.squares(replace(self.affine.of(name), offset=None))
+        return squares.sqrt()
 
     def _square(self, name: str, total: Tensor | RowSparse) -> Tensor:
         mapped = self.affine.of(name).apply_to_sum(total, 1.0)
@@ -99,12 +108,28 @@ class Stored:
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """From the gradients themselves."""
-        return mapped(self.gradients.double(), leaf_map).flatten(1).square().sum(1)
+        size = len(self.gradients)
+        scaled = mapped(self.gradients.double(), replace(leaf_map, offset=None))
+        if leaf_map.offset is None:
+            return scaled.reshape(size, -1).square().sum(1)
+        exact = torch.linalg.vector_norm((scaled + leaf_map.offset).reshape(size, -1), dim=1)
+        terms = torch.linalg.vector_norm(scaled.reshape(size, -1), dim=1)
+        raised: Tensor = exact + 64 * DOUBLE * (terms + torch.linalg.vector_norm(leaf_map.offset))
+        return raised.square()
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Σ_i w_i g_i."""
         total: Tensor = torch.tensordot(weights, self.gradients.double(), dims=1)
         return total
+
+    def finite(self) -> Tensor:
+        """The examples whose gradient is finite."""
+        return torch.isfinite(self.gradients).reshape(len(self.gradients), -1).all(1)
+
+    def where(self, present: Tensor) -> Stored:
+        """The same with zeros for all others."""
+        shaped = present.view(-1, *[1] * (self.gradients.ndim - 1))
+        return Stored(torch.where(shaped, self.gradients, 0))
 
     def take(self, rows: Tensor) -> Stored:
         """Some of the examples."""
@@ -145,7 +170,7 @@ class Several:
         diagonal = leaf_map.product(tuple(terms[0].shape), terms[0].device)
         sizes = [torch.linalg.vector_norm(diagonal * term) for term in terms]
         total = torch.linalg.vector_norm(mapped(torch.stack(terms).sum(0), leaf_map))
-        square: Tensor = (total + 1e-14 * torch.stack(sizes).sum()).square()
+        square: Tensor = (total + CANCELLED * torch.stack(sizes).sum()).square()
         return square
 
 

@@ -112,7 +112,7 @@ def _embedding(use: Use, params: Params) -> Gradients:  # noqa: ARG001
     layer, tokens = use.layer, use.inputs
     assert isinstance(layer, nn.Embedding)
     assert isinstance(tokens, Tensor)
-    flat = tokens.reshape(len(tokens), -1)
+    flat = tokens.flatten(1) if tokens.ndim > 1 else tokens.unsqueeze(1)
     b = use.output_gradients.reshape(*flat.shape, layer.embedding_dim)
     if layer.padding_idx is not None:
         b = torch.where((flat == layer.padding_idx).unsqueeze(2), 0, b)
@@ -161,8 +161,8 @@ def _normalisation(use: Use, params: Params) -> Gradients:  # noqa: ARG001
             plain = functional.layer_norm(a, shape, eps=layer.eps).double()
         else:
             plain = functional.rms_norm(a, list(shape), eps=layer.eps).double()
-        own = (len(a), -1, *shape)
-        scaled, shifted = ((x).reshape(own).sum(1) for x in (b * plain, b))
+        axes = list(range(1, a.ndim - len(shape)))
+        scaled, shifted = (x.sum(axes) if axes else x for x in (b * plain, b))
     return {f"{use.prefix}weight": Stored(scaled), f"{use.prefix}bias": Stored(shifted)}
 
 

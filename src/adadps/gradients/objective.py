@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -156,12 +157,13 @@ def _pieces(targets: Tensor, units: Units | None, chunk: int) -> list[tuple[Tens
             (rows, None) for rows in torch.split(torch.arange(size, device=targets.device), chunk)
         ]
     units_a_piece = max(1, round(chunk * units.count / size))
+    starts = torch.arange(0, units.count, units_a_piece, device=targets.device)
+    filled = torch.unique(units.labels // units_a_piece)  # pieces that have rows take the others in
+    bounds = [0, *(starts[filled[1:]]).tolist(), units.count]
     pieces: list[tuple[Tensor, Units | None]] = []
-    for first in range(0, units.count, units_a_piece):
-        count = min(units_a_piece, units.count - first)
-        inside = (units.labels >= first) & (units.labels < first + count)
-        rows = torch.nonzero(inside).squeeze(1)
-        pieces.append((rows, Units(units.labels[rows] - first, count, units.weight)))
+    for first, end in pairwise(bounds):
+        rows = torch.nonzero((units.labels >= first) & (units.labels < end)).squeeze(1)
+        pieces.append((rows, Units(units.labels[rows] - first, end - first, units.weight)))
     return pieces
 
 
@@ -189,7 +191,13 @@ def _require_loss_everywhere(held: Objective, loss: Loss, data: Examples) -> Non
 def _require_loss_per_example(held: Objective, loss: Loss, probe: Examples) -> None:
     device = next(iter(held.params().values())).device
     batch = probe.take(torch.arange(3) % len(probe)).to(device)
-    outputs = held.outputs(held.params(), batch.features)
+    try:
+        outputs = held.outputs(held.params(), batch.features)
+    except (IndexError, RuntimeError) as error:
+        raise DataError(
+            f"Expected features that fit the model, found some that it refuses: {error}. Build the "
+            "model with the width of the data and a row for every word."
+        ) from error
     if outputs.is_floating_point():  # a fresh model may give all rows the same output
         outputs = outputs + torch.rand(outputs.shape, device=device, dtype=outputs.dtype)
     losses = loss(outputs, batch.targets)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from adadps.gradients.affine import LeafMap
 from adadps.gradients.layered import mapped
-from adadps.gradients.rounding import DOUBLE, TINY, normalised_square, rounding_of
+from adadps.gradients.rounding import CANCELLED, DOUBLE, TINY, normalised_square, rounding_of
 
 CHUNK = 2**23
 """How many numbers are held at once where gradients of examples are built."""
@@ -113,7 +113,9 @@ def unit_squares(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return (rows / scale).square().to(dtype), size
 
 
-def bounded(relative: Tensor, rounding: float, terms: int, size: Tensor) -> Tensor:
+def bounded(
+    relative: Tensor, rounding: float | Tensor, terms: int | Tensor, size: Tensor
+) -> Tensor:
     """Undo the division by ``size``; make up for all that rounding may have taken away."""
     return (relative * (1 + rounding) + TINY * terms) * size.square()
 
@@ -154,7 +156,7 @@ def _by_gradients(a: Tensor, b: Tensor, leaf_map: LeafMap) -> Tensor:
     diagonal = leaf_map.product(tuple(gradients.shape[1:]), a.device)
     sizes = (_lengths(a) * _lengths(b)).sum(1) * diagonal.abs().max()
     exact = _lengths(mapped(gradients, leaf_map).flatten(1))
-    return (exact + DOUBLE * a.shape[1] * sizes).square()
+    return (exact + CANCELLED * sizes).square()
 
 
 def _lengths(vectors: Tensor) -> Tensor:

@@ -25,7 +25,13 @@ TINY = 1e-37
 LARGE = 2**16
 """Entries of D from which on speed matters more than the last digits of a norm."""
 
-_squares: dict[int, tuple[weakref.ref[Tensor], Tensor, float]] = {}
+CANCELLED = 2.0**-26
+"""What is left of terms that cancel, at least, in multiples of the terms.
+
+Then a clipped gradient has terms of at most 2²⁶ C, whose rounding in a sum is about 1e-8 C.
+"""
+
+_squares: dict[int, tuple[weakref.ref[Tensor], int, Tensor, float]] = {}
 
 
 def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
@@ -35,12 +41,19 @@ def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
     """
     known = _squares.get(id(diagonal))
     dtype = sum_dtype(diagonal)
-    if known is not None and known[0]() is diagonal and known[1].dtype == dtype:
-        return known[1], known[2]
+    if known is not None and known[0]() is diagonal:
+        _, version, squared, largest = known
+        if version == diagonal._version and squared.dtype == dtype:
+            return squared, largest
     largest = float(diagonal.abs().max())
-    squared = torch.empty_like(diagonal, dtype=dtype).copy_(diagonal).div_(largest).square_()
+    squared = torch.empty_like(diagonal, dtype=dtype)
+    if dtype in (diagonal.dtype, torch.float64):
+        squared.copy_(diagonal).div_(largest).square_()
+    else:  # D may lie outside the range of float32
+        torch.div(diagonal, largest, out=squared).square_()
     key = id(diagonal)
-    _squares[key] = (weakref.ref(diagonal, lambda _: _squares.pop(key, None)), squared, largest)
+    forget = weakref.ref(diagonal, lambda _: _squares.pop(key, None))
+    _squares[key] = (forget, diagonal._version, squared, largest)
     return squared, largest
 
 

@@ -52,7 +52,7 @@ class Sequence:
     def outputs(self, params: Params, features: Features) -> Tensor:
         """Run all layers, without gradient."""
         with torch.no_grad():
-            signal: Features = features
+            signal = self._first(params, features)
             for name, layer in self.layers:
                 signal = _run(layer, _own(layer, name, params), signal)
             assert isinstance(signal, Tensor)
@@ -67,7 +67,7 @@ class Sequence:
         each layer: its gradient is the gradient of that output.
         """
         inputs, zeros = [], []
-        signal: Features = features
+        signal = self._first(params, features)
         for place, (name, layer) in enumerate(self.layers):
             output = _run(layer, _own(layer, name, params), signal)
             if _trainable(layer):
@@ -82,6 +82,13 @@ class Sequence:
         found += [last] * (len(inputs) - len(found))
         return [Use(*held, b.detach()) for held, b in zip(inputs, found, strict=True)]
 
+    def _first(self, params: Params, features: Features) -> Features:
+        """Numbers in the precision of the weights, in memory that may be overwritten."""
+        if isinstance(features, SparseRows) or not features.is_floating_point():
+            return features
+        copied = getattr(self.layers[0][1], "inplace", False)
+        return features.to(next(iter(params.values())).dtype, copy=copied)
+
     def words(self, features: Features) -> dict[str, Tensor]:
         """Rows of the first layer's table that these features make it read."""
         name, first = self.layers[0]
@@ -93,7 +100,12 @@ class Sequence:
 
 
 def _flattened(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    if (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    ):
         return None
     if type(module) is nn.Sequential:
         found: list[tuple[str, nn.Module]] = []
@@ -117,6 +129,11 @@ def _alone(module: nn.Module) -> bool:
 def _run(layer: nn.Module, own: Params, signal: Features) -> Tensor:
     if isinstance(signal, SparseRows):
         return _on_sparse_rows(layer, own, signal)
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and len(layer.normalized_shape) >= signal.ndim:
+        raise ModelError(
+            f"Expected a norm within each example, found {layer} on rows of shape "
+            f"{tuple(signal.shape[1:])}. Give it the shape of one example."
+        )
     if isinstance(layer, nn.Linear):
         rows = signal.to(own["weight"].dtype)
         return functional.linear(rows, own["weight"], own.get("bias"))

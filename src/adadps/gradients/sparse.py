@@ -16,7 +16,7 @@ from torch import Tensor
 from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.affine import LeafMap
 from adadps.gradients.outer import bounded, unit_squares, with_offset
-from adadps.gradients.rounding import DOUBLE, normalised_square, rounding_of
+from adadps.gradients.rounding import CANCELLED, DOUBLE, normalised_square, rounding_of
 from adadps.row_sparse import RowSparse, rows_of
 
 
@@ -58,7 +58,7 @@ class SparseOuter:
         return SparseOuter(self.inputs.take(rows), self.output_gradients[rows], self.axis)
 
     def _without_shift(self, a: SparseRows, b: Tensor, full: Tensor | None) -> Tensor:
-        words = _longest_row(a)
+        words = a.offsets.diff()  # of each example: no neighbour may enter its norm
         if full is None:
             rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
             return b.square().sum(1) * a.row_sums(a.values.square()) * rounding
@@ -101,15 +101,20 @@ class TokenRows:
         size, width = self.output_gradients.shape[0], self.output_gradients.shape[2]
         example = torch.arange(size, device=self.tokens.device).unsqueeze(1)
         keys, place = torch.unique(example * self.words + self.tokens, return_inverse=True)
-        rows = self.output_gradients.new_zeros(len(keys), width, dtype=torch.float64)
-        rows.index_add_(0, place.flatten(), self.output_gradients.double().flatten(0, 1))
+        b = self.output_gradients.double().flatten(0, 1)
+        rows = b.new_zeros(len(keys), width).index_add_(0, place.flatten(), b)
+        terms = b.new_zeros(len(keys), width).index_add_(0, place.flatten(), b.abs())
         words, owners = keys % self.words, keys // self.words
         for factor in leaf_map.factors:
-            rows = rows * rows_of(factor, words, 0)
+            here = rows_of(factor, words, 0)
+            rows, terms = rows * here, terms * here
         squares = rows.new_zeros(size)
+        size_of_terms = squares.index_add(0, owners, terms.square().sum(1)).sqrt()
         if leaf_map.offset is None:
-            return squares.index_add_(0, owners, rows.square().sum(1))
-        return _shifted_rows(squares, owners, rows, leaf_map.offset, words)
+            squares.index_add_(0, owners, rows.square().sum(1))
+        else:
+            squares = _shifted_rows(squares, owners, rows, leaf_map.offset, words)
+        return (squares.sqrt() + CANCELLED * size_of_terms).square()
 
     def weighted(self, weights: Tensor) -> RowSparse:
         """Σ_i w_i g_i on the rows of words that occur."""
@@ -139,7 +144,3 @@ def _shifted_rows(
 def _times_by_word(a: SparseRows, vector: Tensor) -> SparseRows:
     factor = vector if len(vector) == 1 else vector[a.columns]
     return a.with_values(a.values * factor)
-
-
-def _longest_row(a: SparseRows) -> int:
-    return int(a.offsets.diff().max()) if len(a) else 0
