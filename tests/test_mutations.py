@@ -34,14 +34,14 @@ MUTATIONS = {
     ),
     "the noise is removed": Mutation(
         "noise.py",
-        "released.mul_(standard_deviation).add_(total)",
-        "released.mul_(0.0).add_(total)",
+        "torch.add(summed, z, alpha=spread, out=z)",
+        "torch.add(summed, z, alpha=0.0, out=z)",
         "tests/test_hazards.py -k hazard_13",
     ),
     "the noise is halved": Mutation(
         "noise.py",
-        "released.mul_(standard_deviation).add_(total)",
-        "released.mul_(standard_deviation / 2).add_(total)",
+        "torch.add(summed, z, alpha=spread, out=z)",
+        "torch.add(summed, z, alpha=spread / 2, out=z)",
         "tests/test_hazards.py -k hazard_13",
     ),
     "the scale is removed": Mutation(
@@ -88,9 +88,45 @@ MUTATIONS = {
     ),
     "the grid is removed": Mutation(
         "noise.py",
-        "return released.div_(width).round_().mul_(width)",
-        "return released",
+        "z.mul_(1 / width).round_().mul_(width * factor)",
+        "z.mul_(factor)",
         "tests/statistical/test_noise.py -k hazard_18",
+    ),
+    "late noise is halved": Mutation(
+        "noise.py",
+        "torch.addcmul(total, z, deviation, out=z)",
+        "torch.addcmul(total, z, deviation / 2, out=z)",
+        "tests/statistical/test_late_noise.py -k same_law",
+    ),
+    "late noise is off the grid": Mutation(
+        "noise.py",
+        "z.mul_(1 / grid_width).round_().mul_(grid_width)",
+        "pass",
+        "tests/test_late_weights.py -k grid",
+    ),
+    "a row that waits gathers the noise of one step only": Mutation(
+        "late.py",
+        "self._variance[before].add_(deviation**2)",
+        "self._variance[self.now : self.now + 1].add_(deviation**2)",
+        "tests/statistical/test_late_noise.py -k same_law",
+    ),
+    "a parameter is read without its noise": Mutation(
+        "late_parameter.py",
+        "                    parameter._settle()\n",
+        "                    pass\n",
+        "tests/statistical/test_late_reads.py -k every_read",
+    ),
+    "a forked child noises again": Mutation(
+        "late.py",
+        "        self._require_own_process()\n",
+        "",
+        "tests/test_late_weights.py -k forked",
+    ),
+    "rounding lets a norm be too small": Mutation(
+        "gradients/outer.py",
+        "return (relative * (1 + rounding) + TINY * terms) * size.square()",
+        "return (relative * (1 - rounding) - TINY * terms) * size.square()",
+        "tests/contract/test_engine_rounding.py",
     ),
     "a norm that is no number is not clipped": Mutation(
         "gradients/waist.py",

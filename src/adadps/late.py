@@ -92,8 +92,11 @@ class LateRows:
         kept, deviation = self._past.gathered(self._since[rows])
 
         def values(part: slice) -> Tensor:
-            held = change[part].clone() if isinstance(change, Tensor) else change.of(part)
-            held += self._weights.index_select(0, rows[part]).double()
+            held = self._weights.index_select(0, rows[part]).double()
+            if isinstance(change, Tensor):
+                held.add_(change[part])
+            else:
+                change.add_to(held, part)
             return held if kept is None else held.mul_(_column(kept[part], held))
 
         if self._past.grid_width is None:
@@ -168,10 +171,10 @@ class _Held:
     def __init__(self, values: Tensor, place: Tensor, factor: Tensor) -> None:
         self._values, self._place, self._factor = values, place, factor
 
-    def of(self, part: slice) -> Tensor:
-        """In float64, for a part of the rows."""
+    def add_to(self, values: Tensor, part: slice) -> None:
+        """Add the changes of a part of the rows to their values."""
         found = self._values.index_select(0, self._place[part])
-        return found.mul_(_column(self._factor[part], found))
+        values.addcmul_(found, _column(self._factor[part], found))
 
 
 class _Waiting:

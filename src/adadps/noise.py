@@ -160,10 +160,10 @@ class Randomness:
             total = values(part)
             deviation = standard_deviation[part].view(-1, *[1] * (total.dim() - 1))
             z = torch.from_numpy(drawn[: total.numel()]).view(total.shape)
-            z.mul_(deviation).add_(total).mul_(1 / grid_width).round_().mul_(grid_width)
-            if some_without:
-                z = torch.where(deviation == 0, total, z)
-            table.index_copy_(0, rows[part], z.to(table.dtype))
+            torch.addcmul(total, z, deviation, out=z)
+            z.mul_(1 / grid_width).round_().mul_(grid_width)
+            released = torch.where(deviation == 0, total, z) if some_without else z
+            table.index_copy_(0, rows[part], released.to(table.dtype))
 
         blocks, rest = divmod(len(rows), in_a_block)
         self._own().noise.draw(blocks * BLOCK + rest * entries, put)
@@ -229,7 +229,11 @@ def _noised(
     """
     z = torch.from_numpy(released)  # torch shares each operation among its threads
     spread = deviation if isinstance(deviation, float | int) else torch.from_numpy(deviation)
-    z.mul_(spread).add_(torch.from_numpy(total).to(z.dtype))
+    summed = torch.from_numpy(total).to(z.dtype)
+    if isinstance(spread, Tensor):
+        torch.addcmul(summed, z, spread, out=z)
+    else:
+        torch.add(summed, z, alpha=spread, out=z)
     z.mul_(1 / width).round_().mul_(width * factor)
     return released
 
@@ -282,10 +286,11 @@ def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Noise
     def noised(z: Array, part: Line, start: int) -> Array:
         stop = start + len(z)
         first, last = start // entries, -(-stop // entries)
-        rows = np.repeat(deviations[first:last], entries)
-        spread = rows[start - first * entries : stop - first * entries]
+        rows = deviations[first:last]
+        spread = np.repeat(rows, entries)[start - first * entries : stop - first * entries]
         released = _noised(z, part, spread, width, 1.0)
-        np.copyto(released, part, where=spread == 0)
+        if not rows.all():
+            np.copyto(released, part, where=spread == 0)
         return released
 
     return noised

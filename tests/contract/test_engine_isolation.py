@@ -170,7 +170,9 @@ def test_hazard_06_a_poisoned_member_takes_its_group_with_it(problem):
     assert_others_untouched(clean, found, row=2, size=3)
 
 
-@pytest.mark.parametrize("loss", [losses.cross_entropy, losses.squared_error], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize(
+    "loss", [losses.cross_entropy, losses.squared_error], ids=lambda loss: loss.__name__
+)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 3e38])
 def test_hazard_06_losses_that_run_on_the_whole_batch(loss, value):
     """Losses that are known to look at one example at a time do not run under vmap."""
