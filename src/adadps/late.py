@@ -34,7 +34,7 @@ from adadps.types import Noise, require
 WAITING_BYTES = 48 * 2**20
 """Memory for changes that wait for their noise, where an eighth of the weights is less."""
 
-FLUSHED_AT_ONCE = 2**22
+FLUSHED_AT_ONCE = 2**20
 """How many weights are noised at once when all of them are read."""
 
 LONGEST_PAST = 2**16

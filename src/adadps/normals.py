@@ -26,9 +26,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Array = npt.NDArray[np.float64]
 
-BLOCK = 1 << 17
-"""Normals in a full block: it stays in cache through all operations, and torch's threads share
-each of them. (Blocks in threads of Python would wait for Python's lock most of the time.)"""
+BLOCK = 1 << 19
+"""Normals in a full block: enough for torch to share each operation among its threads.
+
+(Smaller blocks in threads of Python would wait for Python's lock most of the time.)
+"""
 
 PAGE = 1 << 14
 """Normals that are drawn together for small requests."""
