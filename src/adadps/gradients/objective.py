@@ -70,7 +70,8 @@ class Objective:
 
     def tables_by_feature(self, features: Features) -> list[nn.Parameter]:
         """Weights of linear layers of which sparse rows read one feature at a time."""
-        names = self.reads(features) if isinstance(features, SparseRows) else {}
+        one = take(features, torch.arange(1))  # all of them would be sorted by column
+        names = self.reads(one) if isinstance(features, SparseRows) else {}
         found = (self.model.get_parameter(name) for name in names)
         layers = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Linear)}
         return [parameter for parameter in found if id(parameter) in layers]
