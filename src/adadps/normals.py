@@ -61,6 +61,13 @@ class Normals:
 
         Pieces come in any order; ``use`` may overwrite its values.
         """
+        if _crew.forks and torch.get_num_threads() > 1:
+            # Torch's threads did not survive the fork: an operation would wait for them for ever.
+            _crew.idle.submit(self._draw, count, use).result()
+        else:
+            self._draw(count, use)
+
+    def _draw(self, count: int, use: Callable[[int, Array], object]) -> None:
         if count == 0:
             return
         if count <= PAGE // 2:
@@ -76,7 +83,7 @@ class Normals:
         # What is drawn ahead comes from the front, so what is missing is drawn from the back.
         for start, values_of in [*ready, *reversed(others)]:
             use(start, values_of())
-        if full and torch.get_num_threads() < _usable_cores():
+        if full and not _crew.forks and torch.get_num_threads() < _usable_cores():
             self._draw_ahead(missed=full - len(ready))
 
     def _full_blocks(self, count: int) -> tuple[list[_Piece], list[_Piece]]:
@@ -179,7 +186,7 @@ def _new_block(key: bytes, counter: int) -> Array:
 
 
 class _Crew:
-    """The thread that draws ahead; a forked child gets one of its own."""
+    """The thread that draws ahead. In a forked child, the one that draws."""
 
     def __init__(self) -> None:
         self.forks = -1
