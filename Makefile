@@ -10,7 +10,7 @@ demo: $(VENV)/core
 	$(BIN)/adadps demo
 
 test: $(VENV)/dev
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
