@@ -8,7 +8,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.choice import engine_for
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
-from adadps.row_sparse import dense
+from adadps.outer_sum import dense
 from problems import squared
 
 

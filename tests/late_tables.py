@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.linalg import solve_triangular
 from torch import nn
 
-from adadps import Accountant, PrivateRun, chain, examples, privatize, shuffled
+from adadps import Accountant, PrivateRun, chain, examples, privatize, secure, shuffled
 from adadps.stages import sgd
 
 WORDS = 12
@@ -30,12 +30,15 @@ def noisy(lr=LR, **options):
     return chain(privatize(clip_norm=CLIP, noise_multiplier=SIGMA), sgd(lr, **options))
 
 
-class ByRelease:
-    """Noise that writes rows through its own `release`."""
+class Changed:
+    """Secure normals, put through a function before they are used."""
 
-    def release_rows(self, table, rows, values, **options):
-        released = self.release(values(slice(None)), **options)
-        table.index_copy_(0, rows, released.to(table.dtype))
+    def __init__(self, change=lambda z: z):
+        self.change, self.count = change, 0
+
+    def draw(self, count, use):
+        self.count += count
+        use(0, self.change(secure().normal((count,)).numpy()))
 
 
 @dataclass

@@ -11,28 +11,37 @@ import pytest
 import torch
 from torch import nn
 
-from adadps import ContractError, secure
+from adadps import ContractError, late, secure
 from adadps.late import LateRows
 from adadps.row_sparse import RowSparse
-from late_tables import BATCHES, NOISE, TABLES, WORDS, ByRelease, begun, take
+from late_tables import BATCHES, NOISE, TABLES, WORDS, Changed, begun, take
 
 tables = pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
 
 
-class Counting(ByRelease):
-    """Noise that remembers what it gave."""
+class Counting(Changed):
+    """Noise that knows for how many rows it gave normals."""
 
-    def __init__(self):
-        self.noise, self.given = secure(), []
-
-    def release(self, total, **options):
-        released = self.noise.release(total, **options)
-        self.given.append(released.clone())
-        return released
+    def __init__(self, width=3):
+        super().__init__()
+        self.width = width
 
     @property
     def rows(self):
-        return sum(len(rows) for rows in self.given)
+        return self.count // self.width
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """All values that releases wrote to tables."""
+    seen, release = set(), late.release_rows
+
+    def noted(table, rows, *others):
+        release(table, rows, *others)
+        seen.update(tuple(row) for row in table[rows].tolist())
+
+    monkeypatch.setattr(late, "release_rows", noted)
+    return seen
 
 
 @pytest.fixture
@@ -41,9 +50,9 @@ def counted(monkeypatch):
     drawn = []
     release = LateRows._release
 
-    def noted(self, rows, values):
+    def noted(self, rows):
         drawn.append(sorted(rows.tolist()))
-        return release(self, rows, values)
+        return release(self, rows)
 
     monkeypatch.setattr(LateRows, "_release", noted)
     return drawn
@@ -54,10 +63,13 @@ def touched(*rows, width=3, height=6):
     return RowSparse(torch.tensor(rows).long(), values.reshape(len(rows), width), (height, width))
 
 
-def late_table(noise, capacity=6, width=3):
+def late_table(noise, room=10_000, width=3):
+    """A table of 6 rows, and ``room`` bytes for changes that wait."""
     table = torch.randn(6, width)
-    with mock.patch("adadps.late.WAITING_BYTES", 8 * width * capacity):
-        return table, LateRows(table, 0, noise)
+    with mock.patch("adadps.waiting.WAITING_BYTES", room):
+        held = LateRows(table, 0, noise)
+        held._waiting._allowed = room  # small tables would have less
+        return table, held
 
 
 # --- nothing is drawn twice, nothing is seen without noise ---
@@ -67,7 +79,7 @@ def test_a_second_read_draws_nothing():
     noise = Counting()
     table, late = late_table(noise)
     late.add(touched(0, 4), deviation=1.0, keep=0.9)
-    assert noise.given == []
+    assert noise.rows == 0
     late.settle()
     assert noise.rows == 6
     read = table.clone()
@@ -85,39 +97,49 @@ def test_a_step_draws_for_the_rows_that_it_touches_and_for_no_others():
         assert noise.rows == 2 * drawn
 
 
-@pytest.mark.parametrize("capacity", [6, 3, 2, 1, 0])
-def test_memory_holds_only_what_the_noise_gave(capacity):
+@pytest.mark.parametrize("room", [10_000, 500, 0])
+def test_memory_holds_only_what_was_released(room, released):
     """Whoever looks at the memory itself, at any time, sees starting points and releases."""
-    noise = Counting()
-    table, late = late_table(noise, capacity)
-    alias, seen = table[:], {tuple(row) for row in table.tolist()}
+    table, late = late_table(secure(), room)
+    alias, begin = table[:], {tuple(row) for row in table.tolist()}
     for rows in [(0, 1), (1, 2, 3), (), (4,), (0, 5, 1), (2,), (3, 4)]:
         late.add(touched(*rows), deviation=0.5, keep=0.9)
-        seen |= {tuple(row) for given in noise.given for row in given.float().tolist()}
-        assert {tuple(row) for row in alias.tolist()} <= seen
+        assert {tuple(row) for row in alias.tolist()} <= begin | released
     late.settle()
-    final = {tuple(row) for given in noise.given for row in given.float().tolist()}
-    assert {tuple(row) for row in alias.tolist()} <= final
+    assert {tuple(row) for row in alias.tolist()} <= released
 
 
-def test_a_ring_evicts_the_oldest_and_a_large_batch_does_not_wait():
+def test_the_oldest_changes_go_when_there_is_no_room():
     noise = Counting()
-    _, late = late_table(noise, capacity=3)
+    _, late = late_table(noise, room=0)
     late.add(touched(0, 1), deviation=1.0, keep=1.0)
+    assert noise.rows == 0  # the latest always waits
     late.add(touched(2, 3), deviation=1.0, keep=1.0)
-    assert noise.rows == 2 + 1  # 2 and 3 are read, 0 has to go
+    assert noise.rows == 2 + 2  # 2 and 3 are read, 0 and 1 have to go
     late.add(touched(0, 2, 4, 5), deviation=1.0, keep=1.0)
-    assert noise.rows == 3 + 4 + 4  # all four are read, then released
+    assert noise.rows == 4 + 4 + 1  # all four are read, then 3 has to go
     late.settle()
     settled = noise.rows
     late.add(touched(0, 1, 2), deviation=1.0, keep=1.0)
     assert noise.rows == settled  # what was read does not wait any longer
 
 
+def test_only_so_many_steps_wait():
+    noise = Counting()
+    with mock.patch("adadps.waiting.STEPS", 3):
+        _, late = late_table(noise)
+        for row in range(6):
+            late.add(touched(row), deviation=1.0, keep=1.0)
+        # Rows 1 to 5 are read before they change, and 0 to 2 have to go.
+        assert noise.rows == 5 + 3
+        late.settle()
+    assert len(late._waiting._steps) == 3
+
+
 @pytest.mark.parametrize("deviations", [(1.0, 1.0), (0.3, 0.07), (0.07, 0.3)])
-@pytest.mark.parametrize("capacity", [6, 1])
-def test_after_a_read_all_values_lie_on_the_public_grid(deviations, capacity):
-    table, late = late_table(secure(), capacity, width=50)
+@pytest.mark.parametrize("room", [10_000, 0])
+def test_after_a_read_all_values_lie_on_the_public_grid(deviations, room):
+    table, late = late_table(secure(), room, width=50)
     for deviation in deviations:
         late.add(touched(1, 2, width=50), deviation=deviation, keep=0.9)
     late.add(touched(width=50), deviation=0.0, keep=1.0)  # a schedule that pauses

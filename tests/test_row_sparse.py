@@ -15,7 +15,8 @@ from adadps.gradients.affine import LeafMap
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.ghost import GhostEngine
 from adadps.gradients.waist import added, clip_weights, reduce
-from adadps.row_sparse import RowSparse, dense, rows_of, times_
+from adadps.outer_sum import dense
+from adadps.row_sparse import RowSparse, rows_of, times_
 from engine_checks import trainable
 from problems import squared
 

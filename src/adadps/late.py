@@ -10,7 +10,7 @@ and one draw just before the next read has the same law as t - s draws. So all t
 remember is s. The cost of a step is that of the rows it touches, not of the whole table. (G_st is
 kept for every s, as a sum of positive terms: a difference of sums would lose small late steps.)
 
-*What is not noised yet stays here.* Changes wait in float64, in this room, for their noise; the
+*What is not noised yet stays outside.* Changes wait for their noise in `adadps.waiting`; the
 model's parameter holds nothing but released values, rounded to a public grid,
 
     g = 2^(⌊log2 min_j c_j⌋ - 10),
@@ -21,18 +21,24 @@ which is the same for all rows. A row that is read, or leaves, was noised at eve
 from __future__ import annotations
 
 import math
+from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from adadps.errors import ContractError
+from adadps.kernels.rows import release_rows
 from adadps.noise import grid
-from adadps.normals import process
-from adadps.row_sparse import RowSparse
+from adadps.row_sparse import RowSparse, in_main_memory
+from adadps.threads import process
 from adadps.types import Noise, require
+from adadps.waiting import Waiting
 
-WAITING_BYTES = 48 * 2**20
-"""Memory for changes that wait for their noise, where an eighth of the weights is less."""
+Integers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
 
 FLUSHED_AT_ONCE = 2**20
 """How many weights are noised at once when all of them are read."""
@@ -51,64 +57,58 @@ class LateRows:
         self._weights = parameter.movedim(axis, 0)
         self._noise = noise
         self._process = process()
-        self._past = _Past(parameter.device)
-        rows = len(self._weights)
-        self._since = torch.zeros(rows, dtype=torch.int32, device=parameter.device)
-        self._waiting = _Waiting(self._weights)
+        self._past = _Past()
+        self._since = np.zeros(len(self._weights), np.int32)
+        self._waiting = Waiting(self._weights, axis)
 
     def settle(self, rows: Tensor | None = None) -> None:
         """Draw what the given rows (or all of them) have gathered, in place, once."""
         if rows is None:
-            due = torch.nonzero(self._since != self._past.now).squeeze(1)
+            due = np.flatnonzero(self._since != self._past.now)
         else:
-            late = self._since[rows] != self._past.now
-            due = rows if bool(late.all()) else rows[late]
-        at_once = max(1, FLUSHED_AT_ONCE // max(1, self._weights[0].numel()))
-        for part in torch.split(due, at_once):
-            if len(part):
-                self._release(part, self._waiting.take(part))
+            wanted: Integers = rows.cpu().numpy()
+            late = self._since[wanted] != self._past.now
+            due = wanted if late.all() else wanted[late]
+        at_once = max(1, FLUSHED_AT_ONCE // max(1, self._weights.shape[1]))
+        for first in range(0, len(due), at_once):
+            self._release(due[first : first + at_once])
 
     def add(self, change: RowSparse, *, deviation: float, keep: float, factor: float = 1.0) -> None:
         """One step: ``factor`` · ``change``, and noise of this deviation when it is read."""
         self.settle(change.rows)
         if self._past.now == LONGEST_PAST:
             self.settle()
-            self._since.zero_()
+            self._since.fill(0)
             self._past.begin_anew()
-        factor /= keep  # what is kept of it is taken when it is read
-        fits = len(change.rows) <= self._waiting.capacity
-        if fits:
-            evicted = self._waiting.in_the_way(len(change.rows))
-            if len(evicted):
-                self._release(evicted, self._waiting.take(evicted))
-            self._waiting.put(change.rows, change.values, factor)
+        factors = change.factors()
+        for rows in self._waiting.in_the_way(factors):
+            if len(rows):
+                self._release(rows)
+        wanted: Integers = change.rows.cpu().numpy()
+        # What is kept of it is taken when it is read.
+        self._waiting.put(wanted, factors, factor / keep)
         self._past.step(deviation, keep)
-        if not fits:
-            self._release(change.rows, change.values * factor)
 
-    def _release(self, rows: Tensor, change: Tensor | _Held) -> None:
+    def _release(self, rows: Integers) -> None:
         """Add the changes of these rows, and the noise of all steps since, to the weights."""
         self._require_own_process()
         kept, deviation = self._past.gathered(self._since[rows])
-
-        def values(part: slice) -> Tensor:
-            held = self._weights.index_select(0, rows[part]).double()
-            if isinstance(change, Tensor):
-                held.add_(change[part])
-            else:
-                change.add_to(held, part)
-            return held if kept is None else held.mul_(_column(kept[part], held))
-
-        if self._past.grid_width is None:
-            self._weights.index_copy_(0, rows, values(slice(None)).to(self._weights.dtype))
+        direct = in_main_memory(self._weights)
+        chosen = torch.from_numpy(rows).to(self._weights.device)
+        held = self._weights if direct else self._weights.index_select(0, chosen).cpu().double()
+        width = self._past.grid_width
+        released = partial(
+            release_rows, held.numpy(), rows if direct else np.arange(len(rows)), kept, deviation,
+            width or 1.0, *self._waiting.take(rows),
+        )  # fmt: skip
+        if width is None:  # not a single step had noise
+            released(np.zeros(held.shape[1] * len(rows)), 0)
         else:
-            self._noise.release_rows(
-                self._weights,
-                rows,
-                values,
-                standard_deviation=deviation,
-                grid_width=self._past.grid_width,
-            )
+            self._noise.draw(held.shape[1] * len(rows), lambda start, z: released(z, start))
+        if direct:
+            increment_version(self._weights)  # a graph that holds the old weights must notice
+        else:
+            self._weights.index_copy_(0, chosen, held.to(self._weights))
         self._since[rows] = self._past.now
 
     def _require_own_process(self) -> None:
@@ -123,19 +123,18 @@ class LateRows:
 class _Past:
     """The public history of steps: for every s, what is kept since s and the noise since s."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         self.grid_width: float | None = None
         self._smallest = math.inf
-        self._decayed = False
-        self._variance = torch.zeros(1024, dtype=torch.float64, device=device)
-        self._kept = torch.ones_like(self._variance)
+        self._variance = np.zeros(1024)
+        self._kept = np.ones(1024)
         self.now = 0
 
     def begin_anew(self) -> None:
         """Forget all steps."""
         self.now = 0
-        self._variance.zero_()
-        self._kept.fill_(1)
+        self._variance.fill(0)
+        self._kept.fill(1)
 
     def step(self, deviation: float, keep: float) -> None:
         """One more step for everything before it."""
@@ -149,78 +148,15 @@ class _Past:
             if deviation < self._smallest:
                 self._smallest, self.grid_width = deviation, grid(deviation)
         if self.now + 1 == len(self._variance):
-            self._variance = torch.cat([self._variance, torch.zeros_like(self._variance)])
-            self._kept = torch.cat([self._kept, torch.ones_like(self._kept)])
+            self._variance = np.concatenate([self._variance, np.zeros_like(self._variance)])
+            self._kept = np.concatenate([self._kept, np.ones_like(self._kept)])
         before = slice(0, self.now + 1)
         if keep != 1:
-            self._decayed = True
-            self._variance[before].mul_(keep**2)
-            self._kept[before].mul_(keep)
-        self._variance[before].add_(deviation**2)
+            self._variance[before] *= keep**2
+            self._kept[before] *= keep
+        self._variance[before] += deviation**2
         self.now += 1
 
-    def gathered(self, since: Tensor) -> tuple[Tensor | None, Tensor]:
+    def gathered(self, since: npt.NDArray[np.int32]) -> tuple[Numbers, Numbers]:
         """What is kept of rows that were settled at ``since``, and the deviation of their noise."""
-        at = since.long()
-        return self._kept[at] if self._decayed else None, self._variance[at].sqrt()
-
-
-class _Held:
-    """The changes of some rows, zero for those that have none waiting."""
-
-    def __init__(self, values: Tensor, place: Tensor, factor: Tensor) -> None:
-        self._values, self._place, self._factor = values, place, factor
-
-    def add_to(self, values: Tensor, part: slice) -> None:
-        """Add the changes of a part of the rows to their values."""
-        found = self._values.index_select(0, self._place[part])
-        values.addcmul_(found, _column(self._factor[part], found))
-
-
-class _Waiting:
-    """Changes in float64 that wait for their noise: of all rows, or the latest that fit."""
-
-    def __init__(self, weights: Tensor) -> None:
-        rows, width = len(weights), max(1, weights[0].numel())
-        allowed = max(WAITING_BYTES, weights.numel() * weights.element_size() // 8)
-        self.capacity = min(rows, max(1, allowed // (8 * width)))
-        self._everywhere = self.capacity == rows
-        self._values = weights.new_zeros((self.capacity, *weights.shape[1:]), dtype=torch.float64)
-        self._factor = torch.zeros(self.capacity, dtype=torch.float64, device=weights.device)
-        self._place = torch.full((rows,), -1, dtype=torch.int32, device=weights.device)
-        self._owner = torch.full((self.capacity,), -1, dtype=torch.int32, device=weights.device)
-        self._next = 0
-
-    def take(self, rows: Tensor) -> _Held:
-        """What waits for these rows; it does not wait any longer."""
-        place = self._place[rows].long()
-        somewhere = place.clamp_min(0)
-        factor = torch.where(place >= 0, self._factor[somewhere], 0)
-        self._place[rows] = -1
-        return _Held(self._values, somewhere, factor)
-
-    def in_the_way(self, count: int) -> Tensor:
-        """Rows that must be taken before ``count`` others can be put."""
-        if self._everywhere:
-            return self._owner[:0].long()
-        places = self._places(count)
-        owners = self._owner[places].long()
-        waiting = (owners >= 0) & (self._place[owners.clamp_min(0)] == places)
-        return owners[waiting]
-
-    def put(self, rows: Tensor, values: Tensor, factor: float) -> None:
-        """Let ``factor`` · ``values`` wait for rows of which nothing waits yet."""
-        places = rows if self._everywhere else self._places(len(rows))
-        self._values.index_copy_(0, places, values)
-        self._factor[places] = factor
-        self._place[rows] = places.to(torch.int32)
-        if not self._everywhere:
-            self._owner[places] = rows.to(torch.int32)
-            self._next = (self._next + len(rows)) % self.capacity
-
-    def _places(self, count: int) -> Tensor:
-        return (self._next + torch.arange(count, device=self._place.device)) % self.capacity
-
-
-def _column(of_rows: Tensor, values: Tensor) -> Tensor:
-    return of_rows.view(-1, *[1] * (values.ndim - 1))
+        return self._kept[since], np.sqrt(self._variance[since])

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
 from torch.nn import functional
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""loss(outputs, targets) with one number an example."""
+
+IGNORED = -100
+"""The target of examples that have no loss, as in torch."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -39,5 +48,23 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
-BY_EXAMPLE = (cross_entropy, binary_cross_entropy, squared_error)
-"""Losses that cannot mix examples, by their construction."""
+def looks_at_one_example(loss: Loss) -> bool:
+    """Is it known that this loss cannot mix examples, by its construction?"""
+    known = (cross_entropy, binary_cross_entropy, squared_error)
+    of_torch = type(loss) is nn.CrossEntropyLoss and loss.reduction == "none"
+    return of_torch or any(loss is one for one in known)
+
+
+def gradient_of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """softmax(outputs) - 1 at the target; zero where the target is to be ignored.
+
+    >>> import torch
+    >>> gradient_of_cross_entropy(torch.zeros(2, 2), torch.tensor([1, -100]))
+    tensor([[ 0.5000, -0.5000],
+            [ 0.0000,  0.0000]])
+    """
+    gradient = torch.softmax(outputs, 1)
+    ignored = (targets == IGNORED).unsqueeze(1)
+    places = targets.unsqueeze(1).masked_fill(ignored, 0)
+    gradient.scatter_add_(1, places, gradient.new_full((1, 1), -1.0).expand(len(targets), 1))
+    return gradient.masked_fill_(ignored, 0)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,8 +27,12 @@ from randomgen import AESCounter
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from adadps import threads
 from adadps.errors import SettingError
-from adadps.normals import BLOCK, Array, Normals, process
+from adadps.kernels.noise import add_noised, noised, noised_rows
+from adadps.normals import Array, Normals
+from adadps.outer_sum import OuterSum, dense
+from adadps.threads import process
 from adadps.types import require
 
 REPRODUCIBLE_MARK = "reproducible, not private: the noise comes from a known seed"
@@ -87,8 +93,8 @@ class Randomness:
         What has deviation 0 stays as it is. ``out`` may be ``total`` itself.
         """
         _check_out(out, total)
-        noised = _mechanism(total, standard_deviation, grid_width)
-        if noised is None:
+        mechanism = _mechanism(total, standard_deviation, grid_width)
+        if mechanism is None:
             return total.detach().double() if out is None else _write(out, total)
         source = _ready(total, in_order=isinstance(standard_deviation, Tensor))
         released = torch.empty_like(source, dtype=torch.float64) if out is None else out
@@ -102,71 +108,54 @@ class Randomness:
 
         def put(start: int, z: Array) -> None:
             part = slice(start, start + len(z))
-            target[part] = noised(z, line[part], start)
+            mechanism(line[part], z, start, target[part])
 
         self._own().noise.draw(len(line), put)
         return released.to(total.device) if out is None else out
 
     def release_into(
-        self, weights: Tensor, total: Tensor, *, standard_deviation: float, factor: float
+        self,
+        changes: Sequence[tuple[Tensor, Tensor | OuterSum]],
+        *,
+        standard_deviation: float,
+        factor: float,
     ) -> None:
-        """``weights += factor · release(total)`` in place, where factor · release is in float64."""
-        _check_shape("weights", weights, total)
-        noised = _mechanism(total, standard_deviation, None, factor)
-        lines = None if noised is None else _lines(_ready(total), weights)
-        if noised is None or lines is None:
-            released = self.release(total, standard_deviation=standard_deviation) * factor
-            weights.detach().add_(released.to(weights.device))
+        """``weights += factor · release(total)`` in place, for all pairs of weights and total.
+
+        The product is in float64. All of them together keep all threads busy.
+        """
+        _require_deviation(standard_deviation)
+        together: list[_Part] = []
+        for weights, total in changes:
+            _check_shape("weights", weights, total)
+            part = None if standard_deviation == 0 else _part(total, weights)
+            if part is None:
+                released = self.release(dense(total), standard_deviation=standard_deviation)
+                weights.detach().add_((released * factor).to(weights.device))
+            else:
+                together.append(part)
+        if not together:
             return
-        line, target = lines
+        bounds = np.cumsum([0, *(part.size for part in together)]).tolist()
+        width = grid(standard_deviation)
 
         def add(start: int, z: Array) -> None:
-            part = target[start : start + len(z)]
-            change = noised(z, line[start : start + len(z)], start)
-            changed, written = torch.from_numpy(change), torch.from_numpy(part)
-            written.copy_(changed.add_(written.to(changed.dtype)))  # the sum is in float64, too
+            for part, (first, last) in zip(together, pairwise(bounds), strict=True):
+                low, high = max(start, first), min(start + len(z), last)
+                if low < high:
+                    arrays = part.of(low - first, high - first)
+                    normals = z[low - start : high - start]
+                    add_noised(*arrays, normals, standard_deviation, width, factor)
 
-        self._own().noise.draw(len(line), add)
-        if not weights.is_inference():
-            increment_version(weights)  # a graph that holds the old weights must notice
+        with threads.torch_alone():
+            self._own().noise.draw(bounds[-1], add)
+        for weights, _ in changes:
+            if not weights.is_inference():
+                increment_version(weights)  # a graph that holds the old weights must notice
 
-    def release_rows(
-        self,
-        table: Tensor,
-        rows: Tensor,
-        values: Callable[[slice], Tensor],
-        *,
-        standard_deviation: Tensor,
-        grid_width: float,
-    ) -> None:
-        """Write g · rint((S + s·z) / g) into ``rows`` of ``table``, with one s a row.
-
-        ``values`` gives S for a part of the rows, in a float64 tensor of its own: it is called for
-        parts that stay in cache. Rows with s = 0 are not rounded.
-        """
-        table, entries = table.detach(), max(1, math.prod(table.shape[1:]))
-        in_a_block = BLOCK // entries
-        if table.device.type != "cpu" or in_a_block == 0:
-            released = self.release(
-                values(slice(None)), standard_deviation=standard_deviation, grid_width=grid_width
-            )
-            table.index_copy_(0, rows, released.to(table.dtype))
-            return
-        some_without = bool((standard_deviation == 0).any())
-
-        def put(start: int, drawn: Array) -> None:
-            first = start // BLOCK * in_a_block
-            part = slice(first, first + len(drawn) // entries)
-            total = values(part)
-            deviation = standard_deviation[part].view(-1, *[1] * (total.dim() - 1))
-            z = torch.from_numpy(drawn[: total.numel()]).view(total.shape)
-            torch.addcmul(total, z, deviation, out=z)
-            z.mul_(1 / grid_width).round_().mul_(grid_width)
-            released = torch.where(deviation == 0, total, z) if some_without else z
-            table.index_copy_(0, rows[part], released.to(table.dtype))
-
-        blocks, rest = divmod(len(rows), in_a_block)
-        self._own().noise.draw(blocks * BLOCK + rest * entries, put)
+    def draw(self, count: int, use: Callable[[int, Array], object]) -> None:
+        """Give ``count`` fresh normals to ``use(start, values)`` piece by piece, see `Normals`."""
+        self._own().noise.draw(count, use)
 
 
 class _Streams:
@@ -217,30 +206,11 @@ def _system_keys() -> tuple[int, bytes]:
 
 # --- the mechanism, on one part of a sum ---
 
-_Noised = Callable[[Array, Line, int], Array]  # of normals, a part of the sum, and its place
+_Mechanism = Callable[[Line, Array, int, Line], None]
+"""Noises a part of a sum with these normals; the part begins at a place, and goes somewhere."""
 
 
-def _noised(
-    released: Array, total: Line, deviation: float | Array, width: float, factor: float
-) -> Array:
-    """factor · g · rint((S + s·z) / g), where ``released`` comes with z.
-
-    g is a power of two: to multiply by it, or by 1/g, is exact.
-    """
-    z = torch.from_numpy(released)  # torch shares each operation among its threads
-    spread = deviation if isinstance(deviation, float | int) else torch.from_numpy(deviation)
-    summed = torch.from_numpy(total).to(z.dtype)
-    if isinstance(spread, Tensor):
-        torch.addcmul(summed, z, spread, out=z)
-    else:
-        torch.add(summed, z, alpha=spread, out=z)
-    z.mul_(1 / width).round_().mul_(width * factor)
-    return released
-
-
-def _mechanism(
-    total: Tensor, deviation: float | Tensor, width: float | None, factor: float = 1.0
-) -> _Noised | None:
+def _mechanism(total: Tensor, deviation: float | Tensor, width: float | None) -> _Mechanism | None:
     """How parts of ``total`` are noised; None where there is no noise at all."""
     if width is not None:
         require(
@@ -251,19 +221,23 @@ def _mechanism(
         )
     if isinstance(deviation, Tensor):
         return _row_by_row(total, deviation, width)
+    _require_deviation(deviation)
+    if deviation == 0:
+        return None
+    s, g = float(deviation), grid(deviation) if width is None else width
+    return lambda part, z, _start, out: noised(part, z, s, g, 1.0, out)
+
+
+def _require_deviation(deviation: float) -> None:
     require(
         0 <= deviation < math.inf,
         "a standard_deviation of 0 or more, and finite",
         deviation,
         "It is noise_multiplier times clip_norm.",
     )
-    if deviation == 0:
-        return None
-    public = grid(deviation) if width is None else width
-    return lambda z, part, _start: _noised(z, part, deviation, public, factor)
 
 
-def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Noised:
+def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Mechanism:
     require(
         total.dim() > 0 and deviation.shape == total.shape[:1],
         "one standard_deviation for each row of the sum",
@@ -282,18 +256,7 @@ def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Noise
         "others",
         "Use 0 for a row that gets no noise.",
     )
-
-    def noised(z: Array, part: Line, start: int) -> Array:
-        stop = start + len(z)
-        first, last = start // entries, -(-stop // entries)
-        rows = deviations[first:last]
-        spread = np.repeat(rows, entries)[start - first * entries : stop - first * entries]
-        released = _noised(z, part, spread, width, 1.0)
-        if not rows.all():
-            np.copyto(released, part, where=spread == 0)
-        return released
-
-    return noised
+    return lambda part, z, start, out: noised_rows(part, z, start, entries, deviations, width, out)
 
 
 # --- tensors as lines of numbers ---
@@ -325,14 +288,47 @@ def _lines(source: Tensor, target: Tensor) -> tuple[Line, Line] | None:
     return source.view(-1).numpy(), target.view(-1).numpy()
 
 
+_NOTHING: Line = np.empty(0)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A tensor of weights, and how to get any part of it, of the sum, and of D."""
+
+    size: int
+    of: Callable[[int, int], tuple[Line, Line, Line]]
+
+
+def _part(total: Tensor | OuterSum, weights: Tensor) -> _Part | None:
+    """None if weights and sum lie in memory in different ways."""
+    size = weights.numel()
+    if isinstance(total, Tensor):
+        lines = _lines(_ready(total), weights)
+        if lines is None:
+            return None
+        line, target = lines
+        return _Part(size, lambda start, stop: (target[start:stop], line[start:stop], _NOTHING))
+    if not total.lies_like(weights.detach()):
+        return None
+    target, width = weights.detach().view(-1).numpy(), total.shape[1]
+    full = _NOTHING if total.full is None else total.full.detach().view(-1).numpy()
+
+    def part(start: int, stop: int) -> tuple[Line, Line, Line]:
+        first = start // width
+        rows = total.rows(first, -(-stop // width)).view(-1).numpy()
+        return target[start:stop], rows[start - first * width :], full[start:stop]
+
+    return _Part(size, part)
+
+
 def _write(out: Tensor, values: Tensor) -> Tensor:
     out.detach().copy_(values)
     return out
 
 
-def _check_shape(name: str, tensor: Tensor, total: Tensor) -> None:
+def _check_shape(name: str, tensor: Tensor, total: Tensor | OuterSum) -> None:
     require(
-        tensor.shape == total.shape,
+        tuple(tensor.shape) == tuple(total.shape),
         f"{name} in the shape {tuple(total.shape)} of the sum",
         tuple(tensor.shape),
         "Noise is added entry by entry.",

@@ -1,36 +1,33 @@
-"""Standard normals by the million, from a secret key and a counter.
+"""Standard normals by the million, from a secret key and a number that is used once.
 
-AES-256 in counter mode turns a key and a counter into random 64-bit integers k1, k2, and Box-Muller
+AES-256 in counter mode turns a key and a number into random 64-bit integers k1, k2, and Box-Muller
 turns those into two independent normals,
 
     u = |k1 + ½| · 2^-63,    θ = k2 · 2π / 2^64,    z = sqrt(-2 ln u) · (sin θ, cos θ),
 
-in float64, with tails to 9.4σ. A number depends on its key and counter alone: any thread can draw
-any block, now or ahead of need. No counter is handed out twice. See docs/decisions/fast-noise.md.
+in float64, with tails to 9.4σ. A block depends on its key and number alone: any thread can draw any
+block, now or ahead of need. No number is handed out twice. See docs/decisions/fast-noise.md.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from adadps import threads
+from adadps.kernels.noise import box_muller
 
 Array = npt.NDArray[np.float64]
 
-BLOCK = 1 << 19
-"""Normals in a full block: enough for torch to share each operation among its threads.
-
-(Smaller blocks in threads of Python would wait for Python's lock most of the time.)
-"""
+BLOCK = 1 << 16
+"""Normals in a full block: they stay in a core's cache until they are used."""
 
 PAGE = 1 << 14
 """Normals that are drawn together for small requests."""
@@ -38,9 +35,8 @@ PAGE = 1 << 14
 AHEAD_BYTES = 64 * 2**20
 """Memory for blocks that are drawn before they are asked for."""
 
-_SMALL_REQUESTS = 1 << 127  # their counters; those of full blocks start at 0 and never get here
+_SMALL_REQUESTS = 1 << 95  # their numbers; those of full blocks start at 0 and never get here
 _ZEROS = memoryview(bytes(8 * BLOCK))
-_FULL_TURN = math.ldexp(math.pi, -63)  # 2π / 2^64
 _local = threading.local()
 
 
@@ -59,15 +55,9 @@ class Normals:
     def draw(self, count: int, use: Callable[[int, Array], object]) -> None:
         """Draw ``count`` fresh normals and give them to ``use(start, values)`` piece by piece.
 
-        Pieces come in any order; ``use`` may overwrite its values.
+        Pieces come in any order and from as many threads as torch has; ``use`` may overwrite its
+        values.
         """
-        if _crew.forks and torch.get_num_threads() > 1:
-            # Torch's threads did not survive the fork: an operation would wait for them for ever.
-            _crew.idle.submit(self._draw, count, use).result()
-        else:
-            self._draw(count, use)
-
-    def _draw(self, count: int, use: Callable[[int, Array], object]) -> None:
         if count == 0:
             return
         if count <= PAGE // 2:
@@ -81,9 +71,9 @@ class Normals:
             if rest:
                 others.append((count - rest, self._fewer(rest)))
         # What is drawn ahead comes from the front, so what is missing is drawn from the back.
-        for start, values_of in [*ready, *reversed(others)]:
-            use(start, values_of())
-        if full and not _crew.forks and torch.get_num_threads() < _usable_cores():
+        pieces = (partial(_draw_and_use, *piece, use) for piece in (*ready, *reversed(others)))
+        threads.together(deque(pieces))
+        if full and threads.count() < threads.usable_cores():
             self._draw_ahead(missed=full - len(ready))
 
     def _full_blocks(self, count: int) -> tuple[list[_Piece], list[_Piece]]:
@@ -100,21 +90,20 @@ class Normals:
     def _block(self, number: int, ahead: Future[Array] | None) -> Array:
         if ahead and not ahead.cancel():
             return ahead.result()
-        return _own_desk().draw(self._key, number * (BLOCK // 2))
+        return _own_desk().draw(self._key, number, BLOCK)
 
     def _fewer(self, count: int) -> Callable[[], Array]:
         """Reserve less than a block."""
         if count <= PAGE // 2:
             values = self._from_page(count)
             return lambda: values
-        even = count + count % 2
-        counter, self._small = self._small, self._small + even // 2
-        return lambda: _own_desk(even).draw(self._key, counter)[:count]
+        number, self._small = self._small, self._small + 1
+        return lambda: _own_desk().draw(self._key, number, count + count % 2)[:count]
 
     def _from_page(self, count: int) -> Array:
         if count > len(self._page):
-            counter, self._small = self._small, self._small + PAGE // 2
-            self._page = _own_desk(PAGE).draw(self._key, counter).copy()
+            number, self._small = self._small, self._small + 1
+            self._page = _own_desk().draw(self._key, number, PAGE).copy()
         values, self._page = self._page[:count], self._page[count:]
         return values
 
@@ -124,105 +113,45 @@ class Normals:
             most = AHEAD_BYTES // (8 * BLOCK)
             self._wanted_ahead = min(self._wanted_ahead + missed, most)
             for later in range(len(self._ahead), self._wanted_ahead):
-                counter = (self._blocks + later) * (BLOCK // 2)
-                self._ahead.append(_crew.idle.submit(_new_block, self._key, counter))
+                number = self._blocks + later
+                self._ahead.append(threads.crew.idle.submit(_new_block, self._key, number))
 
 
 _Piece = tuple[int, Callable[[], Array]]  # where it begins in the request, and how to get it
 
 
+def _draw_and_use(
+    start: int, values: Callable[[], Array], use: Callable[[int, Array], object]
+) -> None:
+    use(start, values())
+
+
 class _Desk:
-    """Memory for a number of normals, with all views of it ready."""
-
-    def __init__(
-        self, count: int, values: Array | None = None, radius: Array | None = None
-    ) -> None:
-        self._key = b""
-        values = np.empty(count) if values is None else values[:count]
-        radius = np.empty(count) if radius is None else radius
-        self.values = values
-        self._bytes, self._zeros = values.data.cast("B"), _ZEROS[: 8 * count]
-        with torch.inference_mode(False):  # it will be used outside of that mode, too
-            self._k1, self._k2 = torch.from_numpy(values.view(np.int64).reshape(2, -1))
-            self._pairs = torch.from_numpy(values.reshape(2, -1))
-            self._radius = torch.from_numpy(radius[: count // 2])
-        self._sine, self._cosine = self._pairs
-
-    def draw(self, key: bytes, counter: int) -> Array:
-        """The normals of this key from this counter on: two for each counter."""
-        if key != self._key:
-            self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-            self._key = key
-        self._stream.reset_nonce(counter.to_bytes(16, "big"))
-        self._stream.update_into(self._zeros, self._bytes)
-        self.box_muller()
-        return self.values
-
-    def box_muller(self) -> None:
-        """Turn the random bits in ``values`` into normals, one half of a pair in each half."""
-        radius, angle = self._radius, self._sine  # the angle goes where k1 was, as sin θ will
-        radius.copy_(self._k1).add_(0.5).abs_()  # as many integers below -½ as above
-        radius.mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
-        angle.copy_(self._k2).mul_(_FULL_TURN)
-        torch.cos(angle, out=self._cosine)
-        angle.sin_()
-        self._pairs.mul_(radius)
-
-
-def _own_desk(count: int = BLOCK) -> _Desk:
-    """This thread's memory for a block, or for the beginning of one."""
-    if not hasattr(_local, "values"):
-        _local.values, _local.radius = np.empty(BLOCK), np.empty(BLOCK // 2)
-        _local.desk = _Desk(BLOCK, _local.values, _local.radius)
-    desk: _Desk = _local.desk
-    return desk if count == BLOCK else _Desk(count, _local.values, _local.radius)
-
-
-def _new_block(key: bytes, counter: int) -> Array:
-    return _own_desk().draw(key, counter).copy()
-
-
-# --- threads ---
-
-
-class _Crew:
-    """The thread that draws ahead. In a forked child, the one that draws."""
+    """One thread's memory for a block."""
 
     def __init__(self) -> None:
-        self.forks = -1
-        self.start()
+        self._bits = np.empty(BLOCK, np.uint64)
+        self._bytes = self._bits.data.cast("B")
+        self._key, self._cipher = b"", algorithms.AES(bytes(32))
 
-    def start(self) -> None:
-        self.forks += 1
-        self.idle = ThreadPoolExecutor(1, "adadps-noise-ahead", initializer=_confine)
-
-
-def _confine() -> None:
-    """Keep torch's own threads out of this one, which uses a core that torch leaves idle.
-
-    Torch keeps the number of threads for this thread, and as the default of threads to come. The
-    latter is put back, by a thread that ends.
-    """
-    if "backend: OpenMP" not in torch.__config__.parallel_info():
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    restore = threading.Thread(target=torch.set_num_threads, args=(threads,))
-    restore.start()
-    restore.join()
+    def draw(self, key: bytes, number: int, count: int) -> Array:
+        """The first ``count`` normals of this key and number, in memory that is used again."""
+        if key != self._key:
+            self._key, self._cipher = key, algorithms.AES(key)
+        # Counter mode as it is inside of GCM, for which OpenSSL has its fastest code.
+        stream = Cipher(self._cipher, modes.GCM(number.to_bytes(12, "big"))).encryptor()
+        stream.update_into(_ZEROS[: 8 * count], self._bytes)
+        bits = self._bits[:count]
+        box_muller(bits)
+        return bits.view(np.float64)
 
 
-_crew = _Crew()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_crew.start)
+def _own_desk() -> _Desk:
+    if not hasattr(_local, "desk"):
+        _local.desk = _Desk()
+    desk: _Desk = _local.desk
+    return desk
 
 
-def process() -> tuple[int, int]:
-    """What tells this process from its parents, even if a process number comes back."""
-    return os.getpid(), _crew.forks
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _new_block(key: bytes, number: int) -> Array:
+    return _own_desk().draw(key, number, BLOCK).copy()

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
 from weakref import WeakKeyDictionary
@@ -25,7 +26,7 @@ from adadps.accounting import (
     grouping_of,
     require_delta,
 )
-from adadps.data.examples import Examples, PublicExamples
+from adadps.data.examples import Examples, PublicExamples, take
 from adadps.data.overlap import private_rows
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
@@ -41,10 +42,14 @@ from adadps.noise import Randomness, secure
 from adadps.result import Measurement, PrivacyStatement, Result
 from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
+from adadps.threads import torch_alone
 from adadps.types import Accountant, Params, Step, require
 from adadps.weights import Weights
 
 _LATEST_RUN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+LITTLE_WORK = 2**24
+"""So many multiplications are not worth torch's threads, which keep cores busy after them."""
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
 
@@ -140,10 +145,12 @@ class PrivateRun:
         self.objective = objective(model, loss, data)
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature(data.features))
         params = self.objective.params()
+        self._little_for_torch = self._is_little_for_torch(params)
         self._weights = Weights(model, params, self.randomness)
         self._states = method.init(params)
         self._draws = self._begin_drawing()
         self._is_private = private_rows(data, [public.examples for public in method.public])
+        self._all_private = bool(self._is_private.all())
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
 
@@ -187,10 +194,11 @@ class PrivateRun:
             drawn, self._drawn = self._drawn, None
             self._taken += 1
         facts: dict[str, Tensor] = {}
-        step = self._step(facts)
-        gradients, partly_read = self._gradients(drawn)
-        update, self._states = self.method.apply(gradients, self._states, step)
-        self._weights.apply(update, partly_read)
+        with torch_alone() if self._little_for_torch else nullcontext():
+            step = self._step(facts)
+            gradients, partly_read = self._gradients(drawn)
+            update, self._states = self.method.apply(gradients, self._states, step)
+            self._weights.apply(update, partly_read)
         if self.debug:
             self._debug.append(self._facts(drawn, facts))
         if self._taken == self.steps:
@@ -307,11 +315,11 @@ class PrivateRun:
         if self._groups:
             rng, size = self.randomness.generator, self.sampler.expected_size
             drawn, units = self._groups.expand(drawn, size, rng)
-        rows = torch.from_numpy(drawn)
+        rows, batch = torch.from_numpy(drawn), Batch(self.name, self._taken + 1)
+        if self._all_private:
+            return _Drawn(batch, rows, units)
         kept = self._is_private[rows]
-        return _Drawn(
-            Batch(self.name, self._taken + 1), rows[kept], units.take(kept) if units else None
-        )
+        return _Drawn(batch, rows[kept], units.take(kept) if units else None)
 
     def _gradients(self, drawn: _Drawn) -> tuple[GradientBatch, Collection[str]]:
         """Gradients of the batch, and the names of tables of which it reads only some rows."""
@@ -354,6 +362,12 @@ class PrivateRun:
             found["clipped_fraction"] = float(clipped.double().mean())
             found["largest_norm"] = float(facts["norms"].max())
         return found
+
+    def _is_little_for_torch(self, params: Params) -> bool:
+        """Is nearly all the work in tables that are read row by row, by loops of our own?"""
+        tables = self.objective.reads(take(self._data.features, torch.arange(1)))
+        dense = sum(value.numel() for name, value in params.items() if name not in tables)
+        return bool(tables) and dense * self.sampler.expected_size <= LITTLE_WORK
 
     @property
     def _device(self) -> torch.device:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from adadps.data.examples import PublicExamples
 from adadps.errors import SettingError
-from adadps.row_sparse import RowSparse, dense
+from adadps.outer_sum import OuterSum, dense
+from adadps.row_sparse import RowSparse
 
 Params = dict[str, Tensor]
 """One tensor for each trainable parameter, by its name in the model."""
 
-Sums = dict[str, Tensor | RowSparse]
-"""A sum of gradients for each trainable parameter; of a table of words, only the touched rows."""
+Sum = Tensor | RowSparse | OuterSum
+"""A sum of gradients: whole, of a table of words only the touched rows, or not multiplied out."""
+
+Sums = dict[str, Sum]
+"""A sum of gradients for each trainable parameter."""
 
 Schedule = float | Callable[[int], float]
 """A constant, or a function of the step t = 1, 2, 3, ..."""
@@ -62,21 +66,17 @@ class Noise(Protocol):
     ) -> Tensor:
         """Return ``total`` plus Gaussian noise, on the public grid."""
 
-    def release_rows(
-        self,
-        table: Tensor,
-        rows: Tensor,
-        values: Callable[[slice], Tensor],
-        *,
-        standard_deviation: Tensor,
-        grid_width: float,
-    ) -> None:
-        """Write the released ``values`` of ``rows``, made part by part, into ``table``."""
+    def draw(self, count: int, use: Callable[[int, Any], object]) -> None:
+        """Give ``count`` fresh normals to ``use(start, values)``, piece by piece."""
 
     def release_into(
-        self, weights: Tensor, total: Tensor, *, standard_deviation: float, factor: float
+        self,
+        changes: Sequence[tuple[Tensor, Tensor | OuterSum]],
+        *,
+        standard_deviation: float,
+        factor: float,
     ) -> None:
-        """Add ``factor`` times the released ``total`` to ``weights`` in place."""
+        """Add ``factor`` times the released total to the weights in place, for all pairs."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Unrealised:
     Only a multiple can be taken of it; whoever adds it to the weights draws the noise.
     """
 
-    total: Tensor | RowSparse
+    total: Sum
     deviation: float
     factor: float = 1.0
 
@@ -126,10 +126,12 @@ class Step:
     late: bool = False
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
 
-    def release(self, total: Tensor | RowSparse, deviation: float) -> Leaf:
+    def release(self, total: Sum, deviation: float) -> Leaf:
         """``total`` plus Gaussian noise, now or later."""
+        if self.late and deviation > 0:
+            return Unrealised(total, deviation)
         if self.late:
-            return Unrealised(total, deviation) if deviation > 0 else total
+            return dense(total) if isinstance(total, OuterSum) else total
         return self.noise.release(dense(total), standard_deviation=deviation)
 
     def public_gradient(self, public: PublicExamples) -> Params:

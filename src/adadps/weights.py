@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from adadps.late import LateRows
 from adadps.late_parameter import can_watch, unwatch, watch
+from adadps.outer_sum import OuterSum
 from adadps.row_sparse import RowSparse
 from adadps.types import Leaf, Noise, Params, Unrealised, Update
 
@@ -36,11 +37,24 @@ class Weights:
     def apply(self, update: Update, partly_read: Iterable[str]) -> None:
         """Change all weights; tables that are ``partly_read`` may keep their noise for later."""
         late = set(partly_read)
+        now: dict[tuple[float, float], list[tuple[Tensor, Tensor | OuterSum]]] = {}
         for name, leaf in update.items():
             if name in late and _row_sparse(leaf) and self._can_watch(name):
                 self._apply_late(name, leaf, update.keep)
+                continue
+            weights = self._all_of(name)
+            if update.keep != 1:
+                weights.mul_(update.keep)
+            if isinstance(leaf, Unrealised):
+                total = leaf.total.to_dense() if isinstance(leaf.total, RowSparse) else leaf.total
+                now.setdefault((leaf.deviation, leaf.factor), []).append((weights, total))
+            elif isinstance(leaf, RowSparse):
+                rows_first = weights.movedim(leaf.axis, 0)
+                rows_first.index_add_(0, leaf.rows, leaf.values.to(weights.dtype))
             else:
-                self._apply_now(name, leaf, update.keep)
+                weights.add_(leaf.to(weights.dtype))
+        for (deviation, factor), changes in now.items():
+            self._noise.release_into(changes, standard_deviation=deviation, factor=factor)
 
     def hand_over(self) -> None:
         """Settle everything and give the model its plain parameters back."""
@@ -53,22 +67,10 @@ class Weights:
         """Parameters of other classes than torch's own are noised at every step."""
         return name in self._late or can_watch(self._model.get_parameter(name))
 
-    def _apply_now(self, name: str, leaf: Leaf, keep: float) -> None:
+    def _all_of(self, name: str) -> Tensor:
         if name in self._late:
             self._late[name].settle()
-        weights = self._params[name]
-        if keep != 1:
-            weights.mul_(keep)
-        if isinstance(leaf, Unrealised):
-            total = leaf.total.to_dense() if isinstance(leaf.total, RowSparse) else leaf.total
-            self._noise.release_into(
-                weights, total, standard_deviation=leaf.deviation, factor=leaf.factor
-            )
-        elif isinstance(leaf, RowSparse):
-            rows_first = weights.movedim(leaf.axis, 0)
-            rows_first.index_add_(0, leaf.rows, leaf.values.to(weights.dtype))
-        else:
-            weights.add_(leaf.to(weights.dtype))
+        return self._params[name]
 
     def _apply_late(self, name: str, leaf: Leaf, keep: float) -> None:
         noised = leaf if isinstance(leaf, Unrealised) else None

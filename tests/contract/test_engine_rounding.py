@@ -19,7 +19,7 @@ from adadps.gradients.outer import Outer
 from adadps.gradients.rounding import LARGE, sum_dtype
 from adadps.gradients.sparse import SparseOuter
 from adadps.gradients.waist import clip_weights
-from adadps.row_sparse import dense
+from adadps.outer_sum import dense
 from engine_checks import contribution, only, trainable
 from leaves import FACTORS, LEAVES, SCALES, SIZE, leaf_of, map_of, mapped, numbers
 from problems import PROBLEMS

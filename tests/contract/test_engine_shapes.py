@@ -16,7 +16,8 @@ from adadps.data.examples import examples
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
 from adadps.gradients.waist import Units
-from adadps.row_sparse import RowSparse, dense
+from adadps.outer_sum import dense
+from adadps.row_sparse import RowSparse
 from engine_checks import trainable
 from problems import squared
 

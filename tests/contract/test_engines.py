@@ -10,7 +10,7 @@ import ground_truth
 from adadps.data.examples import Examples
 from adadps.gradients.objective import Objective
 from adadps.gradients.waist import Units, clip_weights, reduce
-from adadps.row_sparse import dense
+from adadps.outer_sum import dense
 from engine_checks import trainable, with_rows
 from problems import PROBLEMS, linear_dense, linear_sparse
 
@@ -207,8 +207,8 @@ def test_a_computed_norm_is_never_too_small_where_terms_cancel(seed, magnitude, 
     params = trainable(case.model)
     gradients = case.engine.per_unit(params, case.batch, None)
     first = gradients.weighted_sum(torch.tensor([1.0, 0.0, 0.0]))
-    mean = {name: -beta / (1 - beta) * value for name, value in first.items()}
-    scale = {name: torch.full([1] * v.ndim, 10.0**magnitude) for name, v in first.items()}
+    mean = {name: -beta / (1 - beta) * dense(value) for name, value in first.items()}
+    scale = {name: torch.full([1] * v.ndim, 10.0**magnitude) for name, v in mean.items()}
     computed = gradients.shift(beta, mean).scale(scale).norms()
     exact = _exact_norms(gradients, beta, mean, scale)
     assert (computed >= exact * (1 - 1e-12)).all()
@@ -221,7 +221,7 @@ def _exact_norms(gradients, beta, mean, scale):
         alone[row] = 1
         one = gradients.weighted_sum(alone)
         parts = [
-            (scale[n].double() * (beta * g + (1 - beta) * mean[n])).square().sum()
+            (scale[n].double() * (beta * dense(g) + (1 - beta) * mean[n])).square().sum()
             for n, g in one.items()
         ]
         found.append(torch.stack(parts).sum().sqrt())

@@ -10,7 +10,7 @@ from adadps.data.examples import Examples, public_examples
 from adadps.gradients.objective import Objective
 from adadps.gradients.waist import Units, clip_weights, reduce
 from adadps.noise import reproducible_not_private, secure
-from adadps.row_sparse import dense
+from adadps.outer_sum import dense
 from adadps.side import RMSPropStatistics
 from adadps.stages import precondition, reparametrise, sgd
 from adadps.types import Step

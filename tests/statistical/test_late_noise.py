@@ -19,7 +19,7 @@ from scipy import stats
 from adadps import secure
 from adadps.late import LateRows
 from adadps.row_sparse import RowSparse
-from late_tables import BOUND, ByRelease, departures
+from late_tables import BOUND, Changed, departures
 
 ROWS, COLUMNS = 5, 10_000
 EVERYTHING = None
@@ -98,13 +98,14 @@ class Eager:
         self.weights.mul_(keep).add_(released.to(self.weights.dtype))
 
 
-def played(events, kind=LateRows, *, axis=0, capacity=ROWS, columns=COLUMNS, noise=None):
-    """Every value that is read, by (row, time), with room for ``capacity`` waiting rows."""
+def played(events, kind=LateRows, *, axis=0, steps=5, columns=COLUMNS, noise=None):
+    """Every value that is read, by (row, time), with room for so many ``steps`` that wait."""
     starts = torch.tensor([[start(row)] for row in range(ROWS)], dtype=torch.float32)
     table = starts.repeat(1, columns)
     parameter = table if axis == 0 else table.T
-    with mock.patch.multiple(
-        "adadps.late", WAITING_BYTES=8 * columns * capacity, FLUSHED_AT_ONCE=2 * columns
+    with (
+        mock.patch("adadps.late.FLUSHED_AT_ONCE", 2 * columns),
+        mock.patch("adadps.waiting.STEPS", steps),
     ):
         late, found, time = kind(parameter, axis, noise or secure()), {}, 0
         for event in events:
@@ -137,7 +138,7 @@ steps = st.builds(Took, some_rows, st.sampled_from([0.0, 0.5, 1.0, 2.0]),
 reads = st.builds(Read, st.one_of(st.none(), some_rows))
 patterns = st.lists(st.one_of(steps, reads), min_size=2, max_size=8)
 
-REGIMES = {"all rows fit": ROWS, "a ring that evicts": 3, "batches larger than the ring": 1}
+REGIMES = {"all steps fit": 20, "old ones have to go": 3, "only the latest waits": 1}
 
 BUSY = [
     Took((0, 1), 1.0),
@@ -158,20 +159,20 @@ BUSY = [
 # --- the law ---
 
 
-@pytest.mark.parametrize("capacity", REGIMES.values(), ids=REGIMES)
+@pytest.mark.parametrize("room", REGIMES.values(), ids=REGIMES)
 @settings(max_examples=30)
 @given(events=patterns, axis=st.sampled_from([0, 1]))
-def test_what_is_read_has_the_mean_and_covariance_of_the_recursion(capacity, events, axis):
+def test_what_is_read_has_the_mean_and_covariance_of_the_recursion(room, events, axis):
     """90 patterns of at most 1,000 bounds of 7 standard errors: false alarms below 3e-7."""
     events = [*events, Read()]
-    assert departures_of(events, axis=axis, capacity=capacity) == {}
+    assert departures_of(events, axis=axis, steps=room) == {}
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("capacity", REGIMES.values(), ids=REGIMES)
-def test_late_and_eager_noise_have_the_same_law(capacity, axis):
+@pytest.mark.parametrize("room", REGIMES.values(), ids=REGIMES)
+def test_late_and_eager_noise_have_the_same_law(room, axis):
     """6 times 2,000 bounds of 7 standard errors, 20 KS tests at 1e-9: false alarms below 3e-7."""
-    late, eager = (played(BUSY, kind, axis=axis, capacity=capacity) for kind in (LateRows, Eager))
+    late, eager = (played(BUSY, kind, axis=axis, steps=room) for kind in (LateRows, Eager))
     for found in (late, eager):
         order, mean, covariance = expected(BUSY)
         assert departures([found[read] for read in order], mean, covariance) == {}
@@ -205,52 +206,45 @@ def test_noise_stays_when_later_steps_are_far_smaller():
 class Forgetful(LateRows):
     """Leaves out the first step of a row that waits for two or more."""
 
-    def _release(self, rows, values):
-        self._since[rows] += (self._past.now - self._since[rows] >= 2).int()
-        return super()._release(rows, values)
+    def _release(self, rows):
+        self._since[rows] += self._past.now - self._since[rows] >= 2
+        super()._release(rows)
 
 
 class Unmoved(LateRows):
     """Draws what a row has gathered again when it is read again."""
 
-    def _release(self, rows, values):
-        since = self._since[rows].clone()
-        released = super()._release(rows, values)
+    def _release(self, rows):
+        since = self._since[rows].copy()
+        super()._release(rows)
         self._since[rows] = since
-        return released
 
 
 class Undecayed(LateRows):
     """Forgets that noise decays with the weights."""
 
-    def _release(self, rows, values):
+    def _release(self, rows):
         kept, deviation = self._past.gathered(self._since[rows])
-        self._past.gathered = lambda _: (kept, deviation / kept if kept is not None else deviation)
-        released = super()._release(rows, values)
+        self._past.gathered = lambda _: (kept, deviation / kept)
+        super()._release(rows)
         del self._past.gathered
-        return released
 
 
-class Twice(ByRelease):
-    def release(self, total, **options):
-        return secure().release(secure().release(total, **options), **options)
+def twice(z):
+    return z + secure().normal(z.shape).numpy()
 
 
-class Alike(ByRelease):
+def alike(z):
     """The same noise for all rows."""
-
-    def release(self, total, **options):
-        start = total.clone()
-        released = secure().release(total, **options)
-        return released.copy_(start + (released - start)[:1])
+    return np.tile(z[:COLUMNS], len(z) // COLUMNS)
 
 
 MISTAKES = {
     "the noise of one step is missing": (Forgetful, None),
     "a second read draws again": (Unmoved, None),
     "noise does not decay": (Undecayed, None),
-    "noise is drawn twice": (LateRows, Twice()),
-    "rows share their noise": (LateRows, Alike()),
+    "noise is drawn twice": (LateRows, Changed(twice)),
+    "rows share their noise": (LateRows, Changed(alike)),
 }
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from scipy import stats
 
-from adadps import SettingError, normals
+from adadps import SettingError, threads
 from adadps.noise import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
 from adadps.normals import BLOCK
 
@@ -177,7 +177,7 @@ def test_hazard_16_a_forked_child_repeats_no_batches(make):
 @pytest.fixture
 def many_cores(monkeypatch):
     """Blocks are drawn ahead, whatever the machine."""
-    monkeypatch.setattr(normals, "_usable_cores", lambda: torch.get_num_threads() + 1)
+    monkeypatch.setattr(threads, "usable_cores", lambda: torch.get_num_threads() + 1)
 
 
 def large(source):
@@ -353,7 +353,9 @@ def test_release_into_adds_a_multiple_of_what_is_released(shape, dtype, of_weigh
     total = layouts(shape, torch.float32)[of_total]
     released = reproducible_not_private(5).release(total, standard_deviation=1.5)
     expected = (weights.detach().double() + -0.37 * released).to(dtype)
-    reproducible_not_private(5).release_into(weights, total, standard_deviation=1.5, factor=-0.37)
+    reproducible_not_private(5).release_into(
+        [(weights, total)], standard_deviation=1.5, factor=-0.37
+    )
     assert torch.equal(weights.detach(), expected)
 
 
@@ -366,7 +368,7 @@ def test_release_into_takes_any_shape(shape, deviation, inference):
         released = reproducible_not_private(5).release(total, standard_deviation=deviation)
         expected = (weights.double() + 0.1 * released).float()
         reproducible_not_private(5).release_into(
-            weights, total, standard_deviation=deviation, factor=0.1
+            [(weights, total)], standard_deviation=deviation, factor=0.1
         )
     assert torch.equal(weights, expected)
 
@@ -374,7 +376,7 @@ def test_release_into_takes_any_shape(shape, deviation, inference):
 def test_a_graph_notices_that_its_weights_were_noised():
     weights = torch.ones(3, requires_grad=True)
     loss = weights.square().sum()
-    secure().release_into(weights, torch.zeros(3), standard_deviation=1.0, factor=1.0)
+    secure().release_into([(weights, torch.zeros(3))], standard_deviation=1.0, factor=1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -448,7 +450,9 @@ def test_what_cannot_be_released_is_refused(settings, words):
 
 def test_weights_of_another_shape_are_refused():
     with pytest.raises(SettingError, match="weights in the shape"):
-        secure().release_into(torch.zeros(3), torch.zeros(4, 3), standard_deviation=1.0, factor=1.0)
+        secure().release_into(
+            [(torch.zeros(3), torch.zeros(4, 3))], standard_deviation=1.0, factor=1.0
+        )
 
 
 # --- hazard 18: the low bits ---

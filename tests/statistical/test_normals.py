@@ -4,6 +4,7 @@ Every test that can fail by chance states how often it does so.
 """
 
 import math
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -14,7 +15,8 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from adadps import normals
+from adadps import normals, threads
+from adadps.kernels.noise import box_muller as compiled_box_muller
 from adadps.normals import BLOCK, PAGE, Normals
 
 KEY = bytes(range(32))
@@ -23,9 +25,9 @@ SIZES = [1, 100, PAGE // 2, PAGE // 2 + 1, PAGE, BLOCK - 1, BLOCK, BLOCK + 1, 5 
 
 @pytest.fixture(autouse=True)
 def _same_number_of_threads():
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(before)
 
 
 def drawn(source, count):
@@ -39,15 +41,14 @@ def drawn(source, count):
 
 
 def secret():
-    return Normals(normals.os.urandom(32))
+    return Normals(os.urandom(32))
 
 
 def box_muller(integers):
     """The normals that these random integers are turned into."""
-    desk = normals._Desk(len(integers))
-    desk.values.view(np.int64)[:] = integers
-    desk.box_muller()
-    return desk.values
+    bits = np.array(integers, dtype=np.int64).view(np.uint64)
+    compiled_box_muller(bits)
+    return bits.view(np.float64)
 
 
 def in_a_row(*integers):
@@ -97,10 +98,10 @@ def test_hazard_18_beyond_six_sigma_the_law_is_that_of_the_tail():
 
 
 def test_the_bits_are_those_of_aes_in_counter_mode():
-    """Block n holds the encrypted counters n · BLOCK/2, n · BLOCK/2 + 1, ..."""
+    """Block n holds the encrypted counters n · 2^32 + 2, n · 2^32 + 3, ..."""
     source = Normals(KEY)
     third = drawn(source, 3 * BLOCK)[2 * BLOCK :]
-    counters = b"".join((BLOCK + i).to_bytes(16, "big") for i in range(BLOCK // 2))
+    counters = b"".join((2 * 2**32 + 2 + i).to_bytes(16, "big") for i in range(BLOCK // 2))
     encrypted = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor().update(counters)
     assert np.array_equal(third, box_muller(np.frombuffer(encrypted, dtype=np.int64)))
 
@@ -110,46 +111,47 @@ def test_the_bits_are_those_of_aes_in_counter_mode():
 
 @pytest.fixture
 def used(monkeypatch):
-    """The ranges of counters that are drawn with KEY."""
-    normals._crew.idle.submit(len, ()).result()  # what other tests ordered ahead is done
-    ranges, draw = [], normals._Desk.draw
+    """The numbers that are drawn with KEY, each with room for 2^32 - 2 counters."""
+    threads.crew.idle.submit(len, ()).result()  # what other tests ordered ahead is done
+    numbers, draw = [], normals._Desk.draw
 
-    def spy(desk, key, counter):
+    def spy(desk, key, number, count):
+        assert count // 2 <= 2**32 - 2
         if key == KEY:
-            ranges.append((counter, counter + len(desk.values) // 2))
-        return draw(desk, key, counter)
+            numbers.append(number)
+        return draw(desk, key, number, count)
 
     monkeypatch.setattr(normals._Desk, "draw", spy)
-    return ranges
+    return numbers
 
 
-def overlaps(ranges):
-    ordered = sorted(ranges)
-    return [pair for pair in pairwise(ordered) if pair[0][1] > pair[1][0]]
+def repeated(numbers):
+    ordered = sorted(numbers)
+    return [pair for pair in pairwise(ordered) if pair[0] == pair[1]]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("cores", [1, 8], ids=["on demand", "ahead"])
-def test_requests_of_all_sizes_use_each_counter_once(used, monkeypatch, threads, cores):
-    monkeypatch.setattr(normals, "_usable_cores", lambda: cores)
-    torch.set_num_threads(threads)
+def test_requests_of_all_sizes_use_each_number_once(used, monkeypatch, workers, cores):
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    torch.set_num_threads(workers)
     source = Normals(KEY)
     for size in SIZES + SIZES[::-1]:
         assert np.isfinite(drawn(source, size)).all()
     assert len(used) >= len(SIZES)
-    assert overlaps(used) == []
+    assert repeated(used) == []
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("cores", [1, 8], ids=["on demand", "ahead"])
-def test_threads_that_share_a_source_use_each_counter_once(used, monkeypatch, threads, cores):
-    monkeypatch.setattr(normals, "_usable_cores", lambda: cores)
-    torch.set_num_threads(threads)
+def test_threads_that_share_a_source_use_each_number_once(used, monkeypatch, workers, cores):
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    torch.set_num_threads(workers)
     source = Normals(KEY)
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda size: drawn(source, size), SIZES * 4))
     assert all(np.isfinite(values).all() for values in taken)
-    assert overlaps(used) == []
+    assert repeated(used) == []
 
 
 def test_small_requests_share_no_number():
@@ -164,20 +166,20 @@ def test_small_requests_share_no_number():
 
 def test_the_numbers_do_not_depend_on_the_number_of_threads():
     taken = []
-    for threads in (1, 2, 4):
-        torch.set_num_threads(threads)
+    for workers in (1, 2, 4):
+        torch.set_num_threads(workers)
         source = Normals(KEY)
         taken.append(np.concatenate([drawn(source, size) for size in SIZES]))
     assert np.array_equal(taken[0], taken[1])
     assert np.array_equal(taken[0], taken[2])
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_numbers_do_not_depend_on_what_was_drawn_ahead(monkeypatch, threads):
-    torch.set_num_threads(threads)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_numbers_do_not_depend_on_what_was_drawn_ahead(monkeypatch, workers):
+    torch.set_num_threads(workers)
     taken = []
     for cores in (1, 8):
-        monkeypatch.setattr(normals, "_usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(threads, "usable_cores", lambda cores=cores: cores)
         source = Normals(KEY)
         parts = []
         for step, size in enumerate(SIZES * 3):
@@ -191,7 +193,7 @@ def test_the_numbers_do_not_depend_on_what_was_drawn_ahead(monkeypatch, threads)
 
 
 def test_what_is_drawn_ahead_is_bounded(monkeypatch):
-    monkeypatch.setattr(normals, "_usable_cores", lambda: 8)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
     monkeypatch.setattr(normals, "AHEAD_BYTES", 3 * 8 * BLOCK)
     source = Normals(KEY)
     for _ in range(4):
@@ -214,8 +216,8 @@ def test_an_error_in_a_thread_is_not_lost():
     def fail(_start, _values):
         raise ArithmeticError
 
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
+    for workers in (1, 2):
+        torch.set_num_threads(workers)
         with pytest.raises(ArithmeticError):
             secret().draw(3 * BLOCK, fail)
 

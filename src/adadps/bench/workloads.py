@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor, nn
-from torch.nn import functional
+
+from adadps import losses
+from adadps.losses import Loss
 
 SEED = 20220717
 _FEW: dict[str, Any] = {"examples": 1000, "batch": 8}
@@ -70,9 +72,10 @@ class Workload(ABC):
     def tiny(self) -> Workload:
         """The same in small: to warm up, and to test."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    @property
+    def loss(self) -> Loss:
         """One number an example."""
-        return functional.cross_entropy(outputs, targets, reduction="none")
+        return losses.cross_entropy
 
     def parameters(self) -> int:
         """Number of parameters, counted without holding them."""
@@ -139,9 +142,10 @@ class Autoencoder(Workload):
             layers += [nn.Linear(width, following), *([] if index in linear else [nn.ReLU()])]
         return nn.Sequential(*layers)
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    @property
+    def loss(self) -> Loss:
         """Mean squared error of each picture."""
-        return (outputs - targets).square().mean(1)
+        return losses.squared_error
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class Examples:
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
+        if self.targets.device == device:
+            return self
         return Examples(self.features.to(device), self.targets.to(device))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,23 +10,31 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 
 from adadps.errors import DataError
+from adadps.kernels import rows as compiled
+from adadps.row_sparse import in_main_memory
+from adadps.threads import in_parts
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Column ``columns[j]`` holds ``values[offsets[j]:offsets[j+1]]`` at those ``rows``."""
+    """Column ``columns[j]`` holds ``values[offsets[j]:offsets[j+1]]`` at those ``rows``.
+
+    ``places`` has the j of every entry in its original order.
+    """
 
     columns: Tensor
     offsets: Tensor
     rows: Tensor
     values: Tensor
     height: int
+    places: Tensor
 
     def times(self, matrix: Tensor) -> Tensor:
         """Xᵀ matrix, for the columns that are here."""
@@ -58,6 +67,7 @@ class SparseRows:
         """Copy a scipy sparse matrix; repeated entries are added up."""
         csr = sparse.csr_matrix(matrix, dtype=np.float64, copy=True)
         csr.sum_duplicates()
+        csr.check_format(full_check=True)  # compiled loops trust what is here
         return cls(
             torch.from_numpy(csr.indptr.astype(np.int64)),
             torch.from_numpy(csr.indices.astype(np.int64)),
@@ -90,14 +100,25 @@ class SparseRows:
     @cached_property
     def by_column(self) -> Columns:
         """The same entries, column after column, without the columns that have none."""
-        order = _stable_order(self.columns)
-        columns, counts = torch.unique_consecutive(self.columns[order], return_counts=True)
+        if self.columns.device.type == "cpu":
+            found = compiled.by_column(*self._arrays(), scratch(self.width))
+            columns, offsets, rows, values, places = map(torch.from_numpy, found)
+            return Columns(columns, offsets, rows, values, len(self), places)
+        columns, places, counts = torch.unique(
+            self.columns, return_inverse=True, return_counts=True
+        )
         offsets = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
         torch.cumsum(counts, 0, out=offsets[1:])
-        return Columns(columns, offsets, self.rows[order], self.values[order], len(self))
+        order = torch.argsort(places, stable=True)
+        return Columns(columns, offsets, self.rows[order], self.values[order], len(self), places)
 
     def take(self, rows: Tensor) -> SparseRows:
         """The given rows, in the given order."""
+        require_within(rows, len(self))
+        if self.columns.device.type == "cpu":
+            taken = compiled.take(*self._arrays(), rows.cpu().numpy())
+            offsets, columns, values = map(torch.from_numpy, taken)
+            return SparseRows(offsets, columns, values, self.width)
         starts = self.offsets[rows]
         counts = self.offsets[rows + 1] - starts
         offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
@@ -105,6 +126,9 @@ class SparseRows:
         entries = torch.arange(int(offsets[-1]), device=rows.device)
         entries += torch.repeat_interleave(starts - offsets[:-1], counts)
         return SparseRows(offsets, self.columns[entries], self.values[entries], self.width)
+
+    def _arrays(self) -> tuple[Any, Any, Any]:
+        return self.offsets.numpy(), self.columns.numpy(), self.values.detach().numpy()
 
     def to(self, device: torch.device) -> SparseRows:
         """The same rows on another device."""
@@ -122,6 +146,10 @@ class SparseRows:
 
     def times(self, table: Tensor) -> Tensor:
         """Σ_k x_ik table_k for each row x_i; ``table`` has one contiguous row a column."""
+        if len(table) < self.width:
+            raise IndexError(f"Expected a table of {self.width} rows, found {len(table)}.")
+        if in_main_memory(table):
+            return self._compiled_times(table.detach())
         return functional.embedding_bag(
             self.columns,
             table,
@@ -130,6 +158,17 @@ class SparseRows:
             mode="sum",
             include_last_offset=True,
         )
+
+    def _compiled_times(self, table: Tensor) -> Tensor:
+        product = torch.empty(len(self), table.shape[1], dtype=table.dtype)
+        offsets, columns, values = self._arrays()
+        given = (offsets, columns, values.astype(product.numpy().dtype, copy=False), table.numpy())
+
+        def multiply(part: slice) -> None:
+            compiled.times((part.start, part.stop), *given, product.numpy())
+
+        in_parts(len(self), multiply, work=len(columns) * table.shape[1])
+        return product
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Sum per row of one number for each stored entry."""
@@ -147,8 +186,20 @@ class SparseRows:
         return dense
 
 
-def _stable_order(keys: Tensor) -> Tensor:
-    """The order that sorts ``keys``; NumPy's sort is several times faster where it can be used."""
-    if keys.device.type == "cpu":
-        return torch.from_numpy(np.argsort(keys.numpy(), kind="stable"))
-    return torch.argsort(keys, stable=True)
+def require_within(places: Tensor, length: int) -> None:
+    """Compiled loops do not look: a place outside of 0, ..., ``length`` - 1 is found here."""
+    if places.numel():
+        lowest, highest = (int(end) for end in torch.aminmax(places))
+        if lowest < 0 or highest >= length:
+            raise IndexError(f"Expected 0 to {length - 1}, found {lowest} to {highest}.")
+
+
+_local = threading.local()
+
+
+def scratch(width: int) -> npt.NDArray[np.int64]:
+    """A number -1 for each column, for whoever leaves it as it was."""
+    if not hasattr(_local, "places") or len(_local.places) < width:
+        _local.places = np.full(width, -1, np.int64)
+    places: npt.NDArray[np.int64] = _local.places
+    return places

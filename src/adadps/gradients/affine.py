@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from adadps.row_sparse import RowSparse, times_
-from adadps.types import Params
+from adadps.outer_sum import dense
+from adadps.row_sparse import times_
+from adadps.types import Params, Sum
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,14 @@ class LeafMap:
             total = total * factor
         return total
 
-    def apply_to_sum(self, total: Tensor | RowSparse, count: float) -> Tensor | RowSparse:
-        """D ∘ total + count · M, in place; a row-sparse total stays so unless there is an M."""
-        if isinstance(total, RowSparse):
-            for factor in self.factors:
-                total = total.times_(factor)
-            if self.offset is None:
-                return total
-            total = total.to_dense()
-        else:
-            for factor in self.factors:
+    def apply_to_sum(self, total: Sum, count: float) -> Sum:
+        """D ∘ total + count · M, in place; the kind of ``total`` stays unless there is an M."""
+        for factor in self.factors:
+            if isinstance(total, Tensor):
                 times_(total, factor)
-        return total if self.offset is None else total.add_(self.offset, alpha=count)
+            else:
+                total = total.times_(factor)
+        return total if self.offset is None else dense(total).add_(self.offset, alpha=count)
 
 
 @dataclass(frozen=True)

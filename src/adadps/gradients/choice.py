@@ -14,7 +14,7 @@ from adadps.gradients.layers import require_supported
 from adadps.gradients.loss import Loss
 from adadps.gradients.sequence import Sequence
 from adadps.gradients.waist import Engine
-from adadps.row_sparse import dense
+from adadps.outer_sum import dense
 
 _WHOLE_MODEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer)
 """Layers with several inputs or outputs: the general engine takes the model as a whole."""

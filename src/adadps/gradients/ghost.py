@@ -29,7 +29,7 @@ from adadps.gradients.layers import Use, gradients_of, joined, require_supported
 from adadps.gradients.loss import Loss, output_gradients
 from adadps.gradients.sequence import Sequence
 from adadps.gradients.waist import Units
-from adadps.row_sparse import dense
+from adadps.outer_sum import dense
 from adadps.types import Params
 
 

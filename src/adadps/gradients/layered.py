@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from adadps.gradients.affine import Affine, LeafMap
+from adadps.gradients.measures import sums_of_squares
 from adadps.gradients.rounding import CANCELLED, DOUBLE
 from adadps.gradients.waist import Units
-from adadps.row_sparse import RowSparse, dense
-from adadps.types import Params, Sums
+from adadps.outer_sum import dense
+from adadps.row_sparse import RowSparse
+from adadps.types import Params, Sum, Sums
 
 
 class PerExample(Protocol):
@@ -25,8 +27,8 @@ class PerExample(Protocol):
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """‖D ∘ g_i + M‖² for every example."""
 
-    def weighted(self, weights: Tensor) -> Tensor | RowSparse:
-        """Σ_i w_i g_i, without D and M, in a tensor of its own."""
+    def weighted(self, weights: Tensor) -> Sum:
+        """Σ_i w_i g_i, without D and M, in memory of its own."""
 
     def take(self, rows: Tensor) -> Self:
         """The gradients of some of the examples."""
@@ -94,9 +96,9 @@ class LayeredGradients:
             squares += leaf.squares(replace(self.affine.of(name), offset=None))
         return squares.sqrt()
 
-    def _square(self, name: str, total: Tensor | RowSparse) -> Tensor:
+    def _square(self, name: str, total: Sum) -> Tensor:
         mapped = self.affine.of(name).apply_to_sum(total, 1.0)
-        values = mapped.values if isinstance(mapped, RowSparse) else mapped
+        values = mapped.values if isinstance(mapped, RowSparse) else dense(mapped)
         return values.square().sum()
 
 
@@ -109,6 +111,9 @@ class Stored:
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """From the gradients themselves."""
         size = len(self.gradients)
+        if leaf_map.offset is None and self.gradients.ndim == 2:
+            factors = leaf_map.product((1,), self.gradients.device) if leaf_map.factors else None
+            return sums_of_squares(self.gradients, factors)
         scaled = mapped(self.gradients.double(), replace(leaf_map, offset=None))
         if leaf_map.offset is None:
             return scaled.reshape(size, -1).square().sum(1)
@@ -124,7 +129,7 @@ class Stored:
 
     def finite(self) -> Tensor:
         """The examples whose gradient is finite."""
-        return torch.isfinite(self.gradients).reshape(len(self.gradients), -1).all(1)
+        return finite_rows(self.gradients)
 
     def where(self, present: Tensor) -> Stored:
         """The same with zeros for all others."""
@@ -172,6 +177,13 @@ class Several:
         total = torch.linalg.vector_norm(mapped(torch.stack(terms).sum(0), leaf_map))
         square: Tensor = (total + CANCELLED * torch.stack(sizes).sum()).square()
         return square
+
+
+def finite_rows(values: Tensor) -> Tensor:
+    """Which rows are finite; one fast pass where all are, for a finite sum has finite terms."""
+    if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
+        return torch.ones(len(values), dtype=torch.bool, device=values.device)
+    return torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else torch.isfinite(values)
 
 
 def mapped(gradients: Tensor, leaf_map: LeafMap) -> Tensor:

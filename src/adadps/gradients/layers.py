@@ -13,8 +13,9 @@ from torch.nn import functional
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import ModelError
+from adadps.gradients.bags import as_bags
 from adadps.gradients.guard import guarded
-from adadps.gradients.layered import PerExample, Several, Stored
+from adadps.gradients.layered import PerExample, Several, Stored, finite_rows
 from adadps.gradients.outer import Outer, OverTime
 from adadps.gradients.sparse import SparseOuter, TokenRows
 from adadps.types import Params
@@ -31,12 +32,13 @@ class Use:
 
     def finite(self) -> Tensor:
         """The examples for which all of it is finite."""
-        b = _finite_rows(self.output_gradients)
+        b = finite_rows(self.output_gradients)
         if isinstance(self.inputs, SparseRows):
-            if _all_finite(self.inputs.values):
+            entries = finite_rows(self.inputs.values)
+            if bool(entries.all()):
                 return b
-            return b & (self.inputs.row_sums((~torch.isfinite(self.inputs.values)).double()) == 0)
-        return b & _finite_rows(self.inputs)
+            return b & (self.inputs.row_sums((~entries).double()) == 0)
+        return b & finite_rows(self.inputs)
 
     def without(self, examples: Tensor) -> Use:
         """The same with zeros for ``examples``: 0 · NaN is NaN."""
@@ -126,27 +128,6 @@ def _embedding_bag(use: Use, params: Params) -> Gradients:  # noqa: ARG001
     return {f"{use.prefix}weight": SparseOuter(bags, use.output_gradients, axis=0)}
 
 
-def as_bags(tokens: Tensor, layer: nn.EmbeddingBag) -> SparseRows:
-    """Counts of words in each row of tokens, divided by the bag's size for a mean."""
-    size, length = tokens.shape
-    example = torch.arange(size, device=tokens.device).unsqueeze(1)
-    counted = tokens != layer.padding_idx if layer.padding_idx is not None else None
-    keys = example * layer.num_embeddings + tokens
-    kept = keys.flatten() if counted is None else keys[counted]
-    keys, counts = torch.unique(kept, return_counts=True)
-    owners = keys // layer.num_embeddings
-    values = counts.to(layer.weight.dtype)
-    if layer.mode == "mean":
-        sizes = (
-            values.new_zeros(size).index_add_(0, owners, values)
-            if counted is not None
-            else (values.new_full((size,), length))
-        )
-        values = values / sizes[owners]
-    offsets = torch.searchsorted(owners, torch.arange(size + 1, device=tokens.device))
-    return SparseRows(offsets, keys % layer.num_embeddings, values, layer.num_embeddings)
-
-
 def _normalisation(use: Use, params: Params) -> Gradients:  # noqa: ARG001
     """b ∘ x̂ and b, added up over all axes but those of the parameter."""
     layer, a, b = use.layer, use.inputs, use.output_gradients.double()
@@ -186,17 +167,6 @@ def _by_vmap(use: Use, params: Params) -> Gradients:
 
     found: Params = guarded(vmap(single, randomness="error"), a, use.output_gradients)
     return {f"{use.prefix}{name}": Stored(value) for name, value in found.items()}
-
-
-def _all_finite(values: Tensor) -> bool:
-    """One pass where all is well: a finite sum has finite terms."""
-    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
-
-
-def _finite_rows(values: Tensor) -> Tensor:
-    if not values.is_floating_point() or _all_finite(values):
-        return torch.ones(len(values), dtype=torch.bool, device=values.device)
-    return torch.isfinite(values).flatten(1).all(1)
 
 
 def _zeroed(inputs: Features, examples: Tensor) -> Features:

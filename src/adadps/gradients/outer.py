@@ -23,7 +23,9 @@ from torch import Tensor
 
 from adadps.gradients.affine import LeafMap
 from adadps.gradients.layered import mapped
+from adadps.gradients.measures import inner_products, sums_of_squares, unit_squares
 from adadps.gradients.rounding import CANCELLED, DOUBLE, TINY, normalised_square, rounding_of
+from adadps.outer_sum import OuterSum
 
 CHUNK = 2**23
 """How many numbers are held at once where gradients of examples are built."""
@@ -40,20 +42,23 @@ class Outer:
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """The closed form."""
-        a, b = self.inputs.double(), self.output_gradients.double()
-        by_output, by_input, full = split(leaf_map, a.device)
-        squares = scaled_squares(a * by_input, b * by_output, full)
+        by_output, by_input, full = split(leaf_map)
+        a, b = (self.inputs, by_input), (self.output_gradients, by_output)
+        squares = scaled_squares(*a, *b, full)
         if leaf_map.offset is None:
             return squares
-        cross = leaf_map.product((b.shape[1], a.shape[1]), a.device) * leaf_map.offset
+        return self._with_shift(squares, leaf_map, leaf_map.offset)
+
+    def _with_shift(self, squares: Tensor, leaf_map: LeafMap, offset: Tensor) -> Tensor:
+        a, b = self.inputs.double(), self.output_gradients.double()
+        cross = leaf_map.product((b.shape[1], a.shape[1]), a.device) * offset
         inner = (b * (a @ cross.T)).sum(1)
         sizes = (b.abs() * (a.abs() @ cross.abs().T)).sum(1)
-        return with_offset(squares, inner, sizes, leaf_map.offset)
+        return with_offset(squares, inner, sizes, offset)
 
-    def weighted(self, weights: Tensor) -> Tensor:
-        """(w · b)ᵀ a in float64."""
-        b = self.output_gradients.double() * weights.unsqueeze(1)
-        return b.T @ self.inputs.double()
+    def weighted(self, weights: Tensor) -> OuterSum:
+        """(w · b)ᵀ a."""
+        return OuterSum(self.output_gradients.double() * weights.unsqueeze(1), self.inputs)
 
     def take(self, rows: Tensor) -> Outer:
         """Some of the examples."""
@@ -70,16 +75,16 @@ class OverTime:
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """By inner products of positions, or from gradients built a few at a time."""
         (_, time, width), outputs = self.inputs.shape, self.output_gradients.shape[2]
-        _, _, full = split(leaf_map, self.inputs.device)
+        _, _, full = split(leaf_map)
         of_pairs, of_gradients = time * time * (width + outputs), time * width * outputs
         if full is None and leaf_map.offset is None and of_pairs <= of_gradients:
             return self._in_pieces(_by_positions, time * time, leaf_map)
         return self._in_pieces(_by_gradients, width * outputs, leaf_map)
 
-    def weighted(self, weights: Tensor) -> Tensor:
+    def weighted(self, weights: Tensor) -> OuterSum:
         """(w · b)ᵀ a over all positions of all examples."""
         b = self.output_gradients.double() * weights.view(-1, 1, 1)
-        return b.flatten(0, 1).T @ self.inputs.double().flatten(0, 1)
+        return OuterSum(b.flatten(0, 1), self.inputs.flatten(0, 1))
 
     def take(self, rows: Tensor) -> OverTime:
         """Some of the examples."""
@@ -93,24 +98,23 @@ class OverTime:
         return torch.cat([measure(a.double(), b.double(), leaf_map) for a, b in pieces])
 
 
-def scaled_squares(a: Tensor, b: Tensor, full: Tensor | None) -> Tensor:
-    """Σ_jk b_j² D_jk² a_k² for every example; D is 1 without ``full``."""
+def scaled_squares(
+    a: Tensor,
+    by_input: Tensor | None,
+    b: Tensor,
+    by_output: Tensor | None,
+    full: Tensor | None,
+) -> Tensor:
+    """Σ_jk b_j² D_jk² a_k² for every example; a factor of D that is missing is 1."""
     if full is None:
         rounding = 1 + DOUBLE * (a.shape[1] + b.shape[1] + 16)
-        return b.square().sum(1) * a.square().sum(1) * rounding
+        return sums_of_squares(b, by_output) * sums_of_squares(a, by_input) * rounding
     squared, largest = normalised_square(full)
-    a_unit, a_size = unit_squares(a, squared.dtype)
-    b_unit, b_size = unit_squares(b, squared.dtype)
-    relative = ((a_unit @ squared.T) * b_unit).sum(1).double()
+    a_unit, a_size = unit_squares(a, by_input, squared.dtype)
+    b_unit, b_size = unit_squares(b, by_output, squared.dtype)
+    relative = inner_products(a_unit @ squared.T, b_unit)
     rounding = rounding_of(squared.dtype) * (sum(full.shape) + 16)
     return bounded(relative, rounding, full.numel(), a_size * b_size * largest)
-
-
-def unit_squares(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Squares of rows that are divided by their largest entry, and that entry."""
-    size = rows.abs().amax(1) if rows.shape[1] else rows.new_zeros(len(rows))
-    scale = size.clamp_min(torch.finfo(torch.float64).tiny).unsqueeze(1)
-    return (rows / scale).square().to(dtype), size
 
 
 def bounded(
@@ -127,23 +131,23 @@ def with_offset(squares: Tensor, inner: Tensor, sizes: Tensor, offset: Tensor) -
     return squares + 2 * inner + constant + rounding
 
 
-def split(leaf_map: LeafMap, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+def split(leaf_map: LeafMap) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The factors of D for a matrix: a row vector by output, one by input, and what has no axis."""
-    by_output = torch.ones(1, 1, dtype=torch.float64, device=device)
-    by_input, full = by_output, None
+    by_output = by_input = full = None
     for factor in leaf_map.factors:
         if factor.shape[0] == 1:
-            by_input = by_input * factor
+            by_input = factor if by_input is None else by_input * factor
         elif factor.shape[1] == 1:
-            by_output = by_output * factor.T
+            by_output = factor.T if by_output is None else by_output * factor.T
         else:
             full = factor
     return by_output, by_input, full
 
 
 def _by_positions(a: Tensor, b: Tensor, leaf_map: LeafMap) -> Tensor:
-    by_output, by_input, _ = split(leaf_map, a.device)
-    a, b = a * by_input, b * by_output
+    by_output, by_input, _ = split(leaf_map)
+    a = a if by_input is None else a * by_input
+    b = b if by_output is None else b * by_output
     of_inputs, of_outputs = a @ a.mT, b @ b.mT
     terms = of_inputs * of_outputs
     sizes = _lengths(a) * _lengths(b)

@@ -45,7 +45,7 @@ def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
         _, version, squared, largest = known
         if version == diagonal._version and squared.dtype == dtype:
             return squared, largest
-    largest = float(diagonal.abs().max())
+    largest = largest_of(diagonal)
     squared = torch.empty_like(diagonal, dtype=dtype)
     if dtype in (diagonal.dtype, torch.float64):
         squared.copy_(diagonal).div_(largest).square_()
@@ -55,6 +55,21 @@ def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
     forget = weakref.ref(diagonal, lambda _: _squares.pop(key, None))
     _squares[key] = (forget, diagonal._version, squared, largest)
     return squared, largest
+
+
+_largest: dict[int, tuple[weakref.ref[Tensor], int, float]] = {}
+
+
+def largest_of(diagonal: Tensor) -> float:
+    """max |D|, computed once for each tensor D."""
+    key = id(diagonal)
+    known = _largest.get(key)
+    if known is not None and known[0]() is diagonal and known[1] == diagonal._version:
+        return known[2]
+    largest = float(diagonal.abs().max())
+    forget = weakref.ref(diagonal, lambda _: _largest.pop(key, None))
+    _largest[key] = (forget, diagonal._version, largest)
+    return largest
 
 
 def sum_dtype(diagonal: Tensor) -> torch.dtype:

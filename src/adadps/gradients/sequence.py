@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.nn import functional
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import ModelError
+from adadps.gradients.bags import as_bags
 from adadps.gradients.layers import Use
 from adadps.types import Params
 
@@ -23,7 +25,6 @@ _ELEMENTWISE = {
     nn.AlphaDropout, nn.Dropout,
 }  # fmt: skip
 _WITH_WEIGHTS = {nn.Embedding, nn.EmbeddingBag, nn.GroupNorm, nn.LayerNorm, nn.Linear, nn.RMSNorm}
-_TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Sequence:
     """Layers in the order in which they run, each with its name in the model."""
 
     layers: tuple[tuple[str, nn.Module], ...]
+    _latest: tuple[weakref.ref[Tensor], int, SparseRows] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, model: nn.Module) -> Sequence | None:
@@ -83,18 +87,38 @@ class Sequence:
         return [Use(*held, b.detach()) for held, b in zip(inputs, found, strict=True)]
 
     def _first(self, params: Params, features: Features) -> Features:
-        """Numbers in the precision of the weights, in memory that may be overwritten."""
+        """Bags of words as sparse rows; numbers in the precision of the weights."""
+        first = self.layers[0][1]
+        if isinstance(first, nn.EmbeddingBag):
+            return self._bags(first, features)
         if isinstance(features, SparseRows) or not features.is_floating_point():
             return features
         copied = getattr(self.layers[0][1], "inplace", False)
         return features.to(next(iter(params.values())).dtype, copy=copied)
+
+    def _bags(self, layer: nn.EmbeddingBag, features: Features) -> SparseRows:
+        if isinstance(features, SparseRows):
+            if layer.mode != "sum":
+                raise ModelError(
+                    "Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found "
+                    f"{layer}. Divide the entries of each row by their sum for a mean."
+                )
+            return features
+        known = self._latest
+        if known and known[0]() is features and known[1] == features._version:
+            return known[2]
+        bags = as_bags(features, layer)
+        object.__setattr__(self, "_latest", (weakref.ref(features), features._version, bags))
+        return bags
 
     def words(self, features: Features) -> dict[str, Tensor]:
         """Rows of the first layer's table that these features make it read."""
         name, first = self.layers[0]
         if isinstance(features, SparseRows):
             return {f"{_prefix(name)}weight": features.by_column.columns}
-        if isinstance(first, _TABLES):
+        if isinstance(first, nn.EmbeddingBag):
+            return {f"{_prefix(name)}weight": self._bags(first, features).by_column.columns}
+        if isinstance(first, nn.Embedding):
             return {f"{_prefix(name)}weight": torch.unique(features)}
         return {}
 
@@ -142,14 +166,14 @@ def _run(layer: nn.Module, own: Params, signal: Features) -> Tensor:
 
 
 def _on_sparse_rows(layer: nn.Module, own: Params, rows: SparseRows) -> Tensor:
+    if isinstance(layer, nn.EmbeddingBag):
+        return rows.times(own["weight"])
     if isinstance(layer, nn.Linear):
         product = rows.times(own["weight"].T)
-        return product if own.get("bias") is None else product + own["bias"]
-    if isinstance(layer, nn.EmbeddingBag) and layer.mode == "sum":
-        return rows.times(own["weight"])
+        return product if own.get("bias") is None else product.add_(own["bias"])
     raise ModelError(
-        f"Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found {layer}. Divide "
-        "the entries of each row by their sum for a mean."
+        f"Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found {layer}. Give "
+        "it dense rows."
     )
 
 

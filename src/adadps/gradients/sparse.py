@@ -15,9 +15,19 @@ from torch import Tensor
 
 from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.affine import LeafMap
-from adadps.gradients.outer import bounded, unit_squares, with_offset
-from adadps.gradients.rounding import CANCELLED, DOUBLE, normalised_square, rounding_of
-from adadps.row_sparse import RowSparse, rows_of
+from adadps.gradients.factored import FactoredRows
+from adadps.gradients.measures import sums_of_squares, unit_squares
+from adadps.gradients.outer import bounded, with_offset
+from adadps.gradients.rounding import (
+    CANCELLED,
+    DOUBLE,
+    largest_of,
+    normalised_square,
+    rounding_of,
+)
+from adadps.kernels import rows as compiled
+from adadps.row_sparse import RowSparse, in_main_memory, rows_of
+from adadps.threads import in_parts
 
 
 @dataclass(frozen=True)
@@ -30,14 +40,14 @@ class SparseOuter:
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """Σ_k a_ik² ‖D_k ∘ b_i‖², and what a shift adds."""
-        a, b = self.inputs.map_values(torch.Tensor.double), self.output_gradients.double()
+        a, b = self.inputs, self.output_gradients
         full = None
         for factor in leaf_map.factors:
             words_first = factor.movedim(self.axis, 0)
             if words_first.shape[1] == 1:
                 a = _times_by_word(a, words_first.squeeze(1))
             elif words_first.shape[0] == 1:
-                b = b * words_first
+                b = b.double() * words_first
             else:
                 full = factor
         squares = self._without_shift(a, b, full)
@@ -47,11 +57,13 @@ class SparseOuter:
 
     def weighted(self, weights: Tensor) -> RowSparse:
         """Σ_i w_i a_ik b_i for every word k that occurs."""
-        b = self.output_gradients.double() * weights.unsqueeze(1)
-        columns = self.inputs.by_column
+        columns, b = self.inputs.by_column, self.output_gradients
         shape = (self.inputs.width, b.shape[1])
         whole = shape if self.axis == 0 else (shape[1], shape[0])
-        return RowSparse(columns.columns, columns.times(b), whole, self.axis)
+        if in_main_memory(b):
+            return FactoredRows(columns, weights, b, whole, self.axis)
+        summed = columns.times(b.double() * weights.unsqueeze(1))
+        return RowSparse(columns.columns, summed, whole, self.axis)
 
     def take(self, rows: Tensor) -> SparseOuter:
         """Some of the examples."""
@@ -61,11 +73,15 @@ class SparseOuter:
         words = a.offsets.diff()  # of each example: no neighbour may enter its norm
         if full is None:
             rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
-            return b.square().sum(1) * a.row_sums(a.values.square()) * rounding
+            return sums_of_squares(b, None) * a.row_sums(a.values.double().square()) * rounding
+        by_word = full.movedim(self.axis, 0)
+        if in_main_memory(by_word) and in_main_memory(b):
+            return _compiled_squares(a, b, by_word, largest_of(full))
+        a, b = a.map_values(torch.Tensor.double), b.double()
         squared, largest = normalised_square(full)
         size = a.row_largest()
         unit = a.with_values(a.values / size.clamp_min(1e-300)[a.rows])
-        b_unit, b_size = unit_squares(b, squared.dtype)
+        b_unit, b_size = unit_squares(b, None, squared.dtype)
         sums = unit.map_values(torch.square).times(squared.movedim(self.axis, 0))
         relative = (sums * b_unit).sum(1).double()
         rounding = rounding_of(squared.dtype) * (words + b.shape[1] + 16)
@@ -83,9 +99,9 @@ class SparseOuter:
 
     def _touched(self, a: SparseRows) -> tuple[Tensor, SparseRows]:
         """The words that occur, and the same rows with columns numbered among them."""
-        words = self.inputs.by_column.columns
-        columns = torch.searchsorted(words, a.columns)
-        return words, SparseRows(a.offsets, columns, a.values, len(words))
+        columns = self.inputs.by_column
+        words = columns.columns
+        return words, SparseRows(a.offsets, columns.places, a.values, len(words))
 
 
 @dataclass(frozen=True)
@@ -143,4 +159,16 @@ def _shifted_rows(
 
 def _times_by_word(a: SparseRows, vector: Tensor) -> SparseRows:
     factor = vector if len(vector) == 1 else vector[a.columns]
-    return a.with_values(a.values * factor)
+    return a.with_values(a.values.double() * factor)
+
+
+def _compiled_squares(a: SparseRows, b: Tensor, full: Tensor, largest: float) -> Tensor:
+    found = torch.empty(len(a), dtype=torch.float64)
+    given = (a.offsets, a.columns, a.values, b.detach(), full)
+    arrays = [tensor.numpy() for tensor in given]
+
+    def measure(part: slice) -> None:
+        compiled.squares((part.start, part.stop), *arrays, largest, DOUBLE, found.numpy())
+
+    in_parts(len(a), measure, work=len(a.columns) * b.shape[1])
+    return found

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from adadps.data.examples import Examples, Features
-from adadps.row_sparse import RowSparse, dense
-from adadps.types import Params, Sums
+from adadps.outer_sum import dense
+from adadps.row_sparse import RowSparse
+from adadps.types import Params, Sum, Sums
 
 
 class GradientBatch(Protocol):
@@ -103,7 +104,7 @@ def added(total: Sums | None, summed: Sums) -> Sums:
     return {name: _plus(value, summed[name]) for name, value in total.items()}
 
 
-def _plus(total: Tensor | RowSparse, other: Tensor | RowSparse) -> Tensor | RowSparse:
+def _plus(total: Sum, other: Sum) -> Sum:
     if isinstance(total, RowSparse) and isinstance(other, RowSparse):
         return total + other
     return dense(total).add_(dense(other))
