@@ -67,6 +67,42 @@ def test_bags_are_what_torch_makes_of_the_tokens(seed, mode, padding):
     assert len(set(pairs)) == len(pairs)
 
 
+@given(SEEDS, st.sampled_from([None, (1,), (7, 1), (1, 7)]))
+def test_squared_lengths_are_those_of_dense_rows_however_often_one_asks(seed, shape):
+    rng = np.random.default_rng(seed)
+    dense = rng.normal(size=(9, 7)) * (rng.random((9, 7)) < 0.4)
+    rows = SparseRows.from_scipy(sparse.csr_matrix(dense))
+    factor = None if shape is None else torch.from_numpy(rng.random(shape))
+    for _ in range(4):
+        chosen = torch.from_numpy(rng.integers(9, size=5))
+        taken = rows.take(chosen).take(torch.tensor([4, 0, 0, 2]))
+        plain = rows.to_dense()[chosen][[4, 0, 0, 2]].double()
+        if factor is not None:
+            plain = plain * factor.flatten()
+        torch.testing.assert_close(taken.squared_lengths(factor), plain.square().sum(1))
+        if factor is not None and rng.random() < 0.3:
+            factor.mul_(2)  # another version: what was known is out of date
+        elif factor is not None and rng.random() < 0.3:
+            factor = torch.from_numpy(rng.random(shape))
+
+
+def test_squared_lengths_of_all_rows_are_computed_once(monkeypatch):
+    rows = SparseRows.from_scipy(sparse.random(50, 20, 0.3, "csr", random_state=0))
+    asked, compute = [], SparseRows._squared_lengths
+
+    def counted(self, factor):
+        asked.append(len(self))
+        return compute(self, factor)
+
+    monkeypatch.setattr(SparseRows, "_squared_lengths", counted)
+    factor = torch.rand(20)
+    for first in range(10):
+        rows.take(torch.arange(first, first + 5)).squared_lengths(factor)
+    assert asked == [5, 50]
+    del factor
+    assert rows._asked == {}
+
+
 def test_threads_change_nothing():
     rng = np.random.default_rng(0)
     rows = SparseRows.from_scipy(sparse.random(300, 200, 0.2, "csr", random_state=rng))

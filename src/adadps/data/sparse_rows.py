@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +62,9 @@ class SparseRows:
     columns: Tensor
     values: Tensor
     width: int
+    origin: tuple[SparseRows, Tensor] | None = field(default=None, compare=False, repr=False)
+    """The rows from which these were taken, and their numbers there."""
+    _asked: dict[int, _Asked] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
@@ -118,7 +122,9 @@ class SparseRows:
         if self.columns.device.type == "cpu":
             taken = compiled.take(*self._arrays(), rows.cpu().numpy())
             offsets, columns, values = map(torch.from_numpy, taken)
-            return SparseRows(offsets, columns, values, self.width)
+            every, numbers = self.origin or (self, None)
+            origin = (every, rows if numbers is None else numbers[rows])
+            return SparseRows(offsets, columns, values, self.width, origin)
         starts = self.offsets[rows]
         counts = self.offsets[rows + 1] - starts
         offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
@@ -174,6 +180,37 @@ class SparseRows:
         """Sum per row of one number for each stored entry."""
         return values.new_zeros(len(self)).index_add_(0, self.rows, values)
 
+    def squared_lengths(self, factor: Tensor | None = None) -> Tensor:
+        """Σ_k (f_k x_ik)² for each row x_i in float64, with one number f_k a column.
+
+        Rows of a data set are asked for again and again: if they are asked for the same factor a
+        second time, it is computed for all of them, once.
+        """
+        if self.origin is not None:
+            every, rows = self.origin
+            known = every._squared_lengths_of_all(factor)
+            if known is not None:
+                return known[rows]
+        return self._squared_lengths(factor)
+
+    def _squared_lengths(self, factor: Tensor | None) -> Tensor:
+        values = self.values.double()
+        if factor is not None:
+            line = factor.detach().flatten()
+            values = values * (line if len(line) == 1 else line[self.columns])
+        return self.row_sums(values.square())
+
+    def _squared_lengths_of_all(self, factor: Tensor | None) -> Tensor | None:
+        key, version = (0, 0) if factor is None else (id(factor), factor._version)
+        asked = self._asked.get(key)
+        if asked is None or not asked.about(factor, version):
+            forget = None if factor is None else weakref.ref(factor, _forgetting(self._asked, key))
+            self._asked[key] = _Asked(forget, version)
+            return None
+        if asked.answer is None:
+            asked.answer = self._squared_lengths(factor)
+        return asked.answer
+
     def row_largest(self) -> Tensor:
         """Largest absolute value of each row; 0 for a row without entries."""
         largest = self.values.new_zeros(len(self))
@@ -184,6 +221,23 @@ class SparseRows:
         dense = self.values.new_zeros(len(self), self.width)
         dense[self.rows, self.columns] = self.values
         return dense
+
+
+@dataclass
+class _Asked:
+    """What was asked about a tensor in one of its versions, and the answer if there is one."""
+
+    tensor: weakref.ref[Tensor] | None
+    version: int
+    answer: Tensor | None = None
+
+    def about(self, tensor: Tensor | None, version: int) -> bool:
+        held = None if self.tensor is None else self.tensor()
+        return held is tensor and self.version == version
+
+
+def _forgetting(asked: dict[int, _Asked], key: int) -> Callable[[object], object]:
+    return lambda _: asked.pop(key, None)
 
 
 def require_within(places: Tensor, length: int) -> None:

@@ -40,17 +40,16 @@ class SparseOuter:
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """Σ_k a_ik² ‖D_k ∘ b_i‖², and what a shift adds."""
-        a, b = self.inputs, self.output_gradients
-        full = None
+        b, by_word, full = self.output_gradients, [], None
         for factor in leaf_map.factors:
             words_first = factor.movedim(self.axis, 0)
             if words_first.shape[1] == 1:
-                a = _times_by_word(a, words_first.squeeze(1))
+                by_word.append(factor)
             elif words_first.shape[0] == 1:
                 b = b.double() * words_first
             else:
                 full = factor
-        squares = self._without_shift(a, b, full)
+        squares = self._without_shift(by_word, b, full)
         if leaf_map.offset is None:
             return squares
         return self._with_shift(squares, leaf_map, leaf_map.offset)
@@ -69,14 +68,21 @@ class SparseOuter:
         """Some of the examples."""
         return SparseOuter(self.inputs.take(rows), self.output_gradients[rows], self.axis)
 
-    def _without_shift(self, a: SparseRows, b: Tensor, full: Tensor | None) -> Tensor:
+    def _without_shift(self, by_word: list[Tensor], b: Tensor, full: Tensor | None) -> Tensor:
+        a = self.inputs
         words = a.offsets.diff()  # of each example: no neighbour may enter its norm
+        if full is None and len(by_word) <= 1:
+            lengths = a.squared_lengths(*by_word)
+            rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
+            return sums_of_squares(b, None) * lengths * rounding
+        for factor in by_word:
+            a = _times_by_word(a, factor.flatten())
         if full is None:
             rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
-            return sums_of_squares(b, None) * a.row_sums(a.values.double().square()) * rounding
-        by_word = full.movedim(self.axis, 0)
-        if in_main_memory(by_word) and in_main_memory(b):
-            return _compiled_squares(a, b, by_word, largest_of(full))
+            return sums_of_squares(b, None) * a.squared_lengths() * rounding
+        words_first = full.movedim(self.axis, 0)
+        if in_main_memory(words_first) and in_main_memory(b):
+            return _compiled_squares(a, b, words_first, largest_of(full))
         a, b = a.map_values(torch.Tensor.double), b.double()
         squared, largest = normalised_square(full)
         size = a.row_largest()
