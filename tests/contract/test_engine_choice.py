@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from adadps.data.examples import examples
 from adadps.errors import ModelError
 from adadps.gradients.choice import engine_for, reads_in_sequence
+from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
+from adadps.gradients.objective import objective
 from engine_checks import assert_right, chosen, in_general, in_sequence, trainable, under_vmap
 from models import (
     SIZE,
@@ -265,3 +268,36 @@ def test_unused_parameters():
     assert (found.weighted_sum(torch.ones(SIZE))["spare.weight"] == 0).all()
     with pytest.raises(ModelError, match="Freeze it"):
         GhostEngine(model, squared).per_unit(trainable(model), batch, None)
+
+
+class ScaledWithChance(nn.Module):
+    """A layer with a parameter and chance of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, rows):
+        return functional.dropout(rows * self.scale, 0.5, self.training)
+
+
+def test_a_layer_with_chance_inside_falls_to_the_general_engine():
+    """Run a second time, it would drop others than in the forward pass."""
+    model = nn.Sequential(ScaledWithChance(), nn.Linear(3, 2))
+    probe = examples(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
+    assert isinstance(engine_for(model, cross_entropy, probe), GeneralEngine)
+    assert isinstance(engine_for(model.eval(), cross_entropy, probe), GhostEngine)
+
+
+def test_what_cannot_be_differentiated_is_refused_before_the_first_step():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.top = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, rows):
+            return self.top(self.layer(rows)[0][:, -1])
+
+    probe = examples(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ModelError, match="GRU/RNN"):
+        objective(Gated(), cross_entropy, probe)

@@ -29,9 +29,27 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
     general = GeneralEngine(model, loss)
     if Sequence.of(model) is None and _has_separate_layers(model):
         ghost = GhostEngine(model, loss)
-        if _agree(ghost, general, probe):
+        if _agree(ghost, general, probe) and _runs(ghost, probe):
             return ghost
     return general
+
+
+def _runs(ghost: GhostEngine, probe: Examples) -> bool:
+    """Does it run while training, too? A layer with chance inside cannot run a second time."""
+    try:
+        require_gradients(ghost, probe)
+    except AdadpsError:
+        return False
+    return True
+
+
+def require_gradients(engine: Engine, probe: Examples) -> None:
+    """Differentiate one example, so that what cannot be done is found before anything is paid."""
+    model = engine.model
+    params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    batch = probe.take(torch.arange(1)).to(next(iter(params.values())).device)
+    with torch.random.fork_rng(devices=[]):
+        engine.per_unit(params, batch, None).norms()
 
 
 def reads_in_sequence(model: nn.Module, features: Features) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from adadps.data.examples import Examples, Features, take
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError, ModelError
-from adadps.gradients.choice import engine_for, reads_in_sequence
+from adadps.gradients.choice import engine_for, reads_in_sequence, require_gradients
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
@@ -125,6 +125,7 @@ def objective(model: nn.Module, loss: Loss, probe: Examples) -> Objective:
     held = Objective(model, engine_for(model, loss, probe))
     _require_loss_per_example(held, loss, probe)
     _require_loss_everywhere(held, loss, probe)
+    require_gradients(held.engine, probe)
     return held
 
 

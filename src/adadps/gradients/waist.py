@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features
 from adadps.outer_sum import dense
@@ -72,6 +72,8 @@ class Units:
 
 class Engine(Protocol):
     """Differentiates one model with one loss."""
+
+    model: nn.Module
 
     def per_unit(self, params: Params, batch: Examples, units: Units | None) -> GradientBatch:
         """Gradients of the loss at ``params``, one a unit; without ``units``, one a row."""
