@@ -16,12 +16,14 @@ from adadps import (
     PrivateRun,
     SettingError,
     SideInformationError,
+    accuracy,
     adadps,
     chain,
     dp_sgd,
     examples,
     fit,
     fixed_size,
+    losses,
     on_held_out,
     poisson,
     privatize,
@@ -225,3 +227,68 @@ def test_a_refused_run_leaves_the_model_as_it_was():
 def test_options_are_checked_by_name():
     with pytest.raises(TypeError):
         PrivateRun(nn.Linear(3, 1), squared, data(), steps=1, sigma=1.0)
+
+
+def bags(token=0, *, mode="mean", forward=None):
+    """Texts of three words from a table of five, one of them this token."""
+    tokens = torch.zeros(8, 3, dtype=torch.int64)
+    tokens[5, 1] = token
+    model = nn.Sequential(nn.EmbeddingBag(5, 2, mode=mode), nn.Linear(2, 2))
+    return (forward or (lambda held: held))(model), tokens
+
+
+class Whole(nn.Module):
+    """A model with a forward of its own."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, tokens):
+        return self.inner(tokens)
+
+
+def classify(model, features, targets, **options):
+    return fit(
+        model,
+        losses.cross_entropy,
+        examples(features, targets),
+        method=dp_sgd(PRIVACY, 0.1),
+        sampler=poisson(examples=8, expected_size=4),
+        steps=1,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("token", [5, -1, 300])
+@pytest.mark.parametrize("forward", [None, Whole], ids=["sequence", "forward of its own"])
+def test_a_word_outside_of_the_vocabulary_is_not_blamed_on_the_labels(token, forward):
+    model, tokens = bags(token, forward=forward)
+    with pytest.raises(DataError, match="features that fit the model"):
+        classify(model, tokens, torch.arange(8) % 2)
+
+
+def test_a_word_outside_of_the_vocabulary_in_held_out_data_names_that_data():
+    model, tokens = bags()
+    labels = torch.arange(8) % 2
+    held_out = on_held_out("letters", bags(7)[1], labels, accuracy=accuracy)
+    with pytest.raises(DataError, match="'letters' that fit the model"):
+        classify(model, tokens, labels, evaluate=[held_out])
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.zeros(8), torch.zeros(8, 1, dtype=torch.int64), torch.full((8,), 2)]
+)
+def test_labels_that_the_loss_refuses_are_refused_as_such(labels):
+    model, tokens = bags()
+    with pytest.raises(DataError, match="targets that the loss accepts"):
+        classify(model, tokens, labels)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((5, 2), (5, 1)), ((2, 5), (1, 5)), ((5, 5), (1, 5))]
+)
+def test_frequencies_find_the_axis_they_fit(shape, expected):
+    given = side.given_frequencies(np.arange(1, 6), source="a list", public_because="made up")
+    held = side.frequency(given, floor=0.1).init({"weight": torch.zeros(shape)})
+    assert held.scale["weight"].shape == expected

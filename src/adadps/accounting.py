@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,10 @@ DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
 NOISE_UNITS = 10_000
 _MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
+
+MOST_KNOWN = 256
+_KNOWN: dict[tuple[str, float, Relation], float] = {}
+"""What PLD has found, which takes seconds."""
 
 _RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -90,8 +94,14 @@ def epsilon_of(
         return math.inf
     if accountant is Accountant.RDP:
         return _compute(_rdp(relation), event, delta)
-    _require_reachable(event, delta, relation)
-    return _compute(pld.PLDAccountant(_RELATIONS[relation], DISCRETISATION), event, delta)
+    key = (repr(event), delta, relation)
+    if key not in _KNOWN:
+        _require_reachable(event, delta, relation)
+        accounted = pld.PLDAccountant(_RELATIONS[relation], DISCRETISATION)
+        if len(_KNOWN) == MOST_KNOWN:
+            _KNOWN.pop(next(iter(_KNOWN)))
+        _KNOWN[key] = _compute(accounted, event, delta)
+    return _KNOWN[key]
 
 
 def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> DpEvent:
@@ -155,7 +165,13 @@ def calibrate_noise(
             relation=sampler.relation,
         )
 
-    return _smallest(spent, budget.epsilon)
+    start = 1.0
+    if accountant is Accountant.PLD:  # Rényi is quick, and a little above
+        with suppress(ContractError, SettingError):
+            start = calibrate_noise(
+                sampler, steps, budget=budget, accountant=Accountant.RDP, grouping=grouping
+            )
+    return _smallest(spent, budget.epsilon, start)
 
 
 def calibrate_steps(
@@ -197,15 +213,18 @@ def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
     return low
 
 
-def _smallest(spent: Callable[[float], float], target: float) -> float:
-    def fits(units: int) -> bool:
-        try:
-            return spent(units / NOISE_UNITS) <= target
-        except SettingError:
-            return False
+def _smallest(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
+    """The smallest noise, in whole units, with which no more than ``target`` is spent."""
 
-    high = NOISE_UNITS  # in units of 1/NOISE_UNITS, so that what is returned is what was checked
-    while not fits(high):
+    def excess(units: int) -> float:
+        try:
+            return math.log(max(spent(units / NOISE_UNITS), 1e-300) / target)
+        except SettingError:
+            return math.inf
+
+    high = max(2, round(start * NOISE_UNITS))
+    above = excess(high)  # what is returned is what was checked
+    while above > 0:
         high *= 2
         require(
             high < 1e6 * NOISE_UNITS,
@@ -213,13 +232,33 @@ def _smallest(spent: Callable[[float], float], target: float) -> float:
             target,
             "Ask for more epsilon or delta.",
         )
-    low = high // 2
-    while low > 1 and fits(low):
-        low, high = low // 2, low
+        above = excess(high)
+    low = round(0.95 * high)
+    below = excess(low)
+    while low > 1 and below <= 0:
+        high, above, low = low, below, low // 2
+        below = excess(low)
+    if below <= 0:
+        return low / NOISE_UNITS
+    other_side = False
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        middle = _between(low, below, high, above, other_side)
+        found, other_side = excess(middle), not other_side
+        if found <= 0:
+            high, above = middle, found
+        else:
+            low, below = middle, found
     return high / NOISE_UNITS
+
+
+def _between(low: int, below: float, high: int, above: float, other_side: bool) -> int:
+    """Where a straight line crosses zero, a little to either side: then both ends close in."""
+    margin = max(1, (high - low) // 64)
+    crossing = (low + high) // 2
+    if math.isfinite(below):
+        crossing = low + round((high - low) * below / (below - above))
+        crossing += -margin if other_side else margin
+    return min(max(crossing, low + 1), high - 1)
 
 
 def _rdp(relation: Relation) -> rdp.RdpAccountant:

@@ -213,7 +213,13 @@ class PrivateRun:
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and remember it."""
-        outputs = self.objective.outputs(self.params, evaluation.examples.features)
+        try:
+            outputs = self.objective.outputs(self.params, evaluation.examples.features)
+        except (IndexError, RuntimeError) as error:
+            raise DataError(
+                f"Expected features in '{evaluation.name}' that fit the model, found some that it "
+                f"refuses: {error}. Prepare them like the training data."
+            ) from error
         targets = evaluation.examples.targets.to(outputs.device)
         epoch = self._taken * self.sampler.expected_size / self.sampler.examples
         found = [

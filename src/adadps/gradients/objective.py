@@ -179,10 +179,10 @@ def _require_loss_everywhere(held: Objective, loss: Loss, data: Examples) -> Non
     params = held.params()
     for rows in torch.split(torch.arange(len(data)), 4096):
         part = data.take(rows)
+        outputs = _outputs(held, params, part.features)
         try:
-            outputs = held.outputs(params, part.features)
             loss(outputs, part.targets.to(outputs.device))
-        except (IndexError, RuntimeError):
+        except (IndexError, RuntimeError, ValueError):
             raise DataError(
                 "Expected targets that the loss accepts for every example, found some that it "
                 "refuses. Check that labels are whole numbers from 0 to the number of classes "
@@ -190,19 +190,29 @@ def _require_loss_everywhere(held: Objective, loss: Loss, data: Examples) -> Non
             ) from None
 
 
-def _require_loss_per_example(held: Objective, loss: Loss, probe: Examples) -> None:
-    device = next(iter(held.params().values())).device
-    batch = probe.take(torch.arange(3) % len(probe)).to(device)
+def _outputs(held: Objective, params: Params, features: Features) -> Tensor:
     try:
-        outputs = held.outputs(held.params(), batch.features)
+        return held.outputs(params, features)
     except (IndexError, RuntimeError) as error:
         raise DataError(
             f"Expected features that fit the model, found some that it refuses: {error}. Build the "
             "model with the width of the data and a row for every word."
         ) from error
+
+
+def _require_loss_per_example(held: Objective, loss: Loss, probe: Examples) -> None:
+    device = next(iter(held.params().values())).device
+    batch = probe.take(torch.arange(3) % len(probe)).to(device)
+    outputs = _outputs(held, held.params(), batch.features)
     if outputs.is_floating_point():  # a fresh model may give all rows the same output
         outputs = outputs + torch.rand(outputs.shape, device=device, dtype=outputs.dtype)
-    losses = loss(outputs, batch.targets)
+    try:
+        losses = loss(outputs, batch.targets)
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise DataError(
+            f"Expected targets that the loss accepts, found some that it refuses: {error}. Class "
+            "labels are whole numbers in one axis; other targets have the shape of the outputs."
+        ) from error
     if losses.shape != (len(batch),):
         raise ModelError(
             f"Expected a loss with one number an example, i.e. shape ({len(batch)},), found "

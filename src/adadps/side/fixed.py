@@ -91,7 +91,9 @@ def uniform() -> Uniform:
     return Uniform()
 
 
-def _as_entry(value: Tensor | tuple[Tensor, int]) -> Tensor | tuple[Tensor, int]:
+def _as_entry(
+    value: Tensor | tuple[Tensor, int | None],
+) -> Tensor | tuple[Tensor, int | None]:
     if isinstance(value, tuple):
         return torch.as_tensor(value[0]), value[1]
     return torch.as_tensor(value)

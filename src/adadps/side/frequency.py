@@ -37,9 +37,11 @@ def frequency(
     floor: float,
     power: float = 1.0,
     at: str = "weight",
-    axis: int = -1,
+    axis: int | None = None,
 ) -> Fixed:
     """A = max(f / max f, floor)^power along one axis of one parameter.
+
+    Without ``axis``, it is the one as long as there are frequencies; the last if several are.
 
     >>> f = given_frequencies([9.0, 0.0], source="a word list", public_because="published")
     >>> frequency(f, floor=0.01, power=0.5).named["weight"][0]

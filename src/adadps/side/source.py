@@ -19,8 +19,8 @@ from adadps.data.provenance import Provenance
 from adadps.errors import SideInformationError
 from adadps.types import Params, Step
 
-Named = Mapping[str, Tensor | tuple[Tensor, int]]
-"""A by parameter or module: a tensor of the parameter's shape, or a vector along one axis."""
+Named = Mapping[str, Tensor | tuple[Tensor, int | None]]
+"""A by parameter or module: a tensor of its shape, or a vector along an axis (None: that fits)."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,17 @@ def _parameter_name(name: str, params: Params) -> str:
     )
 
 
-def _fitted(name: str, value: Tensor | tuple[Tensor, int], parameter: Tensor) -> Tensor:
+def _axis_for(vector: Tensor, shape: tuple[int, ...]) -> int:
+    """The last axis that is as long as ``vector``, or else the last of all."""
+    fitting = [axis for axis, length in enumerate(shape) if length == vector.numel()]
+    return fitting[-1] if fitting else -1
+
+
+def _fitted(name: str, value: Tensor | tuple[Tensor, int | None], parameter: Tensor) -> Tensor:
     if isinstance(value, tuple):
-        vector, axis = value
+        vector, given = value
         shape = tuple(parameter.shape)
+        axis = _axis_for(vector, shape) if given is None else given
         fits = -len(shape) <= axis < len(shape) and vector.shape == (shape[axis],)
         if not fits:
             raise SideInformationError(

@@ -26,12 +26,12 @@ def tfidf(
     source: str,
     public_because: str,
     at: str = "weight",
-    axis: int = -1,
+    axis: int | None = None,
 ) -> Fixed:
     """A ∝ s, or with ``inverse`` A ∝ 1/s, where s_k is the mean TF-IDF of feature k.
 
     ``counts`` is the document-term matrix of a *public* corpus; s is divided by its maximum and
-    floored, and A is at most 1 in both directions.
+    floored, and A is at most 1 in both directions. Without ``axis``, it is the one that fits.
 
     >>> corpus = [[1, 1], [1, 0], [1, 0]]
     >>> side = tfidf(corpus, inverse=False, floor=0.01, source="toy", public_because="made up")
