@@ -1,5 +1,9 @@
 """Compiled loops against plain torch and numpy, and what they refuse because they do not look."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +17,7 @@ from adadps import threads
 from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.bags import as_bags
 from adadps.gradients.measures import inner_products, sums_of_squares, unit_squares
+from adadps.kernels import compiled
 from adadps.losses import cross_entropy, gradient_of_cross_entropy
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -206,3 +211,27 @@ def test_the_gradient_of_cross_entropy_is_that_of_autograd(seed):
     torch.testing.assert_close(found, expected)
     assert torch.equal(outputs.detach(), outputs)
     assert functional.cross_entropy(outputs, targets, reduction="sum").isfinite()
+
+
+def test_a_full_disk_does_not_stop_a_loop(tmp_path, monkeypatch):
+    @compiled.compiled
+    def doubled(number):
+        return 2 * number
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(doubled._cache._impl, "reduce", full)
+    assert doubled(21) == 42
+
+
+def test_loops_that_are_not_compiled_are_refused_at_once():
+    run = subprocess.run(
+        [sys.executable, "-c", "import adadps"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert "NUMBA_DISABLE_JIT" in run.stderr.splitlines()[-1]

@@ -181,3 +181,11 @@ def test_a_table_that_compiled_loops_cannot_reach_is_noised_all_the_same():
     before = table.clone()
     late.settle()
     assert (table != before).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 1000), (1000, 3), (1, 50)])
+def test_any_entries_of_an_outer_sum_can_be_had(shape):
+    total = OuterSum(torch.randn(2, shape[0]), torch.randn(2, shape[1]))
+    whole = total.to_dense().view(-1)
+    for start, stop in [(0, 1), (0, 50), (7, 8), (13, 31), (len(whole) - 5, len(whole))]:
+        torch.testing.assert_close(total.entries(start, stop), whole[start:stop])

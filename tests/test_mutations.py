@@ -46,7 +46,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "stages/precondition.py",
-        "return signal.scale(transform.scale), following",
+        "return signal.scale(transform.kept()), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),

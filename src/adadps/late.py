@@ -21,7 +21,7 @@ which is the same for all rows. A row that is read, or leaves, was noised at eve
 from __future__ import annotations
 
 import math
-from functools import partial
+import threading
 
 import numpy as np
 import numpy.typing as npt
@@ -57,59 +57,70 @@ class LateRows:
         self._weights = parameter.movedim(axis, 0)
         self._noise = noise
         self._process = process()
+        self._lock = threading.RLock()  # another thread may read the model
         self._past = _Past()
         self._since = np.zeros(len(self._weights), np.int32)
         self._waiting = Waiting(self._weights, axis)
 
     def settle(self, rows: Tensor | None = None) -> None:
         """Draw what the given rows (or all of them) have gathered, in place, once."""
-        if rows is None:
-            due = np.flatnonzero(self._since != self._past.now)
-        else:
-            wanted: Integers = rows.cpu().numpy()
-            late = self._since[wanted] != self._past.now
-            due = wanted if late.all() else wanted[late]
-        at_once = max(1, FLUSHED_AT_ONCE // max(1, self._weights.shape[1]))
-        for first in range(0, len(due), at_once):
-            self._release(due[first : first + at_once])
+        self._require_own_process()
+        with self._lock:
+            if rows is None:
+                due = np.flatnonzero(self._since != self._past.now)
+            else:
+                wanted: Integers = rows.cpu().numpy()
+                late = self._since[wanted] != self._past.now
+                due = wanted if late.all() else wanted[late]
+            at_once = max(1, FLUSHED_AT_ONCE // max(1, self._weights.shape[1]))
+            for first in range(0, len(due), at_once):
+                self._release(due[first : first + at_once])
 
     def add(self, change: RowSparse, *, deviation: float, keep: float, factor: float = 1.0) -> None:
-        """One step: ``factor`` · ``change``, and noise of this deviation when it is read."""
-        self.settle(change.rows)
-        if self._past.now == LONGEST_PAST:
-            self.settle()
-            self._since.fill(0)
-            self._past.begin_anew()
-        factors = change.factors()
-        for rows in self._waiting.in_the_way(factors):
-            if len(rows):
-                self._release(rows)
-        wanted: Integers = change.rows.cpu().numpy()
-        # What is kept of it is taken when it is read.
-        self._waiting.put(wanted, factors, factor / keep)
-        self._past.step(deviation, keep)
+        """One step: ``factor`` · ``change``, and noise of this deviation when it is read.
+
+        The noise is counted before the change is there: whatever interrupts this, no change waits
+        for less noise than its own.
+        """
+        with self._lock:
+            self.settle(change.rows)
+            if self._past.now == LONGEST_PAST:
+                self.settle()
+                self._since.fill(0)
+                self._past.begin_anew()
+            factors = change.factors()
+            for rows in self._waiting.in_the_way(factors):
+                if len(rows):
+                    self._release(rows)
+            self._past.step(deviation, keep)
+            # What is kept of it is taken when it is read.
+            self._waiting.put(change.rows.cpu().numpy(), factors, factor / keep)
 
     def _release(self, rows: Integers) -> None:
         """Add the changes of these rows, and the noise of all steps since, to the weights."""
         self._require_own_process()
+        now = self._past.now
         kept, deviation = self._past.gathered(self._since[rows])
         direct = in_main_memory(self._weights)
         chosen = torch.from_numpy(rows).to(self._weights.device)
         held = self._weights if direct else self._weights.index_select(0, chosen).cpu().double()
         width = self._past.grid_width
-        released = partial(
-            release_rows, held.numpy(), rows if direct else np.arange(len(rows)), kept, deviation,
-            width or 1.0, *self._waiting.take(rows),
-        )  # fmt: skip
+        places = rows if direct else np.arange(len(rows))
+        needed, in_memory = self._waiting.take(rows)
+
+        def release(start: int, z: Numbers) -> object:
+            release_rows(held.numpy(), places, kept, deviation, width or 1.0, *needed, z, start)
+            return in_memory
+
         if width is None:  # not a single step had noise
-            released(np.zeros(held.shape[1] * len(rows)), 0)
+            release(0, np.zeros(held.shape[1] * len(rows)))
         else:
-            self._noise.draw(held.shape[1] * len(rows), lambda start, z: released(z, start))
+            self._noise.draw(held.shape[1] * len(rows), release)
         if direct:
             increment_version(self._weights)  # a graph that holds the old weights must notice
         else:
             self._weights.index_copy_(0, chosen, held.to(self._weights))
-        self._since[rows] = self._past.now
+        self._since[rows] = now
 
     def _require_own_process(self) -> None:
         if process() != self._process:
@@ -132,12 +143,10 @@ class _Past:
 
     def begin_anew(self) -> None:
         """Forget all steps."""
-        self.now = 0
-        self._variance.fill(0)
-        self._kept.fill(1)
+        self._variance, self._kept, self.now = np.zeros(1024), np.ones(1024), 0
 
     def step(self, deviation: float, keep: float) -> None:
-        """One more step for everything before it."""
+        """One more step for everything before it; all of it, or nothing if it is interrupted."""
         if deviation > 0:
             require(
                 deviation >= SMALLEST_DEVIATION,
@@ -147,15 +156,16 @@ class _Past:
             )
             if deviation < self._smallest:
                 self._smallest, self.grid_width = deviation, grid(deviation)
-        if self.now + 1 == len(self._variance):
-            self._variance = np.concatenate([self._variance, np.zeros_like(self._variance)])
-            self._kept = np.concatenate([self._kept, np.ones_like(self._kept)])
-        before = slice(0, self.now + 1)
-        if keep != 1:
-            self._variance[before] *= keep**2
-            self._kept[before] *= keep
-        self._variance[before] += deviation**2
-        self.now += 1
+        variance, kept, before = self._variance, self._kept, slice(0, self.now + 1)
+        if self.now + 1 == len(variance):
+            variance = np.concatenate([variance, np.zeros_like(variance)])
+            kept = np.concatenate([kept, np.ones_like(kept)])
+        else:
+            variance, kept = variance.copy(), kept.copy()
+        variance[before] *= keep**2
+        kept[before] *= keep
+        variance[before] += deviation**2
+        self._variance, self._kept, self.now = variance, kept, self.now + 1
 
     def gathered(self, since: npt.NDArray[np.int32]) -> tuple[Numbers, Numbers]:
         """What is kept of rows that were settled at ``since``, and the deviation of their noise."""

@@ -310,13 +310,11 @@ def _part(total: Tensor | OuterSum, weights: Tensor) -> _Part | None:
         return _Part(size, lambda start, stop: (target[start:stop], line[start:stop], _NOTHING))
     if not total.lies_like(weights.detach()):
         return None
-    target, width = weights.detach().view(-1).numpy(), total.shape[1]
+    target = weights.detach().view(-1).numpy()
     full = _NOTHING if total.full is None else total.full.detach().view(-1).numpy()
 
     def part(start: int, stop: int) -> tuple[Line, Line, Line]:
-        first = start // width
-        rows = total.rows(first, -(-stop // width)).view(-1).numpy()
-        return target[start:stop], rows[start - first * width :], full[start:stop]
+        return target[start:stop], total.entries(start, stop).numpy(), full[start:stop]
 
     return _Part(size, part)
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -41,117 +43,127 @@ _local = threading.local()
 
 
 class Normals:
-    """Independent standard normals, each handed out once, whatever threads ask for them."""
+    """Independent standard normals, each handed out once, whatever threads ask for them.
+
+    Nothing here waits for a lock, and whatever takes a number or a rest of a page takes it at once:
+    a request may be interrupted anywhere, even by another one in a signal handler.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._lock = threading.Lock()
-        self._blocks = 0
-        self._small = _SMALL_REQUESTS
-        self._page = np.empty(0)
-        self._ahead: deque[Future[Array]] = deque()
+        self._blocks = count(0)
+        self._small = count(_SMALL_REQUESTS)
+        self._pages: deque[Array] = deque()
+        self._ahead: deque[tuple[int, Future[Array]]] = deque()
         self._wanted_ahead = 0
 
-    def draw(self, count: int, use: Callable[[int, Array], object]) -> None:
-        """Draw ``count`` fresh normals and give them to ``use(start, values)`` piece by piece.
+    def draw(self, size: int, use: Callable[[int, Array], object]) -> None:
+        """Draw ``size`` fresh normals and give them to ``use(start, values)`` piece by piece.
 
         Pieces come in any order and from as many threads as torch has; ``use`` may overwrite its
         values.
         """
-        if count == 0:
+        if size == 0:
             return
-        if count <= PAGE // 2:
-            with self._lock:
-                values = self._from_page(count)
-            use(0, values)
+        if size <= PAGE // 2:
+            use(0, self._from_page(size))
             return
-        full, rest = divmod(count, BLOCK)
-        with self._lock:
-            ready, others = self._full_blocks(full)
-            if rest:
-                others.append((count - rest, self._fewer(rest)))
+        full, rest = divmod(size, BLOCK)
+        ready: list[Callable[[], object]] = []
+        others: list[Callable[[], object]] = []
+        for place in range(full):
+            number, ahead = self._next_block()
+            piece = partial(self._draw_and_use, place * BLOCK, number, BLOCK, ahead, use)
+            (ready if ahead and ahead.done() else others).append(piece)
+        if 0 < rest <= PAGE // 2:
+            others.append(partial(use, full * BLOCK, self._from_page(rest)))
+        elif rest:
+            number = next(self._small)
+            others.append(partial(self._draw_and_use, full * BLOCK, number, rest, None, use))
         # What is drawn ahead comes from the front, so what is missing is drawn from the back.
-        pieces = (partial(_draw_and_use, *piece, use) for piece in (*ready, *reversed(others)))
-        threads.together(deque(pieces))
+        missed = full - len(ready)
+        threads.together(deque([*ready, *reversed(others)]))
         if full and threads.count() < threads.usable_cores():
-            self._draw_ahead(missed=full - len(ready))
+            self._draw_ahead(missed)
 
-    def _full_blocks(self, count: int) -> tuple[list[_Piece], list[_Piece]]:
-        """Reserve blocks: those that were drawn ahead, and the others."""
-        ready: list[_Piece] = []
-        others: list[_Piece] = []
-        for place in range(count):
-            ahead = self._ahead.popleft() if self._ahead else None
-            values = partial(self._block, self._blocks, ahead)
-            self._blocks += 1
-            (ready if ahead and ahead.done() else others).append((place * BLOCK, values))
-        return ready, others
+    def _next_block(self) -> tuple[int, Future[Array] | None]:
+        try:
+            return self._ahead.popleft()
+        except IndexError:
+            return next(self._blocks), None
 
-    def _block(self, number: int, ahead: Future[Array] | None) -> Array:
+    def _draw_and_use(
+        self,
+        start: int,
+        number: int,
+        size: int,
+        ahead: Future[Array] | None,
+        use: Callable[[int, Array], object],
+    ) -> None:
         if ahead and not ahead.cancel():
-            return ahead.result()
-        return _own_desk().draw(self._key, number, BLOCK)
+            use(start, ahead.result())
+            return
+        with _own_desk() as desk:
+            use(start, desk.draw(self._key, number, size + size % 2)[:size])
 
-    def _fewer(self, count: int) -> Callable[[], Array]:
-        """Reserve less than a block."""
-        if count <= PAGE // 2:
-            values = self._from_page(count)
-            return lambda: values
-        number, self._small = self._small, self._small + 1
-        return lambda: _own_desk().draw(self._key, number, count + count % 2)[:count]
-
-    def _from_page(self, count: int) -> Array:
-        if count > len(self._page):
-            number, self._small = self._small, self._small + 1
-            self._page = _own_desk().draw(self._key, number, PAGE).copy()
-        values, self._page = self._page[:count], self._page[count:]
-        return values
+    def _from_page(self, size: int) -> Array:
+        try:
+            page = self._pages.pop()
+        except IndexError:
+            page = np.empty(0)
+        if size > len(page):
+            with _own_desk() as desk:
+                page = desk.draw(self._key, next(self._small), PAGE).copy()
+        self._pages.append(page[size:])
+        return page[:size]
 
     def _draw_ahead(self, missed: int) -> None:
         """Let an idle core draw the next blocks: as many as were missing so far."""
-        with self._lock:
-            most = AHEAD_BYTES // (8 * BLOCK)
-            self._wanted_ahead = min(self._wanted_ahead + missed, most)
-            for later in range(len(self._ahead), self._wanted_ahead):
-                number = self._blocks + later
-                self._ahead.append(threads.crew.idle.submit(_new_block, self._key, number))
-
-
-_Piece = tuple[int, Callable[[], Array]]  # where it begins in the request, and how to get it
-
-
-def _draw_and_use(
-    start: int, values: Callable[[], Array], use: Callable[[int, Array], object]
-) -> None:
-    use(start, values())
+        most = AHEAD_BYTES // (8 * BLOCK)
+        self._wanted_ahead = min(self._wanted_ahead + missed, most)
+        with threads.submitting() as allowed:
+            for _ in range(len(self._ahead), self._wanted_ahead if allowed else 0):
+                number = next(self._blocks)
+                future = threads.crew.idle.submit(_new_block, self._key, number)
+                self._ahead.append((number, future))
 
 
 class _Desk:
-    """One thread's memory for a block."""
+    """Memory for a block."""
 
     def __init__(self) -> None:
         self._bits = np.empty(BLOCK, np.uint64)
         self._bytes = self._bits.data.cast("B")
         self._key, self._cipher = b"", algorithms.AES(bytes(32))
 
-    def draw(self, key: bytes, number: int, count: int) -> Array:
-        """The first ``count`` normals of this key and number, in memory that is used again."""
+    def draw(self, key: bytes, number: int, size: int) -> Array:
+        """The first ``size`` normals of this key and number, in memory that is used again."""
         if key != self._key:
             self._key, self._cipher = key, algorithms.AES(key)
         # Counter mode as it is inside of GCM, for which OpenSSL has its fastest code.
         stream = Cipher(self._cipher, modes.GCM(number.to_bytes(12, "big"))).encryptor()
-        stream.update_into(_ZEROS[: 8 * count], self._bytes)
-        bits = self._bits[:count]
+        stream.update_into(_ZEROS[: 8 * size], self._bytes)
+        bits = self._bits[:size]
         box_muller(bits)
         return bits.view(np.float64)
 
 
-def _own_desk() -> _Desk:
-    if not hasattr(_local, "desk"):
-        _local.desk = _Desk()
-    desk: _Desk = _local.desk
-    return desk
+@contextmanager
+def _own_desk() -> Iterator[_Desk]:
+    """Memory that nobody else uses meanwhile, not even a signal handler in the same thread."""
+    if not hasattr(_local, "desks"):
+        _local.desks = []
+    desks: list[_Desk] = _local.desks
+    try:
+        desk = desks.pop()
+    except IndexError:
+        desk = _Desk()
+    try:
+        yield desk
+    finally:
+        desks.append(desk)
 
 
 def _new_block(key: bytes, number: int) -> Array:
-    return _own_desk().draw(key, number, BLOCK).copy()
+    with _own_desk() as desk:
+        return desk.draw(key, number, BLOCK).copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from adadps.row_sparse import RowSparse, in_main_memory, times_
@@ -43,6 +44,19 @@ class OuterSum:
     def rows(self, first: int, last: int) -> Tensor:
         """The rows from ``first`` to before ``last``, without ``full``."""
         return self._left[:, first:last].T @ self._right
+
+    def entries(self, start: int, stop: int) -> Tensor:
+        """Some of its entries, row after row, without ``full``."""
+        width = self.shape[1]
+        first, last = start // width, -(-stop // width)
+        if (last - first) * width <= 2 * (stop - start):  # what is too much is not much
+            return self.rows(first, last).view(-1)[start - first * width : stop - first * width]
+        parts = []
+        for row in range(first, last):
+            begin, end = max(start, row * width), min(stop, (row + 1) * width)
+            columns = slice(begin - row * width, end - row * width)
+            parts.append(self._left[:, row] @ self._right[:, columns])
+        return torch.cat(parts)
 
     def to_dense(self) -> Tensor:
         """The whole matrix.

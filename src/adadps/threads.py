@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import torch
 
+_wanted = threading.local()
+
 MOST_THREADS = 8
 """More would wait for Python's lock between two pieces of work."""
 
@@ -33,15 +35,31 @@ def together(pieces: deque[Callable[[], object]]) -> None:
                 return
             piece()
 
-    helpers = min(count(), MOST_THREADS, len(pieces)) - 1
-    others = [crew.hands.submit(work) for _ in range(helpers)]
+    with submitting() as allowed:
+        helpers = min(count(), MOST_THREADS, len(pieces)) - 1 if allowed else 0
+        others = [crew.hands.submit(work) for _ in range(helpers)]
+        try:
+            work()
+        finally:
+            pieces.clear()
+            for other in others:
+                if not other.cancel():
+                    other.result()
+
+
+@contextmanager
+def submitting() -> Iterator[bool]:
+    """May this thread give work to others? Not from a signal handler that interrupts it in that.
+
+    Queues have locks: the handler would wait for ever for what it interrupts.
+    """
+    allowed = not getattr(_wanted, "submitting", False)
+    _wanted.submitting = True
     try:
-        work()
+        yield allowed
     finally:
-        pieces.clear()
-        for other in others:
-            if not other.cancel():
-                other.result()
+        if allowed:
+            _wanted.submitting = False
 
 
 def in_parts(length: int, do: Callable[[slice], object], *, work: int) -> None:
@@ -72,9 +90,6 @@ def torch_alone() -> Iterator[None]:
     finally:
         torch.set_num_threads(used)
         _wanted.threads = before
-
-
-_wanted = threading.local()
 
 
 def count() -> int:

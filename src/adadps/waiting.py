@@ -56,7 +56,7 @@ class Waiting:
         self._allowed = min(WAITING_BYTES, 2 * weights.nbytes)
         self._slot = np.full(rows, -1, np.int32)
         self._place = np.zeros(rows, np.int32)
-        self._addresses = np.zeros((STEPS, 4), np.int64)
+        self._addresses = np.zeros((STEPS, 5), np.int64)
         self._steps: dict[int, _Step] = {}
         self._bytes = 0
         self._next = 0
@@ -70,29 +70,33 @@ class Waiting:
             self._diagonal = _Diagonal(factors.diagonals, self._axis, self._width)
         self._like = factors.matrix.numpy()
         step = _Step(rows, factors.ends, factors.lines, factors.shares * factor, factors.matrix)
-        self._steps[self._next] = step
-        self._addresses[self._next] = step.addresses()
-        self._slot[rows] = self._next
-        self._place[rows] = np.arange(len(rows))
+        slot, self._next = self._next, (self._next + 1) % STEPS  # never used again by another
+        self._steps[slot] = step
         self._bytes += step.bytes
-        self._next = (self._next + 1) % STEPS
+        self._addresses[slot] = (*step.addresses(), len(rows))
+        self._place[rows] = np.arange(len(rows))
+        self._slot[rows] = slot  # only now do rows point at it
 
     def in_the_way(self, factors: Factors) -> Iterator[Integers]:
         """Rows that must be taken before ``factors`` can be put; then their steps are forgotten."""
         other = not self._diagonal.is_of(factors.diagonals)
         other = other or factors.matrix.element_size() != self._like.itemsize
-        while self._steps and (other or self._bytes > self._allowed or len(self._steps) == STEPS):
+        while self._steps and (other or self._bytes > self._allowed or self._next in self._steps):
             oldest = next(iter(self._steps))
             rows = self._steps[oldest].rows
             yield rows[self._slot[rows] == oldest]
             self._bytes -= self._steps.pop(oldest).bytes
 
-    def take(self, rows: Integers) -> tuple[Any, ...]:
-        """What `adadps.kernels.rows.release_rows` needs; it does not wait any longer."""
+    def take(self, rows: Integers) -> tuple[tuple[Any, ...], object]:
+        """What `adadps.kernels.rows.release_rows` needs, and what must stay in memory meanwhile.
+
+        It does not wait any longer.
+        """
         self._diagonal.require_unchanged()
         slots, places = self._slot[rows], self._place[rows]
         self._slot[rows] = -1
-        return slots, places, rows, self._addresses, self._like, *self._diagonal.arrays
+        needed = (slots, places, rows, self._addresses.copy(), self._like, *self._diagonal.arrays)
+        return needed, tuple(self._steps.values())
 
 
 class _Diagonal:
@@ -132,4 +136,4 @@ class _Diagonal:
 
 def _product(factor: Any, other: Tensor) -> Any:
     numbers = other.double().contiguous().numpy()
-    return numbers if not len(factor) else factor * numbers
+    return numbers.copy() if not len(factor) else factor * numbers

@@ -128,6 +128,7 @@ def take(features: Features, rows: Tensor) -> Features:
 
 def _as_rows(features: Any) -> Features:
     if isinstance(features, SparseRows):
+        features.require_consistent()
         return features
     if sparse.issparse(features):
         return SparseRows.from_scipy(features)

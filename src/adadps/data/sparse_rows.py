@@ -92,6 +92,17 @@ class SparseRows:
         entries = (coo.values().numpy(), (rows, columns))
         return cls.from_scipy(sparse.coo_matrix(entries, shape=tuple(coo.shape)))
 
+    def require_consistent(self) -> None:
+        """Refuse rows that contradict themselves: compiled loops would not notice."""
+        require_within(self.columns, self.width)
+        held = self.to(torch.device("cpu"))
+        same = len(held.columns) == len(held.values)
+        if not same or not compiled.is_consistent(*held._arrays()[:2], scratch(self.width)):
+            raise DataError(
+                "Expected sparse rows with each column once in a row and offsets that lead through "
+                "all entries, found others. Build them with `SparseRows.from_scipy`."
+            )
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -18,7 +18,7 @@ def as_bags(tokens: Tensor, layer: nn.EmbeddingBag) -> SparseRows:
             tokens.numpy(), padding, layer.mode == "mean", scratch(layer.num_embeddings)
         )
         offsets, columns, values = map(torch.from_numpy, found)
-        dtype = layer.weight.dtype
+        dtype = torch.float64 if layer.weight.dtype == torch.float64 else torch.float32
         return SparseRows(offsets, columns, values.to(dtype), layer.num_embeddings)
     size, length = tokens.shape
     example = torch.arange(size, device=tokens.device).unsqueeze(1)

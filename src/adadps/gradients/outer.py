@@ -136,9 +136,9 @@ def split(leaf_map: LeafMap) -> tuple[Tensor | None, Tensor | None, Tensor | Non
     by_output = by_input = full = None
     for factor in leaf_map.factors:
         if factor.shape[0] == 1:
-            by_input = factor if by_input is None else by_input * factor
+            by_input = factor.double() if by_input is None else by_input * factor
         elif factor.shape[1] == 1:
-            by_output = factor.T if by_output is None else by_output * factor.T
+            by_output = factor.T.double() if by_output is None else by_output * factor.T
         else:
             full = factor
     return by_output, by_input, full

@@ -70,7 +70,7 @@ class SparseOuter:
 
     def _without_shift(self, by_word: list[Tensor], b: Tensor, full: Tensor | None) -> Tensor:
         a = self.inputs
-        words = a.offsets.diff()  # of each example: no neighbour may enter its norm
+        words = a.offsets.diff().double()  # of each example: no neighbour may enter its norm
         if full is None and len(by_word) <= 1:
             lengths = a.squared_lengths(*by_word)
             rounding = 1 + DOUBLE * (words + b.shape[1] + 16)

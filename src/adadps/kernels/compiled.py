@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from numba import extending, njit
+from numba import config, extending, njit
+
+if config.DISABLE_JIT:
+    raise ImportError(
+        "Expected numba to compile the inner loops of adadps, found NUMBA_DISABLE_JIT in the "
+        "environment. Unset it."
+    )
 
 Loop = Callable[..., Any]
 
@@ -38,7 +45,16 @@ def compiled_in_any_order(loop: Loop) -> Loop:
 
 def _compiled(loop: Loop, freedom: set[str]) -> Loop:
     try:
-        kept: Loop = njit(cache=True, fastmath=freedom or False, **_OPTIONS)(loop)
+        kept: Any = njit(cache=True, fastmath=freedom or False, **_OPTIONS)(loop)
     except RuntimeError:  # no folder to write to
-        kept = njit(fastmath=freedom or False, **_OPTIONS)(loop)
-    return kept
+        uncached: Loop = njit(fastmath=freedom or False, **_OPTIONS)(loop)
+        return uncached
+    save = kept._cache.save_overload
+
+    def save_if_there_is_room(*compiled: Any) -> None:
+        with suppress(OSError):  # a full disk; what is compiled runs all the same
+            save(*compiled)
+
+    kept._cache.save_overload = save_if_there_is_room
+    loop_on_disk: Loop = kept
+    return loop_on_disk

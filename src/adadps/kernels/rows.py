@@ -43,6 +43,27 @@ def _fetch_row(table: Any, row: int) -> None:
 
 
 @compiled
+def is_consistent(offsets: Any, columns: Any, place: Any) -> bool:
+    """Do the offsets lead through all entries, with each column once in a row?
+
+    ``place`` has a number for each column, all -1, before and after; columns are below its length.
+    """
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(columns):
+        return False
+    for i in range(len(offsets) - 1):
+        if offsets[i] > offsets[i + 1]:
+            return False
+    fine = True
+    for i in range(len(offsets) - 1):
+        for e in range(offsets[i], offsets[i + 1]):
+            fine = fine and place[columns[e]] != i
+            place[columns[e]] = i
+    for e in range(len(columns)):
+        place[columns[e]] = -1
+    return fine
+
+
+@compiled
 def take(offsets: Any, columns: Any, values: Any, rows: Any) -> Any:
     """Offsets, columns and values of the given rows."""
     taken = np.empty(len(rows) + 1, np.int64)
@@ -223,7 +244,8 @@ def release_rows(
 
     ``z`` are the normals for the entries of all rows from entry ``start`` on. Where a row has a
     slot, ``steps`` has the addresses of that step's entries by row (where each row begins, the line
-    of b and the v of each entry) and of its matrix b, in the type of ``like``. Factors of D without
+    of b and the v of each entry) and of its matrix b, in the type of ``like``, and how many rows it
+    has. Factors of D without
     entries are 1. Where s = 0, nothing is rounded.
     """
     inverse = 1.0 / width
@@ -240,7 +262,7 @@ def release_rows(
         keep, deviation = kept[at], deviations[at]
         target, normals = table[rows[at], column : column + count], z[done : done + count]
         change = buffer[:count]
-        if slots[at] >= 0:
+        if slots[at] >= 0 and 0 <= places[at] < steps[slots[at], 4]:
             line_bytes = row_width * like.itemsize
             _multiply_out(steps[slots[at]], places[at], like, column, change, line_bytes)
             _scale(change, words[at], column, by_row, by_output, full)

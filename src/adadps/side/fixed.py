@@ -24,7 +24,7 @@ class Fixed:
 
     def init(self, params: Params) -> Transform:
         """D = 1/A, checked against the model."""
-        return Transform(inverse_scale(self.named, params))
+        return Transform(inverse_scale(self.named, params), lent=False)
 
     def observe(self, state: Transform, step: Step) -> tuple[Transform, Transform]:  # noqa: ARG002
         """The same transform at every step."""
@@ -51,7 +51,8 @@ class Uniform:
             {
                 name: torch.ones([1] * p.ndim, dtype=torch.float64, device=p.device)
                 for name, p in params.items()
-            }
+            },
+            lent=False,
         )
 
     def observe(self, state: Transform, step: Step) -> tuple[Transform, Transform]:  # noqa: ARG002

@@ -64,7 +64,9 @@ class RMSPropStatistics:
         left = moments.second_left * decay
         correction = 1 - left if self.debias else 1.0
         scale = _inverse_root(second, correction, at(self.epsilon, index), self.epsilon_inside_root)
-        return replace(moments, second=second, second_left=left, transform=Transform(scale))
+        return replace(
+            moments, second=second, second_left=left, transform=Transform(scale, lent=False)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,7 @@ class AdaGradStatistics:
         """v ← v + ĝ²."""
         second = {name: moments.second[name] + g.square() for name, g in gradient.items()}
         scale = _inverse_root(second, 1.0, at(self.epsilon, index), self.epsilon_inside_root)
-        return replace(moments, second=second, transform=Transform(scale))
+        return replace(moments, second=second, transform=Transform(scale, lent=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,7 @@ class AdamStatistics:
         require(
             0 <= mixing <= 1, "0 <= mixing <= 1", mixing, "It is the share of private gradient."
         )
-        transform = Transform(rms.transform.scale, mean, mixing)
+        transform = Transform(rms.transform.scale, mean, mixing, lent=False)
         return replace(rms, first=first, first_left=left, transform=transform)
 
 

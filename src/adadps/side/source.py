@@ -25,11 +25,22 @@ Named = Mapping[str, Tensor | tuple[Tensor, int | None]]
 
 @dataclass(frozen=True)
 class Transform:
-    """g ↦ D ∘ (β g + (1 - β) M); without a mean, g ↦ D ∘ g."""
+    """g ↦ D ∘ (β g + (1 - β) M); without a mean, g ↦ D ∘ g.
+
+    A gradient that was clipped with D may wait for its noise, and then needs that very D. So D is
+    copied, unless the source says with ``lent=False`` that nobody will write to its tensors.
+    """
 
     scale: Params
     mean: Params | None = None
     beta: float = 1.0
+    lent: bool = True
+
+    def kept(self) -> Params:
+        """D in tensors that stay as they are."""
+        if not self.lent:
+            return self.scale
+        return {name: value.detach().clone() for name, value in self.scale.items()}
 
 
 class SideSource(Protocol):

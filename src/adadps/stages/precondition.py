@@ -49,7 +49,7 @@ class Precondition:
             return _transformed(signal, transform), following
         if transform.mean is not None:
             signal = signal.shift(transform.beta, transform.mean)
-        return signal.scale(transform.scale), following
+        return signal.scale(transform.kept()), following
 
     def __str__(self) -> str:
         return f"precondition({self.provenance.source})"
