@@ -35,6 +35,7 @@ class Spending:
         self._charged: dict[str, tuple[DpEvent, int]] = {}  # events by their text: not all hash
         self._affordable: dict[str, int] = {}  # holds at most one event: others change its room
         self._curves: dict[str, RenyiCurve] = {}
+        self._orders: dict[str, float] = {}
 
     def begin_run(self, terms: Terms) -> None:
         """One more run; from the second one on, a filter decides."""
@@ -136,8 +137,10 @@ class Spending:
         assert self.budget is not None
         planned = self.most_planned[0] if self.most_planned else event
         assert planned is not None
-        order = self._curve(planned).order_that_affords_most(self.budget)
-        return self._sum(event, count).epsilon(self.budget.delta, order)
+        key = repr(planned)
+        if key not in self._orders:
+            self._orders[key] = self._curve(planned).order_that_affords_most(self.budget)
+        return self._sum(event, count).epsilon(self.budget.delta, self._orders[key])
 
     def _sum(self, event: DpEvent | None, count: int) -> RenyiCurve:
         charged = [*self._charged.values(), *([(event, count)] if event else [])]
