@@ -5,8 +5,8 @@ as a number of further events of the same kind, and then only counted.
 
 *One run*, planned beforehand, may be composed by either accountant; RDP is converted at the best
 order. *Further runs* are chosen after looking, and then the best order may not be: a Rényi filter
-is a theorem for one order that is fixed in advance (Feldman and Zrnic 2021). The order is the one
-at which the budget holds most of the event that the first run plans most of.
+is a theorem for one order that is fixed in advance (Feldman and Zrnic 2021). It is fixed by the
+event that the first run plans most of (`RenyiCurve.order_for`).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Spending:
         assert planned is not None
         key = repr(planned)
         if key not in self._orders:
-            self._orders[key] = self._curve(planned).order_that_affords_most(self.budget)
+            self._orders[key] = self._curve(planned).order_for(self.budget)
         return self._sum(event, count).epsilon(self.budget.delta, self._orders[key])
 
     def _sum(self, event: DpEvent | None, count: int) -> RenyiCurve:
