@@ -17,7 +17,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -74,10 +74,9 @@ def create(path: Path, budget: Budget | None) -> None:
             draft = Path(folder) / "ledger"
             _write(draft, budget)
             _sync(draft)
-            os.link(draft, path)
+            with suppress(FileExistsError):  # another process was faster
+                os.link(draft, path)
         _sync(path.parent)
-    except FileExistsError:
-        return  # another process was faster
     except (OSError, sqlite3.Error) as error:
         raise DataError(
             f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
@@ -200,6 +199,7 @@ def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
     held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     complaint = "" if held >= _TABLE_NAMES else "tables are missing"
     complaint = complaint or connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    complaint = complaint.splitlines()[-1]
     if complaint == "ok":
         count, last = connection.execute(
             "SELECT count(*), coalesce(max(id), 0) FROM reservations"
