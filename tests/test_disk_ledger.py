@@ -229,6 +229,34 @@ def test_one_planned_run_on_disk_may_use_pld(path):
     assert ledger.epsilon(result.privacy.delta) == pytest.approx(result.privacy.epsilon)
 
 
+def test_fit_refuses_a_plan_that_the_ledger_would_cut_short(path):
+    """The second run does not fit beside the first; nothing is drawn or charged for it."""
+    ledger = DiskLedger(path, budget=Budget(2.0, 1e-5))
+    trained(ledger, steps=20)
+    before, model = ledger.entries, nn.Linear(2, 1)
+    weights = model.weight.detach().clone()
+    with pytest.raises(BudgetError, match=r"2000 steps within what is left.*Nothing was drawn"):
+        fit(
+            model,
+            squared,
+            rows(),
+            method=dp_sgd(PRIVACY, lr=0.1),
+            sampler=SAMPLER,
+            steps=2000,
+            ledger=ledger,
+        )
+    assert ledger.entries == before == 20
+    assert torch.equal(model.weight, weights)
+
+
+def test_asking_for_room_charges_nothing(path):
+    ledger = opened(path)
+    fits = ledger.room(SMALL, 1000)
+    assert (ledger.room(SMALL, 3), ledger.entries) == (3, 0)
+    assert ledger.room(NonPrivateDpEvent(), 1) == 0
+    assert spend_all(ledger, SMALL, ahead=10) == fits
+
+
 # --- terms ---
 
 

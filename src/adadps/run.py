@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
-from dp_accounting import NonPrivateDpEvent
+from dp_accounting import DpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.accounting import (
@@ -241,6 +241,13 @@ class PrivateRun:
             return float("inf")
         return self.mechanism_epsilon(steps, accountant)
 
+    def fits_its_ledger(self) -> bool:
+        """Has the ledger room for all steps of this run, as things stand before the first?"""
+        if self.not_private_because:
+            return self.ledger.budget is None
+        charges = self._units.charged_steps(self.steps)
+        return self.ledger.room(self._step_event(1), charges) == charges
+
     def mechanism_epsilon(
         self, steps: int | None = None, accountant: Accountant | None = None
     ) -> float:
@@ -325,11 +332,13 @@ class PrivateRun:
         if self.not_private_because:
             self.ledger.authorise(NonPrivateDpEvent())
             return
-        event = self._units.step_event(
+        left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
+        self.ledger.authorise(self._step_event(index), ahead=left)
+
+    def _step_event(self, index: int) -> DpEvent:
+        return self._units.step_event(
             self.method.release.noise_multiplier, index, self.accountant, grouping_of(self.method)
         )
-        left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
-        self.ledger.authorise(event, ahead=left)
 
     def _draw(self) -> _Drawn:
         drawn: Rows = next(self._draws)

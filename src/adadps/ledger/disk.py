@@ -167,6 +167,11 @@ class DiskLedger:
             self._spending.charge(event)  # if interrupted here, it is counted twice, never lost
             self._seen = written.lastrowid or 0
 
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit now; another process may be faster."""
+        with self._transaction("DEFERRED"):
+            return self._spending.room(event, wanted)
+
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything charged so far, by all runs; infinite if something was exposed."""
         with self._transaction("DEFERRED"):

@@ -62,6 +62,10 @@ class MemoryLedger:
             self._spending.most_planned = (event, ahead)
         self._spending.charge(event)
 
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit now."""
+        return self._spending.room(event, wanted)
+
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything charged so far; infinite if something was exposed."""
         return self._spending.epsilon(delta)

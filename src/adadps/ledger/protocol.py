@@ -42,5 +42,8 @@ class Ledger(Protocol):
         event that the first run plans most of sets the order of the Rényi filter.
         """
 
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit now; charges nothing."""
+
     def epsilon(self, delta: float) -> float:
         """What all charged events cost together."""

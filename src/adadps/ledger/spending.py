@@ -64,14 +64,22 @@ class Spending:
         """Refuse ``event`` if it does not fit."""
         if self.terms is None:
             raise ContractError("Expected `open` before anything is charged. Open a run first.")
+        if self.budget is None or is_free(event):
+            return
+        key = repr(event)
+        known = self._count(key) < self._affordable.get(key, 0)
+        if not known and self.room(event, max(1, ahead)) == 0:
+            raise self._refusal(self.budget, event)
+
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit."""
+        if self.budget is None or is_free(event):
+            return wanted
         key = repr(event)
         charged = self._count(key)
-        if self.budget is None or is_free(event) or charged < self._affordable.get(key, 0):
-            return
-        room = self._room(event, max(1, ahead))
-        if room == 0:
-            raise self._refusal(self.budget, event)
-        self._affordable = {key: charged + room}
+        if self._affordable.get(key, 0) - charged < wanted:
+            self._affordable = {key: charged + self._find_room(event, wanted)}
+        return min(wanted, self._affordable[key] - charged)
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything charged, as if it had all been planned together."""
@@ -95,13 +103,13 @@ class Spending:
     def _count(self, key: str) -> int:
         return self._charged[key][1] if key in self._charged else 0
 
-    def _room(self, event: DpEvent, ahead: int) -> int:
-        """How many more of ``event`` fit; all planned ones are tried first."""
+    def _find_room(self, event: DpEvent, wanted: int) -> int:
+        """How many more of ``event`` fit; all wanted ones are tried first."""
         if exposes(event):
             return 0
-        if self._fits(event, ahead):
-            return ahead
-        return largest(lambda count: self._fits(event, count), limit=ahead)
+        if self._fits(event, wanted):
+            return wanted
+        return largest(lambda count: self._fits(event, count), limit=wanted)
 
     def _fits(self, event: DpEvent, count: int) -> bool:
         assert self.budget is not None
