@@ -66,9 +66,11 @@ def test_hazard_16_a_new_ledger_is_there_whole_or_not_at_all(tmp_path):
 
 
 def spending(path, event):
-    """Open a ledger and charge it until it refuses; the number of charges is said."""
+    """At the signal, open a ledger and charge it until it refuses; say how often it did not."""
 
     def action(say):
+        while not path.with_name("go").exists():
+            time.sleep(0.0002)
         ledger = DiskLedger(path, budget=BUDGET)
         ledger.open(str(os.getpid()), ADD, RDP)
         say(struct.pack("i", spend_all(ledger, event, ahead=100)))
@@ -81,6 +83,7 @@ def test_processes_that_compete_never_spend_more_than_the_budget(tmp_path, event
     """They also make the file at the same time."""
     path = tmp_path / "ledger"
     children = [in_a_child(spending(path, event)) for event in events]
+    path.with_name("go").touch()
     counts = []
     for child, reading in children:
         (count,) = struct.unpack("i", heard(reading))
@@ -110,6 +113,7 @@ def test_processes_with_the_same_step_share_exactly_what_there_is(tmp_path):
         ledger.open("first", ADD, RDP)
         ledger.open("second", ADD, RDP)
     children = [in_a_child(spending(path, SMALL)) for _ in range(2)]
+    path.with_name("go").touch()
     counts = [struct.unpack("i", heard(reading))[0] for _, reading in children]
     assert [ended(child) for child, _ in children] == [0, 0]
     assert sum(counts) == spend_all(alone, SMALL, ahead=100)
