@@ -1,6 +1,7 @@
 """Events, terms and processes for tests of ledgers."""
 
 import os
+import time
 import warnings
 
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -16,9 +17,10 @@ SMALL, LARGE = GaussianDpEvent(30.0), GaussianDpEvent(10.0)
 SAMPLED = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
 
 
-def spend_all(ledger, event, ahead=1):
+def spend_all(ledger, event, ahead=1, pause=0.0):
     """Charge ``event`` until it is refused; how often it was not."""
     for count in range(10_000):
+        time.sleep(pause)
         try:
             ledger.authorise(event, ahead=ahead)
         except BudgetError:

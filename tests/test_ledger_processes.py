@@ -73,7 +73,7 @@ def spending(path, event):
             time.sleep(0.0002)
         ledger = DiskLedger(path, budget=BUDGET)
         ledger.open(str(os.getpid()), ADD, RDP)
-        say(struct.pack("i", spend_all(ledger, event, ahead=100)))
+        say(struct.pack("i", spend_all(ledger, event, ahead=100, pause=0.003)))
 
     return action
 
