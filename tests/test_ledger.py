@@ -211,12 +211,13 @@ def test_an_rdp_ledger_composes_runs():
 
 
 def test_a_second_run_gets_what_the_first_has_left():
+    """Under a filter of one order, which holds at least 9 in 10 of what a single run may take."""
     ledger = opened()
     alone = spend_all(opened(), SMALL, ahead=100)
     for _ in range(5):
         ledger.authorise(SMALL)
     ledger.open("second", ADD, RDP)
-    assert spend_all(ledger, SMALL, ahead=100) == alone - 5
+    assert 0.9 * alone - 6 <= spend_all(ledger, SMALL, ahead=100) <= alone - 5
 
 
 def test_a_pld_ledger_refuses_a_second_run():

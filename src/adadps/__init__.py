@@ -23,7 +23,7 @@ from adadps.errors import (
 )
 from adadps.evaluation import Evaluation, accuracy, on_held_out, on_public
 from adadps.layout import sparse_linear
-from adadps.ledger import Ledger, MemoryLedger
+from adadps.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.methods import (
     adadps,
     adadps_public,
@@ -60,6 +60,7 @@ __all__ = [
     "BudgetError",
     "ContractError",
     "DataError",
+    "DiskLedger",
     "Evaluation",
     "Examples",
     "Ledger",

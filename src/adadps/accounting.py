@@ -33,6 +33,8 @@ from adadps.types import Accountant, Relation, require
 DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
 NOISE_UNITS = 10_000
+NEARLY_ALL = 0.9
+Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 _MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
 
 MOST_KNOWN = 256
@@ -102,6 +104,46 @@ def epsilon_of(
             _KNOWN.pop(next(iter(_KNOWN)))
         _KNOWN[key] = _compute(accounted, event, delta)
     return _KNOWN[key]
+
+
+@dataclass(frozen=True)
+class RenyiCurve:
+    """The Rényi divergence of an event at each order; curves of events that compose add up."""
+
+    orders: Values
+    values: Values
+
+    def epsilon(self, delta: float, order: float | None = None) -> float:
+        """Epsilon at ``delta`` by the best order, or by one that was fixed beforehand."""
+        chosen = slice(None) if order is None else self.orders == order
+        with _explained(), _quiet():
+            epsilon, _ = rdp.compute_epsilon(self.orders[chosen], self.values[chosen], delta)
+        return _finite(float(epsilon))
+
+    def order_for(self, budget: Budget) -> float:
+        """An order to fix beforehand, when more events like this one are to come.
+
+        The lowest order at which the budget holds at least 9 in 10 of the events that it holds at
+        the best: sampled events with less noise than this one explode at slightly higher orders.
+
+        >>> from dp_accounting import GaussianDpEvent
+        >>> curve = renyi_curve(GaussianDpEvent(30.0), Relation.ADD_OR_REMOVE_ONE)
+        >>> curve.order_for(Budget(epsilon=1.0, delta=1e-5))  # the best one is 18
+        14.0
+        """
+        usable = self.orders > 1.01
+        orders = self.orders[usable]
+        with np.errstate(all="ignore"):
+            overhead = np.log1p(-1 / orders) - np.log(budget.delta * orders) / (orders - 1)
+            events = np.nan_to_num((budget.epsilon - overhead) / self.values[usable], nan=-math.inf)
+        return float(orders[np.argmax(events >= NEARLY_ALL * events.max())])
+
+
+def renyi_curve(event: DpEvent, relation: Relation) -> RenyiCurve:
+    """The Rényi curve of an event that is private."""
+    with _explained(), _quiet(), np.errstate(all="ignore"):
+        composed = _rdp(relation).compose(event)
+    return RenyiCurve(composed.orders, composed.rdp)
 
 
 def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> DpEvent:
@@ -278,9 +320,24 @@ def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None
 
 
 def _compute(accountant: object, event: DpEvent, delta: float) -> float:
+    with _explained(), _quiet(), np.errstate(all="ignore"):
+        epsilon = float(accountant.compose(event).get_epsilon(delta))  # type: ignore[attr-defined]
+    return _finite(epsilon)
+
+
+def _finite(epsilon: float) -> float:
+    if not 0 <= epsilon < math.inf:
+        raise SettingError(
+            f"Expected a finite epsilon >= 0, the accountant found {epsilon}. {_MODERATE}"
+        )
+    return epsilon
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say in our words what the accountant cannot compute."""
     try:
-        with _quiet(), np.errstate(all="ignore"):
-            epsilon = float(accountant.compose(event).get_epsilon(delta))  # type: ignore[attr-defined]
+        yield
     except (ArithmeticError, MemoryError, ValueError) as error:
         raise SettingError(
             "Expected settings that the accountant can compute with, found "
@@ -291,11 +348,6 @@ def _compute(accountant: object, event: DpEvent, delta: float) -> float:
             f"Expected events that this accountant can compose, found one that it cannot: {error}. "
             "Use the other accountant, or another sampler."
         ) from error
-    if not 0 <= epsilon < math.inf:
-        raise SettingError(
-            f"Expected a finite epsilon >= 0, the accountant found {epsilon}. {_MODERATE}"
-        )
-    return epsilon
 
 
 @contextmanager

@@ -27,6 +27,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+ledger_app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
+app.add_typer(ledger_app, name="ledger")
 out = Console()
 err = Console(stderr=True)
 
@@ -237,14 +239,36 @@ def bench(
                 out.print(table.as_rich(sheet))
 
 
+@ledger_app.command("show")
+def show_ledger(
+    file: Annotated[Path, typer.Argument(help="The ledger; it is only read.")],
+    delta: Annotated[
+        float | None, typer.Option(help="Default: the budget's, else 1/(10 examples).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the runs on a ledger, what they have spent, and what is left.
+
+    Example: adadps ledger show reviews.ledger
+    """
+    from adadps.ledger.summary import as_rich, summarise  # noqa: PLC0415
+
+    with _told(exit_code=1):
+        summary = summarise(file, delta)
+        if as_json:
+            _print_json(summary)
+        else:
+            out.print(as_rich(summary))
+
+
 @contextmanager
-def _told() -> Iterator[None]:
-    """Show our own errors as one message and exit with 2; let bugs through."""
+def _told(exit_code: int = 2) -> Iterator[None]:
+    """Show our own errors as one message and exit; let bugs through."""
     try:
         yield
     except AdadpsError as error:
         err.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
-        raise typer.Exit(2) from None
+        raise typer.Exit(exit_code) from None
 
 
 def _say(text: str) -> None:

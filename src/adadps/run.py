@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
-from dp_accounting import NonPrivateDpEvent
+from dp_accounting import DpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.accounting import (
@@ -37,7 +37,7 @@ from adadps.gradients.objective import objective
 from adadps.gradients.waist import GradientBatch, Units
 from adadps.late_parameter import settle_and_unwatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
-from adadps.ledger import Ledger, MemoryLedger
+from adadps.ledger import Ledger, MemoryLedger, RunFacts
 from adadps.noise import Randomness, secure
 from adadps.result import Measurement, PrivacyStatement, Result
 from adadps.sampling import Rows, Sampler
@@ -50,6 +50,9 @@ _LATEST_RUN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 LITTLE_WORK = 2**24
 """So many multiplications are not worth torch's threads, which keep cores busy after them."""
+
+UNIT = "example"
+"""Whose data epsilon protects."""
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
 
@@ -125,9 +128,11 @@ class PrivateRun:
         self.name = secrets.token_hex(8)
         self._process = os.getpid()
         self.method, self.sampler, self.steps = method, sampler, steps
-        self.delta = _delta(delta, budget, sampler)
-        self.accountant = accountant or sampler.accountants(grouping_of(method))[0]
         self.ledger = _ledger(ledger, budget)
+        self.delta = _delta(delta, self.ledger.budget, sampler)
+        self.accountant = accountant or self.ledger.choose_accountant(
+            sampler.accountants(grouping_of(method))
+        )
         self.randomness = randomness or secure()
         self.debug = debug
         self.history: list[Measurement] = []
@@ -154,7 +159,7 @@ class PrivateRun:
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
 
-        self.ledger.open(self.name, sampler.relation, self.accountant)
+        self.ledger.open(self.name, sampler.relation, self.accountant, self._plan())
         self._authorise(0)
         for preparation in method.preparations:
             self.objective = preparation.prepare(self.objective)
@@ -242,6 +247,13 @@ class PrivateRun:
             return float("inf")
         return self.mechanism_epsilon(steps, accountant)
 
+    def fits_its_ledger(self) -> bool:
+        """Has the ledger room for all steps of this run, as things stand before the first?"""
+        if self.not_private_because:
+            return self.ledger.budget is None
+        charges = self._units.charged_steps(self.steps)
+        return self.ledger.room(self._step_event(1), charges) == charges
+
     def mechanism_epsilon(
         self, steps: int | None = None, accountant: Accountant | None = None
     ) -> float:
@@ -256,11 +268,10 @@ class PrivateRun:
 
     def result(self, settings: dict[str, Any] | None = None) -> Result:
         """What this run leaves behind."""
-        informed = {stage.provenance for stage in self.method.informed}
         return Result(
             privacy=self._statement(),
             method=str(self.method),
-            side_information=tuple(p.describe() for p in sorted(informed, key=lambda p: p.source)),
+            side_information=self._side_information(),
             settings={"physical_batch_size": self._chunk, **(settings or {})},
             history=tuple(self.history),
             params={
@@ -279,17 +290,35 @@ class PrivateRun:
             delta=self.delta,
             accountant=self.accountant.value,
             relation=self.sampler.relation.value,
-            unit="example",
+            unit=UNIT,
             clip_norm=release.clip_norm,
             noise_multiplier=release.noise_multiplier,
             steps=self._taken,
-            sampler={**self.sampler.describe(), "grouping": grouping_of(self.method).value},
+            sampler=self._sampling(),
             tuning_trials=self._tuning_trials,
             not_private_because=self.not_private_because,
             assumed_public=(
                 f"the number of examples, declared as {self.sampler.examples}",
                 *self._assumed_public,
             ),
+        )
+
+    def _side_information(self) -> tuple[dict[str, str | None], ...]:
+        informed = {stage.provenance for stage in self.method.informed}
+        return tuple(p.describe() for p in sorted(informed, key=lambda p: p.source))
+
+    def _sampling(self) -> dict[str, object]:
+        return {**self.sampler.describe(), "grouping": grouping_of(self.method).value}
+
+    def _plan(self) -> RunFacts:
+        """What the ledger is told: all of it is public."""
+        return RunFacts(
+            unit=UNIT,
+            sampler=self._sampling(),
+            chain=str(self.method),
+            side_information=self._side_information(),
+            planned_steps=self.steps,
+            paid_first=sum(not is_free(stage.event) for stage in self.method.informed),
         )
 
     def _reasons(self) -> tuple[str, ...]:
@@ -309,11 +338,13 @@ class PrivateRun:
         if self.not_private_because:
             self.ledger.authorise(NonPrivateDpEvent())
             return
-        event = self._units.step_event(
+        left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
+        self.ledger.authorise(self._step_event(index), ahead=left)
+
+    def _step_event(self, index: int) -> DpEvent:
+        return self._units.step_event(
             self.method.release.noise_multiplier, index, self.accountant, grouping_of(self.method)
         )
-        left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
-        self.ledger.authorise(event, ahead=left)
 
     def _draw(self) -> _Drawn:
         drawn: Rows = next(self._draws)

@@ -55,6 +55,8 @@ def fit(
     count = steps if steps is not None else sampler.steps(epochs or 0)
     run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=count, **options)
     _require_within_budget(run, options.get("budget"))
+    if options.get("ledger") is not None:
+        _require_within_ledger(run)
     with progress_bar(run.steps, progress) as bar:
         for batch in run.batches():
             run.step(batch)
@@ -77,6 +79,18 @@ def _require_within_budget(run: PrivateRun, budget: Budget | None) -> None:
             f"Expected {run.steps} steps within epsilon = {budget.epsilon:g} at delta = "
             f"{budget.delta:g}, found a plan that costs {planned}. Nothing was drawn. Plan fewer "
             "steps or more noise: `calibrate_noise` finds the noise, `calibrate_steps` the steps."
+        )
+
+
+def _require_within_ledger(run: PrivateRun) -> None:
+    """Refuse now what the ledger would cut short, with the model half trained."""
+    budget = run.ledger.budget
+    if budget is not None and not run.fits_its_ledger():
+        raise BudgetError(
+            f"Expected {run.steps} steps within what is left on the ledger of epsilon = "
+            f"{budget.epsilon:g} at delta = {budget.delta:g}, found epsilon = "
+            f"{run.ledger.epsilon(budget.delta):.4g} spent by {run.ledger.entries} charges and a "
+            "plan that does not fit. Nothing was drawn. Plan fewer steps or more noise."
         )
 
 

@@ -1,0 +1,13 @@
+"""The ledger: every step asks before anything is drawn.
+
+A ledger has one neighbouring relation, one accountant and one unit of privacy. PLD composes what
+was fixed beforehand, so it serves one run; further runs that are chosen after looking at the first
+need a Rényi filter, i.e. a ledger with the RDP accountant.
+"""
+
+from adadps.ledger.disk import DiskLedger
+from adadps.ledger.facts import RunFacts
+from adadps.ledger.memory import MemoryLedger
+from adadps.ledger.protocol import Ledger
+
+__all__ = ["DiskLedger", "Ledger", "MemoryLedger", "RunFacts"]

@@ -1,0 +1,71 @@
+"""A ledger that is gone when its process ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dp_accounting import DpEvent
+
+from adadps.accounting import Budget
+from adadps.ledger.facts import RunFacts, Terms, require_another_run
+from adadps.ledger.spending import Spending
+from adadps.types import Accountant, Relation
+
+
+class MemoryLedger:
+    """A ledger that lives as long as the process.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> ledger = MemoryLedger(Budget(epsilon=1.0, delta=1e-5))
+    >>> ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+    >>> ledger.authorise(GaussianDpEvent(10.0))
+    >>> ledger.authorise(GaussianDpEvent(1.0))
+    Traceback (most recent call last):
+    adadps.errors.BudgetError: Expected a step within the budget of epsilon = 1 ...
+    """
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self._spending = Spending(budget)
+
+    @property
+    def budget(self) -> Budget | None:
+        """What may be spent in all."""
+        return self._spending.budget
+
+    @property
+    def entries(self) -> int:
+        """How many charges there are."""
+        return self._spending.entries
+
+    def choose_accountant(self, fitting: Sequence[Accountant]) -> Accountant:
+        """The accountant of this ledger once it has one, else the favourite."""
+        held = self._spending.terms
+        return held.accountant if held and held.accountant in fitting else fitting[0]
+
+    def open(
+        self,
+        run: str,  # noqa: ARG002
+        relation: Relation,
+        accountant: Accountant,
+        facts: RunFacts | None = None,
+    ) -> None:
+        """Begin a run under this ledger's relation, accountant and unit."""
+        terms = Terms(relation, accountant, (facts or RunFacts()).unit)
+        (self._spending.terms or terms).require_same(terms)
+        require_another_run(terms, self._spending.runs)
+        self._spending.begin_run(terms)
+
+    def authorise(self, event: DpEvent, *, ahead: int = 1) -> None:
+        """Charge ``event`` if the budget allows it."""
+        self._spending.require_room(event, ahead)
+        if self._spending.is_planned_most(event, ahead):
+            self._spending.most_planned = (event, ahead)
+        self._spending.charge(event)
+
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit now."""
+        return self._spending.room(event, wanted)
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon of everything charged so far; infinite if something was exposed."""
+        return self._spending.epsilon(delta)

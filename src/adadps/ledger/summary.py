@@ -1,0 +1,216 @@
+"""What a ledger on disk says to those who look at it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from adadps.accounting import Budget, default_delta, epsilon_of, require_delta
+from adadps.errors import AdadpsError, SettingError
+from adadps.ledger.event_text import event_of
+from adadps.ledger.facts import Terms, terms_of
+from adadps.ledger.file import FORMAT, connect_to_read, explained
+from adadps.ledger.spending import Spending
+from adadps.types import Accountant, Relation
+
+_RUN_COLUMNS = "name, plan_hash, chain, sampler, side_information, planned_steps, paid_first"
+
+Charges = list[tuple[DpEvent, int]]
+
+
+def summarise(path: str | Path, delta: float | None = None) -> dict[str, Any]:
+    """Everything that is in a ledger, ready for JSON; it is only read.
+
+    ``delta`` is the one of the budget unless given; without both, 1/(10 n).
+    """
+    source = Path(path)
+    with closing(connect_to_read(source)) as connection, explained(source):
+        connection.execute("BEGIN")  # one moment of the ledger, whoever writes meanwhile
+        return _Reader(connection, delta).summary(source)
+
+
+class _Reader:
+    def __init__(self, connection: sqlite3.Connection, delta: float | None) -> None:
+        self._connection = connection
+        epsilon, held_delta, relation, accountant, unit, planned = self._rows(
+            "SELECT epsilon, delta, relation, accountant, unit, most_planned FROM terms"
+        )[0]
+        self._budget = None if epsilon is None else Budget(epsilon, held_delta)
+        self._terms = None if relation is None else terms_of(relation, accountant, unit)
+        self._events = {
+            number: event_of(text) for number, text in self._rows("SELECT id, content FROM events")
+        }
+        self._most_planned = None if planned is None else self._events[planned]
+        self._delta = self._chosen_delta(delta)
+
+    def summary(self, source: Path) -> dict[str, Any]:
+        """The whole ledger."""
+        runs = [
+            self._run(*row)
+            for row in self._rows(f"SELECT id, {_RUN_COLUMNS}, code_version FROM runs")
+        ]
+        return {
+            "ledger": str(source),
+            "format": FORMAT,
+            "relation": self._terms.relation.value if self._terms else None,
+            "accountant": self._terms.accountant.value if self._terms else None,
+            "unit": self._terms.unit if self._terms else None,
+            "budget": {"epsilon": self._budget.epsilon, "delta": self._budget.delta}
+            if self._budget
+            else None,
+            "entries": sum(run["entries"] for run in runs),
+            "delta": self._delta,
+            "epsilon": self._epsilons(self._charges(), len(runs)),
+            **self._left(len(runs)),
+            "runs": runs,
+        }
+
+    def _run(
+        self,
+        number: int,
+        name: str,
+        plan_hash: str,
+        chain: str,
+        sampler: str,
+        side_information: str,
+        planned_steps: int | None,
+        paid_first: int,
+        code_version: str,
+    ) -> dict[str, Any]:
+        charges = self._charges(number)
+        entries = sum(count for _, count in charges)
+        return {
+            "run": name,
+            "chain": chain,
+            "sampler": json.loads(sampler),
+            "side_information": json.loads(side_information),
+            "entries": entries,
+            "steps_reserved": max(0, entries - paid_first),
+            "steps_planned": planned_steps,
+            "epsilon": self._epsilons(charges, 1),
+            "events": [{"event": repr(event), "count": count} for event, count in charges],
+            "plan_hash": plan_hash,
+            "code_version": code_version,
+        }
+
+    def _charges(self, run: int | None = None) -> Charges:
+        which, values = ("", ()) if run is None else ("WHERE run = ?", (run,))
+        grouped = (
+            f"SELECT event, count(*) FROM reservations {which} GROUP BY event ORDER BY min(id)"
+        )
+        return [(self._events[number], count) for number, count in self._rows(grouped, values)]
+
+    def _epsilons(self, charges: Charges, runs: int) -> dict[str, float | str | None]:
+        """Epsilon by every accountant that may be asked: null is infinite."""
+        if self._terms is None:
+            return {}
+        return {
+            accountant.value: _epsilon(charges, self._delta, accountant, self._terms.relation)
+            for accountant in _accountants(self._terms, runs)
+        }
+
+    def _left(self, runs: int) -> dict[str, float | bool | None]:
+        if self._budget is None:
+            return {"left": None, "filter": False}
+        spending = Spending(self._budget)
+        for _ in range(runs):
+            assert self._terms is not None
+            spending.begin_run(self._terms)
+        for event, count in self._charges():
+            spending.charge(event, count)
+        if self._most_planned is not None:
+            spending.most_planned = (self._most_planned, 1)
+        return {"left": spending.left(), "filter": spending.filters}
+
+    def _chosen_delta(self, delta: float | None) -> float:
+        if delta is not None:
+            require_delta(delta)
+            return delta
+        if self._budget is not None:
+            return self._budget.delta
+        declared = [
+            json.loads(text).get("examples") for (text,) in self._rows("SELECT sampler FROM runs")
+        ]
+        known = [examples for examples in declared if examples]
+        if not known and declared:
+            raise SettingError(
+                "Expected a delta, found a ledger without a budget and runs that declare no number "
+                "of examples. Give --delta."
+            )
+        return default_delta(max(known, default=1_000_000))
+
+    def _rows(self, question: str, values: Iterable[Any] = ()) -> list[Any]:
+        return self._connection.execute(question, tuple(values)).fetchall()
+
+
+def _accountants(terms: Terms, runs: int) -> tuple[Accountant, ...]:
+    """The ledger's own; the other one too where both price an event alike and it was planned."""
+    alike = terms.relation is not Relation.REPLACE_ONE
+    return tuple(Accountant) if runs == 1 and alike else (terms.accountant,)
+
+
+def _epsilon(
+    charges: Charges, delta: float, accountant: Accountant, relation: Relation
+) -> float | str | None:
+    if not charges:
+        return 0.0
+    composed = ComposedDpEvent([SelfComposedDpEvent(event, count) for event, count in charges])
+    try:
+        found = epsilon_of(composed, delta=delta, accountant=accountant, relation=relation)
+    except AdadpsError:
+        return "not computable"
+    return found if math.isfinite(found) else None
+
+
+def as_rich(summary: dict[str, Any]) -> Group:
+    """The summary as tables for a terminal."""
+    whole = Table(title=f"Ledger {escape(summary['ledger'])}", show_header=False)
+    whole.add_row("relation", summary["relation"] or "not set yet")
+    whole.add_row("unit", summary["unit"] or "not set yet")
+    whole.add_row("accountant", summary["accountant"] or "not set yet")
+    whole.add_row("entries", str(summary["entries"]))
+    whole.add_row(f"ε so far at δ = {summary['delta']:.3g}", _shown(summary["epsilon"]))
+    budget = summary["budget"]
+    terms = f"ε = {budget['epsilon']:g} at δ = {budget['delta']:g}" if budget else "none: counted"
+    whole.add_row("budget", terms)
+    if budget:
+        where = " at the order of the Rényi filter" if summary["filter"] else ""
+        whole.add_row("left", f"ε = {summary['left']:.4g}{where}")
+    runs = Table(title="Runs", show_lines=True)
+    for heading in ("run", "chain", "sampler", "steps", "side information", "ε", "plan, code"):
+        runs.add_column(heading, overflow="fold")
+    for run in summary["runs"]:
+        planned = "?" if run["steps_planned"] is None else run["steps_planned"]
+        cells = (
+            run["run"],
+            run["chain"] or "–",
+            ", ".join(f"{name}: {value}" for name, value in run["sampler"].items()) or "–",
+            f"{run['steps_reserved']} of {planned}",
+            "\n".join(
+                f"{side['source']} ({side['public_because']})" for side in run["side_information"]
+            )
+            or "–",
+            _shown(run["epsilon"]),
+            f"{run['plan_hash'][:12]}\nadadps {run['code_version']}",
+        )
+        runs.add_row(*(escape(cell) for cell in cells))
+    return Group(whole, runs)
+
+
+def _shown(epsilons: dict[str, float | str | None]) -> str:
+    def number(value: float | str | None) -> str:
+        if value is None:
+            return "∞ (not private)"
+        return value if isinstance(value, str) else f"{value:.4g}"
+
+    return "\n".join(f"{number(value)} ({name.upper()})" for name, value in epsilons.items()) or "–"
