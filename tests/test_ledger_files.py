@@ -13,7 +13,7 @@ from dp_accounting import NonPrivateDpEvent
 from torch import nn
 from typer.testing import CliRunner
 
-from adadps import Budget, DiskLedger, dp_sgd, examples, fit, poisson, privatize
+from adadps import Budget, DiskLedger, cli, dp_sgd, examples, fit, poisson, privatize
 from adadps.cli import app
 from adadps.errors import DataError
 from adadps.ledger import RunFacts, file
@@ -243,7 +243,7 @@ def test_one_planned_run_is_shown_by_both_accountants(path):
 
 
 def test_show_draws_a_table(path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli.out, "_width", 200)
     trained(path, adadps(COUNTS, PRIVACY, lr=0.1))
     told = shown(path)
     assert told.exit_code == 0

@@ -106,8 +106,8 @@ MUTATIONS = {
     ),
     "a row that waits gathers the noise of one step only": Mutation(
         "late.py",
-        "self._variance[before] += deviation**2",
-        "self._variance[self.now : self.now + 1] += deviation**2",
+        "variance[before] += deviation**2",
+        "variance[self.now : self.now + 1] += deviation**2",
         "tests/statistical/test_late_noise.py -k same_law",
     ),
     "a parameter is read without its noise": Mutation(

@@ -98,7 +98,6 @@ class LateRows:
 
     def _release(self, rows: Integers) -> None:
         """Add the changes of these rows, and the noise of all steps since, to the weights."""
-        self._require_own_process()
         now = self._past.now
         kept, deviation = self._past.gathered(self._since[rows])
         direct = in_main_memory(self._weights)

@@ -185,7 +185,7 @@ def test_the_numbers_do_not_depend_on_what_was_drawn_ahead(monkeypatch, workers)
         for step, size in enumerate(SIZES * 3):
             parts.append(drawn(source, size))
             if step % 2:  # at times all is there, at times some of it
-                for future in source._ahead:
+                for _, future in source._ahead:
                     future.result()
         assert bool(source._ahead) == (cores == 8)
         taken.append(np.concatenate(parts))
