@@ -59,8 +59,9 @@ class LateRows:
         self._process = process()
         self._lock = threading.RLock()  # another thread may read the model
         self._past = _Past()
-        self._since = np.zeros(len(self._weights), np.int32)
-        self._waiting = Waiting(self._weights, axis)
+        of_rows = np.zeros((len(self._weights), 3), np.int32)  # together: one trip to memory a row
+        self._since = of_rows[:, 0]
+        self._waiting = Waiting(self._weights, axis, of_rows[:, 1:])
 
     def settle(self, rows: Tensor | None = None) -> None:
         """Draw what the given rows (or all of them) have gathered, in place, once."""

@@ -50,12 +50,12 @@ class _Step:
 class Waiting:
     """Which step each row waits for, and what those steps did."""
 
-    def __init__(self, weights: Tensor, axis: int) -> None:
-        rows, self._width = weights.shape
+    def __init__(self, weights: Tensor, axis: int, of_rows: npt.NDArray[np.int32]) -> None:
+        self._width = weights.shape[1]
         self._axis = axis
         self._allowed = min(WAITING_BYTES, 2 * weights.nbytes)
-        self._slot = np.full(rows, -1, np.int32)
-        self._place = np.zeros(rows, np.int32)
+        self._slot, self._place = of_rows.T
+        self._slot.fill(-1)
         self._addresses = np.zeros((STEPS, 5), np.int64)
         self._steps: dict[int, _Step] = {}
         self._bytes = 0

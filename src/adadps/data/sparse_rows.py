@@ -205,6 +205,12 @@ class SparseRows:
         return self._squared_lengths(factor)
 
     def _squared_lengths(self, factor: Tensor | None) -> Tensor:
+        if self.columns.device.type == "cpu":
+            given = torch.empty(0) if factor is None else factor.detach().cpu()
+            factors = given.double().flatten().contiguous().numpy()
+            found = torch.empty(len(self), dtype=torch.float64)
+            compiled.squared_lengths(*self._arrays(), factors, found.numpy())
+            return found
         values = self.values.double()
         if factor is not None:
             line = factor.detach().flatten()

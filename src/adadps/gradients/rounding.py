@@ -66,7 +66,7 @@ def largest_of(diagonal: Tensor) -> float:
     known = _largest.get(key)
     if known is not None and known[0]() is diagonal and known[1] == diagonal._version:
         return known[2]
-    largest = float(diagonal.abs().max())
+    largest = max(abs(float(end)) for end in torch.aminmax(diagonal))
     forget = weakref.ref(diagonal, lambda _: _largest.pop(key, None))
     _largest[key] = (forget, diagonal._version, largest)
     return largest

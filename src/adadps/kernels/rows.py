@@ -10,6 +10,9 @@ from numba import carray, types
 
 from adadps.kernels.compiled import compiled, instruction
 
+FETCHED_AHEAD = 512
+"""So many numbers of a table are on their way to the cache while others are worked on."""
+
 
 @instruction
 def _memory(_context: Any, address: Any) -> Any:  # noqa: ARG001
@@ -151,15 +154,31 @@ def by_column(offsets: Any, columns: Any, values: Any, place: Any) -> Any:
 
 
 @compiled
+def squared_lengths(offsets: Any, columns: Any, values: Any, factors: Any, out: Any) -> None:
+    """out_i = Σ_k (f_k x_ik)² in float64; without entries f is 1, with one it holds for all."""
+    for i in range(len(offsets) - 1):
+        total = 0.0
+        for e in range(offsets[i], offsets[i + 1]):
+            x = np.float64(values[e])
+            if len(factors) == 1:
+                x *= factors[0]
+            elif len(factors):
+                x *= factors[columns[e]]
+            total += x * x
+        out[i] = total
+
+
+@compiled
 def times(part: Any, offsets: Any, columns: Any, values: Any, table: Any, out: Any) -> None:
     """out_i = Σ_k x_ik table_k for each row x_i; ``part`` holds the first i and the end."""
     width = table.shape[1]
+    ahead = 1 + FETCHED_AHEAD // width
     for i in range(part[0], part[1]):
         target = out[i]
         target[:] = 0
         for e in range(offsets[i], offsets[i + 1]):
-            if e + 1 < len(columns):
-                _fetch_row(table, columns[e + 1])
+            if e + ahead < len(columns):
+                _fetch_row(table, columns[e + ahead])
             x, line = values[e], table[columns[e]]
             for j in range(width):
                 target[j] += x * line[j]
@@ -177,6 +196,7 @@ def squares(
     """
     width = matrix.shape[1]
     sums, inverse = np.empty(width), 1.0 / largest_full
+    ahead = 1 + FETCHED_AHEAD // width
     for i in range(part[0], part[1]):
         largest, largest_b = 0.0, 0.0
         for e in range(offsets[i], offsets[i + 1]):
@@ -188,8 +208,8 @@ def squares(
             continue
         sums[:] = 0
         for e in range(offsets[i], offsets[i + 1]):
-            if e + 1 < len(columns):
-                _fetch_row(full, columns[e + 1])
+            if e + ahead < len(columns):
+                _fetch_row(full, columns[e + ahead])
             line = full[columns[e]]
             share = np.float64(values[e]) / largest * inverse
             for j in range(width):
@@ -250,15 +270,15 @@ def release_rows(
     """
     inverse = 1.0 / width
     row_width = table.shape[1]
-    buffer = np.empty(row_width)
+    buffer, ahead = np.empty(row_width), 1 + FETCHED_AHEAD // row_width
     done = 0
     while done < len(z):
         at, column = (start + done) // row_width, (start + done) % row_width
         count = min(len(z) - done, row_width - column)
-        if at + 1 < len(rows):
-            _fetch_row(table, rows[at + 1])
-            if len(full) and slots[at + 1] >= 0:
-                _fetch_row(full, words[at + 1])
+        if at + ahead < len(rows):
+            _fetch_row(table, rows[at + ahead])
+            if len(full) and slots[at + ahead] >= 0:
+                _fetch_row(full, words[at + ahead])
         keep, deviation = kept[at], deviations[at]
         target, normals = table[rows[at], column : column + count], z[done : done + count]
         change = buffer[:count]
