@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +41,10 @@ class Provenance:
         }
 
 
+PIECE = 2**20
+"""How many numbers are hashed at once: a large tensor is not copied whole."""
+
+
 def digest_of(parts: Iterable[Tensor | str]) -> str:
     """SHA-256 of *public* tensors and texts. Never call it on private data.
 
@@ -51,7 +55,22 @@ def digest_of(parts: Iterable[Tensor | str]) -> str:
     for part in parts:
         if isinstance(part, Tensor):
             sha.update(str((part.dtype, tuple(part.shape))).encode())
-            sha.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            for some in _pieces(part.detach()):
+                sha.update(some.cpu().reshape(-1).view(torch.uint8).numpy().data)
         else:
             sha.update(part.encode() + b"\0")
     return sha.hexdigest()
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """Slices along the first axis, or along the second one of a wide matrix: none is large."""
+    if tensor.ndim == 0 or tensor.numel() <= PIECE:
+        yield tensor
+        return
+    size = max(1, PIECE * len(tensor) // tensor.numel())
+    for piece in torch.split(tensor, size):
+        if piece.numel() > PIECE and piece.ndim > 1:
+            for row in piece:
+                yield from _pieces(row)
+        else:
+            yield piece
