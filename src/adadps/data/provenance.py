@@ -56,7 +56,7 @@ def digest_of(parts: Iterable[Tensor | str]) -> str:
         if isinstance(part, Tensor):
             sha.update(str((part.dtype, tuple(part.shape))).encode())
             for some in _pieces(part.detach()):
-                sha.update(some.cpu().reshape(-1).view(torch.uint8).numpy().data)
+                sha.update(some.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
             sha.update(part.encode() + b"\0")
     return sha.hexdigest()
