@@ -102,19 +102,20 @@ def plan(
     Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
     """
     with _told():
-        made = make_plan(
-            examples=examples,
-            batch_size=batch_size,
-            steps=steps,
-            epochs=epochs,
-            epsilon=epsilon,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            accountant=accountant,
-            sampling=sampling,
-            relation=None if relation is None else _choice(relation, _RELATIONS, "relation"),
-            groups=_groups(group_size, group_by),
-        )
+        with err.status("composing the steps; this takes some seconds"):
+            made = make_plan(
+                examples=examples,
+                batch_size=batch_size,
+                steps=steps,
+                epochs=epochs,
+                epsilon=epsilon,
+                noise_multiplier=noise_multiplier,
+                delta=delta,
+                accountant=accountant,
+                sampling=sampling,
+                relation=None if relation is None else _choice(relation, _RELATIONS, "relation"),
+                groups=_groups(group_size, group_by),
+            )
         if as_json:
             _print_json(made.describe())
         else:
