@@ -30,13 +30,9 @@ from adadps.run import PrivateRun
 from adadps.sampling import poisson, shuffled
 from adadps.side import fixed
 from adadps.stages import privatize
-from adadps.types import Accountant, Relation
+from adadps.types import Accountant
+from ledgers import ADD, BUDGET, LARGE, PLD, RDP, REPLACE, SMALL, ZERO, spend_all
 from problems import squared
-
-PLD, RDP = Accountant.PLD, Accountant.RDP
-ADD, ZERO, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.ZERO_OUT, Relation.REPLACE_ONE
-BUDGET = Budget(epsilon=1.0, delta=1e-5)
-SMALL, LARGE = GaussianDpEvent(30.0), GaussianDpEvent(10.0)
 
 
 def opened(budget=BUDGET, accountant=RDP, relation=ADD):
@@ -48,16 +44,6 @@ def opened(budget=BUDGET, accountant=RDP, relation=ADD):
 def price(*events, accountant=RDP):
     event = ComposedDpEvent(list(events))
     return epsilon_of(event, delta=BUDGET.delta, accountant=accountant, relation=ADD)
-
-
-def spend_all(ledger, event, ahead=1):
-    """Charge ``event`` until it is refused; how often it was not."""
-    for count in range(10_000):
-        try:
-            ledger.authorise(event, ahead=ahead)
-        except BudgetError:
-            return count
-    raise AssertionError("the ledger never refused")
 
 
 PRIVACY = privatize(clip_norm=1.0, noise_multiplier=10.0)

@@ -37,9 +37,10 @@ from adadps.gradients.objective import objective
 from adadps.gradients.waist import GradientBatch, Units
 from adadps.late_parameter import settle_and_unwatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
-from adadps.ledger import Ledger, MemoryLedger, RunFacts
+from adadps.ledger import Ledger, MemoryLedger
 from adadps.noise import Randomness, secure
 from adadps.result import Measurement, PrivacyStatement, Result
+from adadps.run_facts import UNIT, plan_of, sampling_of, side_information_of
 from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
 from adadps.threads import torch_alone
@@ -50,9 +51,6 @@ _LATEST_RUN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 LITTLE_WORK = 2**24
 """So many multiplications are not worth torch's threads, which keep cores busy after them."""
-
-UNIT = "example"
-"""Whose data epsilon protects."""
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
 
@@ -159,7 +157,9 @@ class PrivateRun:
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
 
-        self.ledger.open(self.name, sampler.relation, self.accountant, self._plan())
+        self.ledger.open(
+            self.name, sampler.relation, self.accountant, plan_of(method, sampler, steps)
+        )
         self._authorise(0)
         for preparation in method.preparations:
             self.objective = preparation.prepare(self.objective)
@@ -271,7 +271,7 @@ class PrivateRun:
         return Result(
             privacy=self._statement(),
             method=str(self.method),
-            side_information=self._side_information(),
+            side_information=side_information_of(self.method),
             settings={"physical_batch_size": self._chunk, **(settings or {})},
             history=tuple(self.history),
             params={
@@ -294,31 +294,13 @@ class PrivateRun:
             clip_norm=release.clip_norm,
             noise_multiplier=release.noise_multiplier,
             steps=self._taken,
-            sampler=self._sampling(),
+            sampler=sampling_of(self.method, self.sampler),
             tuning_trials=self._tuning_trials,
             not_private_because=self.not_private_because,
             assumed_public=(
                 f"the number of examples, declared as {self.sampler.examples}",
                 *self._assumed_public,
             ),
-        )
-
-    def _side_information(self) -> tuple[dict[str, str | None], ...]:
-        informed = {stage.provenance for stage in self.method.informed}
-        return tuple(p.describe() for p in sorted(informed, key=lambda p: p.source))
-
-    def _sampling(self) -> dict[str, object]:
-        return {**self.sampler.describe(), "grouping": grouping_of(self.method).value}
-
-    def _plan(self) -> RunFacts:
-        """What the ledger is told: all of it is public."""
-        return RunFacts(
-            unit=UNIT,
-            sampler=self._sampling(),
-            chain=str(self.method),
-            side_information=self._side_information(),
-            planned_steps=self.steps,
-            paid_first=sum(not is_free(stage.event) for stage in self.method.informed),
         )
 
     def _reasons(self) -> tuple[str, ...]:

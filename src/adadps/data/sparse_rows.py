@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from torch.nn import functional
 
 from adadps.errors import DataError
 from adadps.kernels import rows as compiled
+from adadps.known import Known
 from adadps.row_sparse import in_main_memory
 from adadps.threads import in_parts
 
@@ -64,7 +64,8 @@ class SparseRows:
     width: int
     origin: tuple[SparseRows, Tensor] | None = field(default=None, compare=False, repr=False)
     """The rows from which these were taken, and their numbers there."""
-    _asked: dict[int, _Asked] = field(default_factory=dict, compare=False, repr=False)
+    _asked: Known[list[Tensor]] = field(default_factory=Known, compare=False, repr=False)
+    """Squared lengths of all rows under factors that were asked for; empty after the first time."""
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
@@ -218,15 +219,14 @@ class SparseRows:
         return self.row_sums(values.square())
 
     def _squared_lengths_of_all(self, factor: Tensor | None) -> Tensor | None:
-        key, version = (0, 0) if factor is None else (id(factor), factor._version)
-        asked = self._asked.get(key)
-        if asked is None or not asked.about(factor, version):
-            forget = None if factor is None else weakref.ref(factor, _forgetting(self._asked, key))
-            self._asked[key] = _Asked(forget, version)
+        of = self.columns if factor is None else factor  # without one, the rows alone decide
+        asked = self._asked.of(of)
+        if asked is None:
+            self._asked.keep(of, [])
             return None
-        if asked.answer is None:
-            asked.answer = self._squared_lengths(factor)
-        return asked.answer
+        if not asked:
+            asked.append(self._squared_lengths(factor))
+        return asked[0]
 
     def row_largest(self) -> Tensor:
         """Largest absolute value of each row; 0 for a row without entries."""
@@ -238,23 +238,6 @@ class SparseRows:
         dense = self.values.new_zeros(len(self), self.width)
         dense[self.rows, self.columns] = self.values
         return dense
-
-
-@dataclass
-class _Asked:
-    """What was asked about a tensor in one of its versions, and the answer if there is one."""
-
-    tensor: weakref.ref[Tensor] | None
-    version: int
-    answer: Tensor | None = None
-
-    def about(self, tensor: Tensor | None, version: int) -> bool:
-        held = None if self.tensor is None else self.tensor()
-        return held is tensor and self.version == version
-
-
-def _forgetting(asked: dict[int, _Asked], key: int) -> Callable[[object], object]:
-    return lambda _: asked.pop(key, None)
 
 
 def require_within(places: Tensor, length: int) -> None:

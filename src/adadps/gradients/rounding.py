@@ -8,10 +8,10 @@ positive terms are off by at most about n roundings.
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 from torch import Tensor
+
+from adadps.known import Known
 
 SINGLE = 2.0**-23
 """Twice the rounding of one operation in float32."""
@@ -31,7 +31,8 @@ CANCELLED = 2.0**-26
 Then a clipped gradient has terms of at most 2²⁶ C, whose rounding in a sum is about 1e-8 C.
 """
 
-_squares: dict[int, tuple[weakref.ref[Tensor], int, Tensor, float]] = {}
+_squares = Known[tuple[Tensor, float]]()
+_largest = Known[float]()
 
 
 def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
@@ -39,37 +40,25 @@ def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
 
     In float32 where it pays, see `sum_dtype`.
     """
-    known = _squares.get(id(diagonal))
+    known = _squares.of(diagonal)
     dtype = sum_dtype(diagonal)
-    if known is not None and known[0]() is diagonal:
-        _, version, squared, largest = known
-        if version == diagonal._version and squared.dtype == dtype:
-            return squared, largest
+    if known is not None and known[0].dtype == dtype:
+        return known
     largest = largest_of(diagonal)
     squared = torch.empty_like(diagonal, dtype=dtype)
     if dtype in (diagonal.dtype, torch.float64):
         squared.copy_(diagonal).div_(largest).square_()
     else:  # D may lie outside the range of float32
         torch.div(diagonal, largest, out=squared).square_()
-    key = id(diagonal)
-    forget = weakref.ref(diagonal, lambda _: _squares.pop(key, None))
-    _squares[key] = (forget, diagonal._version, squared, largest)
-    return squared, largest
-
-
-_largest: dict[int, tuple[weakref.ref[Tensor], int, float]] = {}
+    return _squares.keep(diagonal, (squared, largest))
 
 
 def largest_of(diagonal: Tensor) -> float:
     """max |D|, computed once for each tensor D."""
-    key = id(diagonal)
-    known = _largest.get(key)
-    if known is not None and known[0]() is diagonal and known[1] == diagonal._version:
-        return known[2]
-    largest = max(abs(float(end)) for end in torch.aminmax(diagonal))
-    forget = weakref.ref(diagonal, lambda _: _largest.pop(key, None))
-    _largest[key] = (forget, diagonal._version, largest)
-    return largest
+    known = _largest.of(diagonal)
+    if known is not None:
+        return known
+    return _largest.keep(diagonal, max(abs(float(end)) for end in torch.aminmax(diagonal)))
 
 
 def sum_dtype(diagonal: Tensor) -> torch.dtype:
