@@ -18,6 +18,7 @@ from dp_accounting import (
     DpEvent,
     NeighboringRelation,
     NonPrivateDpEvent,
+    SelfComposedDpEvent,
     UnsupportedEventError,
     pld,
     rdp,
@@ -173,7 +174,10 @@ def run_event(
         parts.append(NonPrivateDpEvent())
     else:
         sigma, grouping = method.release.noise_multiplier, grouping_of(method)
-        parts += [sampler.run_event(sigma, life.steps, accountant, grouping) for life in lives]
+        charged = sum(sampler.charged_steps(life.steps) for life in lives)
+        if charged:
+            step = sampler.step_event(sigma, 1, accountant, grouping)
+            parts.append(SelfComposedDpEvent(step, charged))
     return ComposedDpEvent(parts)
 
 
