@@ -155,6 +155,22 @@ def test_a_finished_run_is_only_read_again(tmp_path):
     assert torch.equal(first.params["weight"], again.params["weight"])
 
 
+def test_a_run_that_is_resumed_at_its_end_is_measured_there(tmp_path):
+    options = {"steps": 12, "every": 12}
+    advance(begin(tmp_path, **options))  # nobody has evaluated
+    result = fit(
+        model(),
+        cross_entropy,
+        examples(DENSE, LABELS),
+        method=adadps.dp_sgd(NOISY, 0.1),
+        sampler=SOME,
+        steps=12,
+        checkpoints=tmp_path,
+        evaluate=[on_public("few", DENSE, LABELS, accuracy=adadps.accuracy)],
+    )
+    assert [entry.step for entry in result.history] == [12]
+
+
 def test_noise_and_batches_are_drawn_afresh(tmp_path):
     advance(begin(tmp_path / "one"), until=4)
     advance(begin(tmp_path / "one"), until=5)  # writes nothing after step 4

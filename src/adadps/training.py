@@ -62,11 +62,12 @@ def fit(
         _require_within_ledger(run)
     with progress_bar(run.steps, progress) as bar:
         for _ in range(run.taken):
-            bar.advance(None)
+            bar.advance()
         for batch in run.batches():
             run.step(batch)
             _evaluate_due(run, batch.index, evaluate)
             _show(run, batch.index, bar)
+    _evaluate_what_is_missing(run, evaluate)
     return run.result(settings)
 
 
@@ -114,6 +115,14 @@ def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]
     for evaluation in evaluations:
         last = index == run.steps
         if last or (evaluation.every is not None and index % evaluation.every == 0):
+            run.evaluate(evaluation)
+
+
+def _evaluate_what_is_missing(run: PrivateRun, evaluations: Sequence[Evaluation]) -> None:
+    """A run that was resumed at its very end has not been measured there."""
+    measured = {entry.data for entry in run.history if entry.step == run.taken}
+    for evaluation in evaluations:
+        if evaluation.name not in measured:
             run.evaluate(evaluation)
 
 
