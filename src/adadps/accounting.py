@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
+    GaussianDpEvent,
     NeighboringRelation,
     NonPrivateDpEvent,
     UnsupportedEventError,
@@ -23,7 +24,7 @@ from dp_accounting import (
     rdp,
 )
 
-from adadps.contract import Grouping
+from adadps.contract import Grouping, measurement_divisor
 from adadps.errors import ContractError, SettingError
 from adadps.events import exposes
 from adadps.sampling import Sampler
@@ -148,7 +149,7 @@ def renyi_curve(event: DpEvent, relation: Relation) -> RenyiCurve:
 
 def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> DpEvent:
     """Everything that ``steps`` steps of ``method`` reveal, side information included."""
-    parts = [side_event(method)]
+    parts = list(method.side_events(sampler.relation, accountant))
     if method.exposures:
         parts.append(NonPrivateDpEvent())
     else:
@@ -158,11 +159,6 @@ def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountan
             )
         )
     return ComposedDpEvent(parts)
-
-
-def side_event(method: Chain) -> DpEvent:
-    """What the side information of ``method`` cost, paid once."""
-    return ComposedDpEvent([stage.event for stage in method.informed])
 
 
 def grouping_of(method: Chain) -> Grouping:
@@ -196,12 +192,18 @@ def calibrate_noise(
     budget: Budget,
     accountant: Accountant,
     grouping: Grouping = Grouping.NONE,
+    besides: Sequence[DpEvent] = (),
 ) -> float:
-    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget."""
+    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget.
+
+    ``besides`` is what is paid from the same budget before them, such as
+    ``method.side_events(relation, accountant)``.
+    """
 
     def spent(noise_multiplier: float) -> float:
+        steps_alone = sampler.run_event(noise_multiplier, steps, accountant, grouping)
         return epsilon_of(
-            sampler.run_event(noise_multiplier, steps, accountant, grouping),
+            ComposedDpEvent([*besides, steps_alone]) if besides else steps_alone,
             delta=budget.delta,
             accountant=accountant,
             relation=sampler.relation,
@@ -211,9 +213,34 @@ def calibrate_noise(
     if accountant is Accountant.PLD:  # Rényi is quick, and a little above
         with suppress(ContractError, SettingError):
             start = calibrate_noise(
-                sampler, steps, budget=budget, accountant=Accountant.RDP, grouping=grouping
+                sampler,
+                steps,
+                budget=budget,
+                accountant=Accountant.RDP,
+                grouping=grouping,
+                besides=besides,
             )
     return _smallest(spent, budget.epsilon, start)
+
+
+def calibrate_side_noise(*, budget: Budget, accountant: Accountant, relation: Relation) -> float:
+    """The smallest noise multiplier (to 1e-4) of one measurement on all examples in the budget.
+
+    For `side.noisy_frequencies`. The budget is the slice that the measurement would cost by itself;
+    together with the steps it costs less than the sum of both.
+
+    >>> sigma = calibrate_side_noise(budget=Budget(epsilon=0.5, delta=1e-6),
+    ...                              accountant=Accountant.PLD, relation=Relation.ZERO_OUT)
+    >>> round(sigma, 2)
+    8.06
+    """
+    divisor = measurement_divisor(relation, accountant)
+
+    def spent(noise_multiplier: float) -> float:
+        event = GaussianDpEvent(noise_multiplier / divisor)
+        return epsilon_of(event, delta=budget.delta, accountant=accountant, relation=relation)
+
+    return _smallest(spent, budget.epsilon)
 
 
 def calibrate_steps(

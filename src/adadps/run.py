@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
-from dp_accounting import DpEvent, NonPrivateDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 from torch import Tensor, nn
 
 from adadps.accounting import (
@@ -26,11 +26,11 @@ from adadps.accounting import (
     grouping_of,
     require_delta,
 )
+from adadps.data.assumed import declared
 from adadps.data.examples import Examples, PublicExamples, take
 from adadps.data.overlap import private_rows
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
-from adadps.events import is_free
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
@@ -80,7 +80,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     physical_batch_size: int | None
     debug: bool
-    assumed_public: Sequence[str]
+    assumed_public: Iterable[str]
     tuning_trials: int | None
 
 
@@ -94,7 +94,8 @@ class PrivateRun:
             run.step(batch)
         result = run.result()
 
-    The model's parameters are updated in place.
+    The model's parameters are updated in place. ``before_paying`` is called with the run before
+    anything is charged or drawn, and may refuse it.
     """
 
     def __init__(
@@ -113,8 +114,9 @@ class PrivateRun:
         randomness: Randomness | None = None,
         physical_batch_size: int | None = None,
         debug: bool = False,
-        assumed_public: Sequence[str] = (),
+        assumed_public: Iterable[str] = (),
         tuning_trials: int | None = None,
+        before_paying: Callable[[PrivateRun], None] | None = None,
     ) -> None:
         require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
         require(
@@ -136,7 +138,7 @@ class PrivateRun:
         self.history: list[Measurement] = []
         self._debug: list[dict[str, float]] = []
         self._data, self._loss, self._chunk = data, loss, physical_batch_size
-        self._assumed_public, self._tuning_trials = tuple(assumed_public), tuning_trials
+        self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
         self._groups = method.release.groups
         self._units = self._groups.units_of(sampler) if self._groups else sampler
         self._taken = 0
@@ -152,14 +154,15 @@ class PrivateRun:
         self._weights = Weights(model, params, self.randomness)
         self._states = method.init(params)
         self._draws = self._begin_drawing()
-        self._is_private = private_rows(data, [public.examples for public in method.public])
+        self._is_private = private_rows(data, method.public_rows)
         self._all_private = bool(self._is_private.all())
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
 
-        self.ledger.open(
-            self.name, sampler.relation, self.accountant, plan_of(method, sampler, steps)
-        )
+        plan = plan_of(method, sampler, steps, self.accountant)
+        self.ledger.open(self.name, sampler.relation, self.accountant, plan)
+        if before_paying is not None:
+            before_paying(self)
         self._authorise(0)
         for preparation in method.preparations:
             self.objective = preparation.prepare(self.objective)
@@ -248,11 +251,14 @@ class PrivateRun:
         return self.mechanism_epsilon(steps, accountant)
 
     def fits_its_ledger(self) -> bool:
-        """Has the ledger room for all steps of this run, as things stand before the first?"""
+        """Has the ledger room for all of this run, as things stand before anything is paid?"""
         if self.not_private_because:
             return self.ledger.budget is None
-        charges = self._units.charged_steps(self.steps)
-        return self.ledger.room(self._step_event(1), charges) == charges
+        charges, first = self._units.charged_steps(self.steps), self._side_events()
+        if not first:
+            return self.ledger.room(self._step_event(1), charges) == charges
+        whole = ComposedDpEvent([*first, SelfComposedDpEvent(self._step_event(1), charges)])
+        return self.ledger.room(whole, 1) == 1
 
     def mechanism_epsilon(
         self, steps: int | None = None, accountant: Accountant | None = None
@@ -313,15 +319,17 @@ class PrivateRun:
     def _authorise(self, index: int) -> None:
         """Pay for step ``index``; index 0 is the side information."""
         if index == 0:
-            for stage in self.method.informed:
-                if not is_free(stage.event):
-                    self.ledger.authorise(stage.event)
+            for event in self._side_events():
+                self.ledger.authorise(event)
             return
         if self.not_private_because:
             self.ledger.authorise(NonPrivateDpEvent())
             return
         left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
         self.ledger.authorise(self._step_event(index), ahead=left)
+
+    def _side_events(self) -> tuple[DpEvent, ...]:
+        return self.method.side_events(self.sampler.relation, self.accountant)
 
     def _step_event(self, index: int) -> DpEvent:
         return self._units.step_event(

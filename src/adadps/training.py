@@ -53,10 +53,22 @@ def fit(
     if (steps is None) == (epochs is None):
         raise ContractError("Expected either steps or epochs, found both or none. Give one.")
     count = steps if steps is not None else sampler.steps(epochs or 0)
-    run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=count, **options)
-    _require_within_budget(run, options.get("budget"))
-    if options.get("ledger") is not None:
-        _require_within_ledger(run)
+
+    def require_room(run: PrivateRun) -> None:
+        _require_within_budget(run, options.get("budget"))
+        if options.get("ledger") is not None:
+            _require_within_ledger(run)
+
+    run = PrivateRun(
+        model,
+        loss,
+        data,
+        method=method,
+        sampler=sampler,
+        steps=count,
+        before_paying=require_room,
+        **options,
+    )
     with progress_bar(run.steps, progress) as bar:
         for batch in run.batches():
             run.step(batch)
