@@ -8,6 +8,7 @@ from dp_accounting import (
     GaussianDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
+    SelfComposedDpEvent,
 )
 
 
@@ -31,6 +32,8 @@ def is_free(event: DpEvent) -> bool:
     """
     if isinstance(event, ComposedDpEvent):
         return all(is_free(part) for part in event.events)
+    if isinstance(event, SelfComposedDpEvent):
+        return event.count == 0 or is_free(event.event)
     return isinstance(event, NoOpDpEvent)
 
 
