@@ -17,6 +17,7 @@ from adadps.errors import (
     ContractError,
     DataError,
     ModelError,
+    NoTrialError,
     OrderError,
     SettingError,
     SideInformationError,
@@ -49,6 +50,16 @@ from adadps.run import PrivateRun
 from adadps.sampling import fixed_size, poisson, shuffled
 from adadps.stages import chain, privatize
 from adadps.training import fit
+from adadps.tuning import (
+    TuningResult,
+    calibrate_tuning,
+    fixed_grid,
+    highest,
+    lowest,
+    private_accuracy,
+    private_selection,
+    tune,
+)
 from adadps.types import Accountant, Relation
 
 __version__ = "0.1.0"
@@ -66,6 +77,7 @@ __all__ = [
     "Ledger",
     "MemoryLedger",
     "ModelError",
+    "NoTrialError",
     "OrderError",
     "PrivateRun",
     "PublicExamples",
@@ -73,6 +85,7 @@ __all__ = [
     "Result",
     "SettingError",
     "SideInformationError",
+    "TuningResult",
     "accuracy",
     "adadps",
     "adadps_public",
@@ -80,6 +93,7 @@ __all__ = [
     "adas",
     "calibrate_noise",
     "calibrate_steps",
+    "calibrate_tuning",
     "chain",
     "dp_adagrad",
     "dp_adam",
@@ -91,10 +105,13 @@ __all__ = [
     "epsilon_of_run",
     "examples",
     "fit",
+    "fixed_grid",
     "fixed_size",
+    "highest",
     "ideal",
     "load_result",
     "losses",
+    "lowest",
     "on_held_out",
     "on_public",
     "pda_dpmd",
@@ -102,6 +119,8 @@ __all__ = [
     "plain_rmsprop",
     "plain_sgd",
     "poisson",
+    "private_accuracy",
+    "private_selection",
     "privatize",
     "public_examples",
     "reproducible_not_private",
@@ -110,5 +129,6 @@ __all__ = [
     "side",
     "sparse_linear",
     "stages",
+    "tune",
     "warm_start",
 ]

@@ -213,7 +213,7 @@ def calibrate_noise(
             start = calibrate_noise(
                 sampler, steps, budget=budget, accountant=Accountant.RDP, grouping=grouping
             )
-    return _smallest(spent, budget.epsilon, start)
+    return smallest_noise(spent, budget.epsilon, start)
 
 
 def calibrate_steps(
@@ -255,8 +255,12 @@ def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
     return low
 
 
-def _smallest(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
-    """The smallest noise, in whole units, with which no more than ``target`` is spent."""
+def smallest_noise(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
+    """The smallest noise, in whole units of 1e-4, with which no more than ``target`` is spent.
+
+    >>> smallest_noise(lambda noise_multiplier: 1 / noise_multiplier, target=0.5)
+    2.0
+    """
 
     def excess(units: int) -> float:
         try:
