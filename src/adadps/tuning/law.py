@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class NumberOfTrials:
     @property
     def halting(self) -> float:
         """γ, rounded so that the mean of what is drawn never exceeds the declared one."""
-        return math.exp(-self._exponent())
+        return math.exp(-self._exponent)
 
     def draw(self, rng: np.random.Generator) -> int:
         """A number of trials; 0 is possible under the Poisson law only.
@@ -66,7 +67,7 @@ class NumberOfTrials:
             return int(rng.poisson(self.mean))
         left, count = rng.random(), 1
         log_mass = self._log_first()
-        log_rest = _log1m_exp(self._exponent())
+        log_rest = _log1m_exp(self._exponent)
         while True:
             mass = math.exp(log_mass)
             left -= mass
@@ -75,6 +76,7 @@ class NumberOfTrials:
             log_mass += log_rest + math.log((count + self.shape) / (count + 1))
             count += 1
 
+    @cached_property
     def _exponent(self) -> float:
         """t = log(1/γ), from below: fewer trials, never more, than were paid for."""
         if self.shape == 1:
@@ -89,7 +91,7 @@ class NumberOfTrials:
 
     def _log_first(self) -> float:
         """log P(1); 0 where there is always exactly one trial."""
-        t = self._exponent()
+        t = self._exponent
         if t == 0:
             return 0.0
         log_rest = _log1m_exp(t)
