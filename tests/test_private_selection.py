@@ -65,10 +65,10 @@ def selected(count, monkeypatch, *, values=(0.125, 0.875, 0.25, 0.375, 0.5), **o
 
 
 @pytest.mark.parametrize("shape", [0, 0.5, 1, 3, math.inf])
-def test_hazard_21_the_total_is_that_of_dp_accounting(shape):
+def test_hazard_21_the_total_is_that_of_dp_accounting(shape, monkeypatch):
     score = private_accuracy("v", FEATURES, LABELS, examples=60, noise_multiplier=9.0)
     selection = private_selection(mean_trials=8, shape=shape)
-    found = tuned(selection=selection, score=score)
+    found = selected(1, monkeypatch, selection=selection, score=score)
     trial = ComposedDpEvent([SelfComposedDpEvent(STEP, STEPS), GaussianDpEvent(9.0)])
     event = RepeatAndSelectDpEvent(trial, 8.0, shape)
     expected = rdp.RdpAccountant().compose(event).get_epsilon(1e-3)
@@ -185,6 +185,8 @@ def test_hazard_21_only_the_best_trial_leaves(monkeypatch, tmp_path, capfd):
     assert found.privacy.tuning_trials is None
     assert torch.equal(found.result.params["weight"], weights[3 + 1].weight)
     assert capfd.readouterr() == ("", "")
+    assert "number secret" in text
+    assert "must stay secret" in text
     assert str(TuningResult.load(path)) == str(found)
 
 
@@ -198,8 +200,6 @@ def test_hazard_21_nothing_depends_on_the_number_of_trials(monkeypatch, tmp_path
         held = summarise(path, delta=1e-3)
         for run in held["runs"]:
             run["run"] = re.sub("[0-9a-f]{16}", "", run["run"])
-            run["chain"] = re.sub("[0-9a-f]{16}", "", run["chain"])
-            del run["plan_hash"]
         held["ledger"] = ""
         left.append((found.result.describe(), str(found), held, torch.rand(3).tolist()))
     assert left[0] == left[1]

@@ -109,7 +109,7 @@ def test_hazard_21_a_private_score_is_noised_on_the_public_grid():
     values = [row.score * 60 for _ in range(4) for row in tuned(score=score, accountant=RDP).trials]
     on_grid = [value * 2**7 for value in values]  # 2^(3 - 10) is the grid's width
     assert on_grid == pytest.approx([round(value) for value in on_grid], abs=1e-6)
-    assert len(set(values)) == len(values)
+    assert len(set(values)) >= 9  # of 12; fewer by chance: below 1e-8
 
 
 def test_a_private_score_counts_right_answers_and_no_infinite_ones():

@@ -91,6 +91,8 @@ class TuningResult:
         for entry in self.looked_at:
             seen = f"{entry['metric']} on {entry['data']}"
             lines.append(f"looked at: {seen} ({entry['declared']}; {entry['protection']})")
+        if self._record["must_stay_secret"]:
+            lines.append(f"must stay secret: {self._record['must_stay_secret']}")
         for row in self.trials or ():
             lines.append(f"  {_words(row.setting)}: {_scored(row.score)}")
         return "\n".join(lines)

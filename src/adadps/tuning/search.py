@@ -109,7 +109,7 @@ def tune(
         best, table = _select(plan, selection, ledger), None
     else:
         best, table = _try_all(plan, ledger, progress)
-    return _outcome(plan, selection, best, table)
+    return _outcome(plan, best, table)
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class _Plan:
 
     trials: Trials
     settings: tuple[PlannedTrial, ...]
+    selection: FixedGrid | PrivateSelection
     accountant: Accountant
     mechanism: DpEvent
     charges: tuple[tuple[DpEvent, int], ...]
-    name: str
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return epsilon_of(
@@ -138,7 +138,8 @@ class _Plan:
             cost = self.epsilon(total, budget.delta)
             if cost > budget.epsilon:
                 raise self._refusal(budget, f"a total of {cost:.4g}")
-        ledger.open(self.name, self.trials.sampler.relation, self.accountant, self._facts())
+        name = f"tuning {secrets.token_hex(8)}"
+        ledger.open(name, self.trials.sampler.relation, self.accountant, self._facts())
         if budget is not None and ledger.room(total, 1) == 0:
             spent = ledger.epsilon(budget.delta)
             raise self._refusal(budget, f"{spent:.4g} spent already and a plan that does not fit")
@@ -159,7 +160,7 @@ class _Plan:
         return RunFacts(
             unit=UNIT,
             sampler={**sampling_of(methods[0], self.trials.sampler), "steps": self.trials.steps},
-            chain=f"{self.name}: {' | '.join(chains)}",
+            chain=f"{self.selection.trials(len(methods))}: {' | '.join(chains)}",
             side_information=tuple(side.values()),
             planned_steps=sum(count for _, count in self.charges),
         )
@@ -184,10 +185,10 @@ def _plan(
     return _Plan(
         trials=trials,
         settings=planned,
+        selection=selection,
         accountant=accountant,
         mechanism=composed(selection.charges([one.event for one in planned], relation)),
         charges=tuple(selection.charges([one.charged for one in planned], relation)),
-        name=f"tuning {secrets.token_hex(8)}",
     )
 
 
@@ -228,14 +229,9 @@ def _select(plan: _Plan, selection: PrivateSelection, ledger: Ledger) -> Finishe
     return best
 
 
-def _outcome(
-    plan: _Plan,
-    selection: FixedGrid | PrivateSelection,
-    best: Finished,
-    table: Table | None,
-) -> TuningResult:
+def _outcome(plan: _Plan, best: Finished, table: Table | None) -> TuningResult:
     """The best trial under a statement about all of them."""
-    own, score = best.result.privacy, plan.trials.score
+    own, score, selection = best.result.privacy, plan.trials.score, plan.selection
     total = plan.epsilon(plan.mechanism, plan.trials.delta)
     reasons = tuple(dict.fromkeys(why for one in plan.settings for why in one.reasons))
     shown = [looked_at(one) for one in plan.trials.evaluate if one is not score.evaluation]
@@ -256,6 +252,7 @@ def _outcome(
                 {**score.describe(), "used": "to choose"},
                 *({**entry, "used": "shown beside"} for entry in shown),
             ],
+            "must_stay_secret": selection.secret,
             "table": table,
         },
     )

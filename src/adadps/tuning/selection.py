@@ -43,6 +43,10 @@ class Selection(Protocol):
     def trials(self, settings: int) -> str:
         """How many trials there are, in words that may be published."""
 
+    @property
+    def secret(self) -> str | None:
+        """What the guarantee needs to stay secret."""
+
     def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
         """Those of ``fitting`` that can compose the trials; refuses if there is none."""
 
@@ -55,6 +59,7 @@ class FixedGrid:
     """Every setting once. Build it with `fixed_grid`."""
 
     name = "fixed grid"
+    secret = None
 
     def trials(self, settings: int) -> str:
         """The number of settings."""
@@ -78,6 +83,7 @@ class PrivateSelection:
 
     number: NumberOfTrials
     name = "private selection"
+    secret = "the number of trials, all of them but the best, and how long it took"
 
     def trials(self, settings: int) -> str:
         """The law of their number, which is public; the number itself is not."""
