@@ -14,6 +14,7 @@ from dp_accounting import (
     pld,
     rdp,
 )
+from scipy import stats
 from torch import nn
 
 from adadps import (
@@ -42,6 +43,7 @@ from adadps import (
     private_selection,
     privatize,
     reproducible_not_private,
+    secure,
 )
 from adadps.ledger.summary import summarise
 from adadps.noise import REPRODUCIBLE_MARK, Randomness
@@ -105,11 +107,18 @@ def test_hazard_21_a_private_score_is_part_of_every_trial():
 
 
 def test_hazard_21_a_private_score_is_noised_on_the_public_grid():
+    """400 scores of one model: mean and variance by normal and χ² laws, false alarms 1e-7 each."""
+    model = nn.Linear(3, 2)
+    result = fit(model, cross_entropy, DATA, method=make({"lr": 0.1})[1], sampler=SAMPLER, steps=1)
     score = private_accuracy("validation", FEATURES, LABELS, examples=60, noise_multiplier=9.0)
-    values = [row.score * 60 for _ in range(4) for row in tuned(score=score, accountant=RDP).trials]
-    on_grid = [value * 2**7 for value in values]  # 2^(3 - 10) is the grid's width
-    assert on_grid == pytest.approx([round(value) for value in on_grid], abs=1e-6)
-    assert len(set(values)) >= 9  # of 12; fewer by chance: below 1e-8
+    noise = secure()
+    counts = np.array([score.value(result, model, noise) * 60 for _ in range(400)])
+    lattice = counts * 2**7  # 2^(3 - 10) is the grid's width
+    assert lattice == pytest.approx(np.rint(lattice), abs=1e-6)
+    right = accuracy(result.outputs(model, FEATURES), LABELS) * 60
+    assert abs(counts.mean() - right) < 5.4 * 9.0 / 20
+    low, high = stats.chi2(400).ppf([5e-8, 1 - 5e-8])
+    assert low < (((counts - right) / 9.0) ** 2).sum() < high
 
 
 def test_a_private_score_counts_right_answers_and_no_infinite_ones():
@@ -213,6 +222,13 @@ def test_hazard_21_a_crash_leaves_the_charge(tmp_path):
         tuned(score=highest(on_public("p", FEATURES, LABELS, merit=lambda *_: 1 / 0), "merit"),
               ledger=DiskLedger(path))  # fmt: skip
     assert summarise(path, delta=1e-3)["entries"] == 1
+
+
+def test_a_total_that_is_refused_leaves_even_a_pld_ledger_as_it_was():
+    ledger = MemoryLedger(Budget(0.2, 1e-3))
+    with pytest.raises(BudgetError, match="a total of"):
+        tuned(ledger=ledger, delta=None, steps=40)
+    assert tuned(ledger=ledger, delta=None, steps=1).privacy.epsilon <= 0.2
 
 
 def test_a_pld_ledger_takes_a_fixed_grid_as_one_plan_and_nothing_after_it():
