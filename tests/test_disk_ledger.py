@@ -36,6 +36,7 @@ from adadps import (
     privatize,
     shuffled,
 )
+from adadps.accounting import Life
 from adadps.contract import Grouping
 from adadps.errors import BudgetError, ContractError, DataError
 from adadps.ledger import RunFacts
@@ -432,3 +433,60 @@ def test_events_come_back_exactly(event):
 def test_text_that_is_no_event_is_refused(text):
     with pytest.raises(DataError, match="event that this version knows"):
         event_of(text)
+
+
+# --- several at once ----------------------------------------------------------------------------
+
+
+def test_what_is_reserved_at_once_counts_at_once(tmp_path):
+    ledger = DiskLedger(tmp_path / "ledger", budget=BUDGET)
+    ledger.open("first", ADD, RDP)
+    for taken in range(1, 11):
+        ledger.authorise(SMALL, ahead=11 - taken, at_once=4)
+        other = DiskLedger(tmp_path / "ledger")
+        expected = min(10, 4 * -(-taken // 4))
+        assert other.entries == ledger.entries == expected
+        assert sum(life.steps for life in other.lives("first")) == expected
+        assert other.epsilon(1e-5) == ledger.epsilon(1e-5)
+
+
+def test_no_more_are_reserved_at_once_than_fit(tmp_path):
+    alone = DiskLedger(tmp_path / "alone", budget=BUDGET)
+    alone.open("first", ADD, RDP)
+    fits = spend_all(alone, LARGE)
+    ledger = DiskLedger(tmp_path / "ledger", budget=BUDGET)
+    ledger.open("first", ADD, RDP)
+    for _ in range(fits):
+        ledger.authorise(LARGE, ahead=1000, at_once=fits - 1 or 1)
+    with pytest.raises(BudgetError):
+        ledger.authorise(LARGE, ahead=1000, at_once=fits)
+    assert ledger.entries == fits
+
+
+def test_reserved_at_once_for_one_run_is_not_another_runs(tmp_path):
+    ledger = DiskLedger(tmp_path / "ledger", budget=BUDGET)
+    ledger.open("first", ADD, RDP)
+    ledger.open("second", ADD, RDP)
+    ledger.authorise(SMALL, run="first", ahead=9, at_once=3)
+    ledger.authorise(SMALL, run="second", ahead=9, at_once=3)
+    ledger.authorise(SMALL, run="first", ahead=8, at_once=3)
+    assert [ledger.lives(name)[0].steps for name in ("first", "second")] == [3, 3]
+    with pytest.raises(ContractError, match="open"):
+        ledger.authorise(SMALL, run="unknown")
+
+
+def test_a_name_that_comes_back_is_the_same_run_with_the_same_plan(tmp_path):
+    for ledger in (DiskLedger(tmp_path / "ledger", budget=BUDGET), MemoryLedger(BUDGET)):
+        plan = RunFacts(chain="one", planned_steps=5, paid_first=1)
+        ledger.open("first", ADD, PLD, plan)
+        ledger.authorise(SMALL)
+        ledger.authorise(SMALL)
+        ledger.open("first", ADD, PLD, RunFacts(chain="one", planned_steps=5))
+        ledger.authorise(SMALL)
+        assert ledger.lives("first") == (Life(1, informed=True), Life(1, informed=False))
+        assert ledger.lives("unknown") == ()
+        assert ledger.entries == 3
+        with pytest.raises(ContractError, match="plan"):
+            ledger.open("first", ADD, PLD, RunFacts(chain="two", planned_steps=5))
+        with pytest.raises(ContractError, match="one run"):
+            ledger.open("second", ADD, PLD)

@@ -72,8 +72,8 @@ class SpyLedger(MemoryLedger):
         super().__init__(budget)
         self.events = []
 
-    def authorise(self, event, *, ahead=1):
-        super().authorise(event, ahead=ahead)
+    def authorise(self, event, **options):
+        super().authorise(event, **options)
         self.events.append(event)
 
 
@@ -530,7 +530,7 @@ def test_a_run_cannot_be_copied_and_a_batch_cannot_be_skipped():
 
 def test_every_step_is_authorised_before_anything_is_drawn():
     class Refusing(MemoryLedger):
-        def authorise(self, event, *, ahead=1):  # noqa: ARG002
+        def authorise(self, event, **options):  # noqa: ARG002
             raise BudgetError("no")
 
     layer = model()

@@ -70,9 +70,39 @@ MUTATIONS = {
     ),
     "steps are not charged": Mutation(
         "run.py",
-        "                self._authorise(self._taken + 1)\n",
+        "                self._pay()\n",
         "",
         "tests/test_hazards.py -k hazard_09",
+    ),
+    "what earlier lives paid for is forgotten": Mutation(
+        "payment.py",
+        "return self.ledger.lives(self.run)",
+        "return self.ledger.lives(self.run)[-1:]",
+        "tests/test_checkpoints.py -k hazard_16",
+    ),
+    "a resumed run forgets that steps were lost": Mutation(
+        "payment.py",
+        "lost = sum(life.steps for life in self._earlier) > self._begins_after",
+        "lost = False",
+        "tests/test_checkpoints.py -k hazard_16",
+    ),
+    "steps that are reserved together are charged as one": Mutation(
+        "ledger/disk.py",
+        "[(self._lives[payer], number)] * count,",
+        "[(self._lives[payer], number)],",
+        "tests/test_disk_ledger.py -k at_once",
+    ),
+    "a checkpoint forgets why a run is not private": Mutation(
+        "checkpoint.py",
+        '"marks": list(checkpoint.marks),',
+        '"marks": [],',
+        "tests/test_checkpoints.py -k hazard_24",
+    ),
+    "any ledger will do for a run that goes on": Mutation(
+        "checkpoint.py",
+        "if paid < self.paid:",
+        "if False:",
+        "tests/test_checkpoints.py -k another_ledger",
     ),
     "an empty batch is not noised": Mutation(
         "stages/privatize.py",
@@ -190,7 +220,7 @@ MUTATIONS = {
     ),
     "private selection is not paid for": Mutation(
         "tuning/search.py",
-        "    ledger.authorise(charge)\n",
+        "    ledger.authorise(charge, run=plan.name)\n",
         "",
         "tests/test_private_selection.py -k paid_before",
     ),

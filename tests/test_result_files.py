@@ -213,13 +213,16 @@ def test_a_place_that_cannot_be_written_to_is_refused_with_its_path(tmp_path):
         result().save(tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize("moment", ["save_file", "Result.describe", "os.replace"])
+@pytest.mark.parametrize(
+    "moment",
+    ["result.save_file", "result.Result.describe", "whole_folder.os.rename", "whole_folder.sync"],
+)
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
 def test_an_interrupted_save_leaves_nothing_behind(tmp_path, monkeypatch, moment, interruption):
     def interrupted(*_arguments: object) -> None:
         raise interruption
 
-    monkeypatch.setattr(f"adadps.result.{moment}", interrupted)
+    monkeypatch.setattr(f"adadps.{moment}", interrupted)
     with pytest.raises((interruption, DataError)):
         result().save(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import (
+    ComposedDpEvent,
     GaussianDpEvent,
     NeighboringRelation,
     PoissonSampledDpEvent,
@@ -14,6 +15,7 @@ from dp_accounting import (
     pld,
     rdp,
 )
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from scipy import stats
 from torch import nn
 
@@ -28,6 +30,7 @@ from adadps import (
     SettingError,
     TuningResult,
     accuracy,
+    adadps,
     calibrate_tuning,
     dp_sgd,
     fit,
@@ -44,6 +47,7 @@ from adadps import (
     privatize,
     reproducible_not_private,
     secure,
+    side,
 )
 from adadps.ledger.summary import summarise
 from adadps.noise import REPRODUCIBLE_MARK, Randomness
@@ -95,6 +99,27 @@ def test_hazard_21_settings_with_different_noise_are_each_composed_at_their_pric
         accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(noise)), STEPS)
     assert found.privacy.epsilon == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-9)
     assert found.privacy.noise_multiplier == 4.0
+
+
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+def test_hazard_21_side_information_with_a_price_is_paid_in_every_trial(selection):
+    known = side.fixed(
+        {"weight": (torch.tensor([1.0, 2.0, 3.0]), 1)},
+        source="a noised histogram",
+        public_because="it was released with noise",
+        event=GaussianDpEvent(7.0),
+    )
+    found = tuned(
+        maker=lambda setting: (nn.Linear(3, 2), adadps(known, NOISE, lr=setting["lr"])),
+        selection=selection,
+        accountant=RDP,
+        values=[0.5] * 1000,
+    )
+    trial = ComposedDpEvent([GaussianDpEvent(7.0), SelfComposedDpEvent(STEP, STEPS)])
+    grid = selection == fixed_grid()
+    whole = SelfComposedDpEvent(trial, 3) if grid else RepeatAndSelectDpEvent(trial, 4.0, 1.0)
+    assert found.privacy.epsilon == pytest.approx(by_rdp(whole), rel=1e-9)
+    assert found.trial_epsilon == pytest.approx(by_rdp(trial), rel=1e-9)
 
 
 def test_hazard_21_a_private_score_is_part_of_every_trial():

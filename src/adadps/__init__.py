@@ -10,6 +10,7 @@ from adadps.accounting import (
     calibrate_steps,
     epsilon_of_run,
 )
+from adadps.checkpoint import Checkpoints
 from adadps.data.examples import Examples, PublicExamples, examples, public_examples
 from adadps.errors import (
     AdadpsError,
@@ -69,6 +70,7 @@ __all__ = [
     "AdadpsError",
     "Budget",
     "BudgetError",
+    "Checkpoints",
     "ContractError",
     "DataError",
     "DiskLedger",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from dp_accounting import (
     DpEvent,
     NeighboringRelation,
     NonPrivateDpEvent,
+    SelfComposedDpEvent,
     UnsupportedEventError,
     pld,
     rdp,
@@ -62,6 +63,24 @@ class Budget:
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a run has paid from a start, or from a checkpoint, to its end or to a crash."""
+
+    steps: int
+    informed: bool
+    """Was side information paid for?"""
+
+    @classmethod
+    def of(cls, charges: int, paid_first: int) -> Life:
+        """A life of so many charges.
+
+        >>> Life.of(charges=5, paid_first=1)
+        Life(steps=4, informed=True)
+        """
+        return cls(max(0, charges - paid_first), paid_first > 0 and charges > 0)
 
 
 def require_epsilon(epsilon: float) -> None:
@@ -146,17 +165,19 @@ def renyi_curve(event: DpEvent, relation: Relation) -> RenyiCurve:
     return RenyiCurve(composed.orders, composed.rdp)
 
 
-def run_event(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> DpEvent:
-    """Everything that ``steps`` steps of ``method`` reveal, side information included."""
-    parts = [side_event(method)]
+def run_event(
+    method: Chain, sampler: Sampler, lives: Sequence[Life], accountant: Accountant
+) -> DpEvent:
+    """Everything that these lives of a run reveal, side information included."""
+    parts = [side_event(method) for life in lives if life.informed]
     if method.exposures:
         parts.append(NonPrivateDpEvent())
     else:
-        parts.append(
-            sampler.run_event(
-                method.release.noise_multiplier, steps, accountant, grouping_of(method)
-            )
-        )
+        sigma, grouping = method.release.noise_multiplier, grouping_of(method)
+        charged = sum(sampler.charged_steps(life.steps) for life in lives)
+        if charged:
+            step = sampler.step_event(sigma, 1, accountant, grouping)
+            parts.append(SelfComposedDpEvent(step, charged))
     return ComposedDpEvent(parts)
 
 
@@ -184,8 +205,22 @@ def epsilon_of_run(
     >>> round(epsilon_of_run(toy, sampler, 2250, delta=1e-3, accountant=Accountant.RDP), 2)
     4.13
     """
+    return epsilon_of_lives(
+        method, sampler, [Life(steps, informed=True)], delta=delta, accountant=accountant
+    )
+
+
+def epsilon_of_lives(
+    method: Chain,
+    sampler: Sampler,
+    lives: Sequence[Life],
+    *,
+    delta: float,
+    accountant: Accountant,
+) -> float:
+    """Epsilon of a run that was resumed: every life draws afresh, so that all of them add up."""
     units = method.release.groups.units_of(sampler) if method.release.groups else sampler
-    event = run_event(method, units, steps, accountant)
+    event = run_event(method, units, lives, accountant)
     return epsilon_of(event, delta=delta, accountant=accountant, relation=sampler.relation)
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from adadps import threads
-from adadps.errors import SettingError
+from adadps.errors import ContractError, SettingError
 from adadps.kernels.noise import add_noised, noised, noised_rows
 from adadps.normals import Array, Normals
 from adadps.outer_sum import OuterSum, dense
@@ -56,6 +56,15 @@ class Randomness:
             "Expected one owner of this randomness, found an attempt to copy it. A copy would "
             "repeat its noise: make a new one."
         )
+
+    def require_fresh(self) -> None:
+        """Refuse a seed, for a run that is resumed."""
+        if self.mark:
+            raise ContractError(
+                "Expected fresh randomness for a run that is resumed, found a seed, with which it "
+                "would draw the same batches and the same noise again. Leave the seed out, or "
+                "begin a new run."
+            )
 
     def _own(self) -> _Streams:
         """The streams of this process; they are replaced at once, so that none is a parent's."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from adadps.data.examples import as_features
 from adadps.errors import DataError
 from adadps.gradients.objective import predict
 from adadps.types import Params
+from adadps.whole_folder import write_whole_folder
 
 FORMAT = 1
 FEATURE_WEIGHTS = "adadps.feature_weights"
@@ -45,6 +43,8 @@ class PrivacyStatement:
     the mechanism alone would give, and None where it has no finite value. ``tuning_trials`` is how
     many settings were tried on private data; their cost is part of epsilon only where ``tuning``
     says what was tried and looked at (`adadps.tune`).
+    ``steps_paid`` is what epsilon is the price of: more than ``steps`` where a run was resumed; of
+    a tuning it is the best trial's.
     """
 
     epsilon: float
@@ -57,6 +57,7 @@ class PrivacyStatement:
     noise_multiplier: float
     steps: int
     sampler: dict[str, Any]
+    steps_paid: int | None = None
     tuning_trials: int | None = None
     not_private_because: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
@@ -124,35 +125,16 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write ``weights.safetensors`` and ``result.json`` into a new folder, all or nothing."""
         target = Path(folder)
-        if target.exists():
-            raise DataError(
-                f"Expected a folder that does not exist yet, found {target}. Choose another name; "
-                "nothing was overwritten."
-            )
-        try:
-            self._write(target)
-        except (OSError, TypeError) as error:
-            raise DataError(
-                f"Expected to write {target}, found: {error}. Choose a folder that can be written "
-                "to; nothing was overwritten."
-            ) from error
+        write_whole_folder(target, self._write)
         return target
 
-    def _write(self, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            tensors = {name: value.contiguous().cpu() for name, value in self.params.items()}
-            if self.feature_weights is not None:
-                tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
-            save_file(tensors, draft / "weights.safetensors")
-            text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
-            (draft / "result.json").write_text(text + "\n", encoding="utf-8")
-            draft.chmod(0o755)
-            os.replace(draft, target)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+    def _write(self, draft: Path) -> None:
+        tensors = {name: value.contiguous().cpu() for name, value in self.params.items()}
+        if self.feature_weights is not None:
+            tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
+        save_file(tensors, draft / "weights.safetensors")
+        text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
+        (draft / "result.json").write_text(text + "\n", encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights, ready for JSON; infinite numbers become null."""

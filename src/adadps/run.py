@@ -12,37 +12,33 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 from weakref import WeakKeyDictionary
 
 import torch
-from dp_accounting import DpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
-from adadps.accounting import (
-    Budget,
-    default_delta,
-    epsilon_of_run,
-    grouping_of,
-    require_delta,
-)
+from adadps.accounting import Budget, grouping_of
+from adadps.checkpoint import Checkpoint, Checkpoints, opened
 from adadps.data.examples import Examples, PublicExamples, take
 from adadps.data.overlap import private_rows
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
-from adadps.events import is_free
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
 from adadps.gradients.waist import GradientBatch, Units
 from adadps.late_parameter import settle_and_unwatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
-from adadps.ledger import Ledger, MemoryLedger
+from adadps.ledger import Ledger
 from adadps.noise import Randomness, secure
+from adadps.payment import Payment, without_side_information
 from adadps.result import Measurement, PrivacyStatement, Result
-from adadps.run_facts import UNIT, plan_of, sampling_of, side_information_of
+from adadps.run_facts import UNIT, ledger_for, plan_of, sampling_of, side_information_of
 from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
+from adadps.states import pack, unpack
 from adadps.threads import torch_alone
 from adadps.types import Accountant, Params, Step, require
 from adadps.weights import Weights
@@ -82,6 +78,7 @@ class RunOptions(TypedDict, total=False):
     debug: bool
     assumed_public: Sequence[str]
     tuning_trials: int | None
+    checkpoints: Checkpoints | str | Path | None
 
 
 class PrivateRun:
@@ -115,6 +112,7 @@ class PrivateRun:
         debug: bool = False,
         assumed_public: Sequence[str] = (),
         tuning_trials: int | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
     ) -> None:
         require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
         require(
@@ -123,46 +121,96 @@ class PrivateRun:
             physical_batch_size,
             "It bounds how many examples are differentiated at once.",
         )
-        self.name = secrets.token_hex(8)
+        self._checkpoints = opened(checkpoints)
+        held = self._checkpoints.latest() if self._checkpoints else None
+        self.name = held.run if held else secrets.token_hex(8)
         self._process = os.getpid()
-        self.method, self.sampler, self.steps = method, sampler, steps
-        self.ledger = _ledger(ledger, budget)
-        self.delta = _delta(delta, self.ledger.budget, sampler)
-        self.accountant = accountant or self.ledger.choose_accountant(
-            sampler.accountants(grouping_of(method))
-        )
+        self.method, self.sampler, self._planned = method, sampler, steps
         self.randomness = randomness or secure()
         self.debug = debug
-        self.history: list[Measurement] = []
+        self.history: list[Measurement] = list(held.history) if held else []
         self._debug: list[dict[str, float]] = []
         self._data, self._loss, self._chunk = data, loss, physical_batch_size
         self._assumed_public, self._tuning_trials = tuple(assumed_public), tuning_trials
         self._groups = method.release.groups
-        self._units = self._groups.units_of(sampler) if self._groups else sampler
-        self._taken = 0
+        self._taken = held.taken if held else 0
         self._drawn: _Drawn | None = None
+        self.not_private_because = self._reasons(held)
+
+        plan = plan_of(method, sampler, steps)
+        self.ledger = ledger_for(ledger, budget, self._checkpoints)
+        self._payment = Payment(
+            self.ledger,
+            self.name,
+            method=method,
+            sampler=sampler,
+            plan=without_side_information(plan) if held and held.begun else plan,
+            accountant=accountant or _accountant(method, sampler, ledger),
+            delta=delta,
+            begins_after=self._taken,
+        )
+        self._plan_hash = plan.plan_hash(sampler.relation, self.accountant)
+        if held:
+            held.require_plan(self._plan_hash)
+            held.require_paid(self._payment.paid)
+            self.randomness.require_fresh()
+        self.steps = steps if self.not_private_because else self._payment.last_step(steps)
 
         self._lock = threading.Lock()
         self._claim(model)
-        self.not_private_because = self._reasons()
         self.objective = objective(model, loss, data)
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature(data.features))
-        params = self.objective.params()
-        self._little_for_torch = self._is_little_for_torch(params)
-        self._weights = Weights(model, params, self.randomness)
-        self._states = method.init(params)
+        self._params = self.objective.params()
+        self._little_for_torch = self._is_little_for_torch(self._params)
+        self._weights = Weights(model, self._params, self.randomness)
         self._draws = self._begin_drawing()
         self._is_private = private_rows(data, [public.examples for public in method.public])
         self._all_private = bool(self._is_private.all())
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
+        if held:
+            held.put_into(self._params)
+        if held and held.begun:
+            self._go_on(held)
+        else:
+            self._begin(first=held is None, is_priced=plan.paid_first > 0)
 
-        self.ledger.open(
-            self.name, sampler.relation, self.accountant, plan_of(method, sampler, steps)
-        )
-        self._authorise(0)
-        for preparation in method.preparations:
+    def _begin(self, *, first: bool, is_priced: bool) -> None:
+        """Open the run on its ledger, pay for side information, and read it.
+
+        What is free is read before, so that nothing is opened if it does not fit the model. A
+        first checkpoint comes before all: from here on the run has a name, whatever happens.
+        """
+        if not is_priced:
+            self._states = self.method.init(self._params)
+        if self._checkpoints and first:
+            self._checkpoints.write(self._checkpoint(begun=False))
+        self._payment.open()
+        self._payment.pay_for_side_information()
+        if is_priced:
+            self._states = self.method.init(self._params)
+        for preparation in self.method.preparations:
             self.objective = preparation.prepare(self.objective)
+        if self._checkpoints:
+            pack(self._states, self._params)  # what cannot be kept is refused before it is needed
+
+    def _go_on(self, held: Checkpoint) -> None:
+        """Take up a run where its checkpoint has left it; side information comes with it."""
+        self._states = unpack(held.states, held.state_tensors, self._params)
+        if held.feature_weights is not None:
+            weights = held.feature_weights.to(self._device)
+            self.objective = self.objective.reparametrised(weights)
+        self._payment.open()
+
+    @property
+    def delta(self) -> float:
+        """The delta at which epsilon is stated."""
+        return self._payment.delta
+
+    @property
+    def accountant(self) -> Accountant:
+        """Who composes the steps."""
+        return self._payment.accountant
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -175,7 +223,7 @@ class PrivateRun:
         while self._taken < self.steps:
             self._require_own_process()
             if self._drawn is None:
-                self._authorise(self._taken + 1)
+                self._pay()
                 self._drawn = self._draw()
             offered = self._drawn
             yield offered.batch
@@ -184,6 +232,8 @@ class PrivateRun:
                     "Expected `run.step(batch)` before the next batch, found a batch without its "
                     "step. Take the step: the batch is paid for."
                 )
+            if self._checkpoints and self._checkpoints.is_due(self._taken, self.steps):
+                self._checkpoints.write(self._checkpoint())
 
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
@@ -210,6 +260,11 @@ class PrivateRun:
             self._weights.hand_over()
             lay_out_by_output(self._relaid)
             self._weights = Weights(self.objective.model, self.objective.params(), self.randomness)
+
+    @property
+    def taken(self) -> int:
+        """How many steps were taken, those before the run was resumed included."""
+        return self._taken
 
     @property
     def params(self) -> Params:
@@ -251,20 +306,13 @@ class PrivateRun:
         """Has the ledger room for all steps of this run, as things stand before the first?"""
         if self.not_private_because:
             return self.ledger.budget is None
-        charges = self._units.charged_steps(self.steps)
-        return self.ledger.room(self._step_event(1), charges) == charges
+        return self._payment.fits(self.steps - self._taken)
 
     def mechanism_epsilon(
         self, steps: int | None = None, accountant: Accountant | None = None
     ) -> float:
         """What the mechanism alone would cost, with fresh randomness and no debugging."""
-        return epsilon_of_run(
-            self.method,
-            self.sampler,
-            self._taken if steps is None else steps,
-            delta=self.delta,
-            accountant=accountant or self.accountant,
-        )
+        return self._payment.epsilon(steps, accountant)
 
     def result(self, settings: dict[str, Any] | None = None) -> Result:
         """What this run leaves behind."""
@@ -294,6 +342,7 @@ class PrivateRun:
             clip_norm=release.clip_norm,
             noise_multiplier=release.noise_multiplier,
             steps=self._taken,
+            steps_paid=self._payment.paid_steps,
             sampler=sampling_of(self.method, self.sampler),
             tuning_trials=self._tuning_trials,
             not_private_because=self.not_private_because,
@@ -303,30 +352,35 @@ class PrivateRun:
             ),
         )
 
-    def _reasons(self) -> tuple[str, ...]:
-        """Why this run is not private; empty if it is."""
+    def _reasons(self, held: Checkpoint | None) -> tuple[str, ...]:
+        """Why this run is not private, now or before it was resumed; empty if it is."""
         reasons = list(self.method.exposures)
         reasons += [self.randomness.mark] if self.randomness.mark else []
         reasons += [DEBUG_MARK] if self.debug else []
-        return tuple(reasons)
+        reasons += held.marks if held else ()
+        return tuple(dict.fromkeys(reasons))
 
-    def _authorise(self, index: int) -> None:
-        """Pay for step ``index``; index 0 is the side information."""
-        if index == 0:
-            for stage in self.method.informed:
-                if not is_free(stage.event):
-                    self.ledger.authorise(stage.event)
-            return
-        if self.not_private_because:
-            self.ledger.authorise(NonPrivateDpEvent())
-            return
-        left = self._units.charged_steps(self.steps) - self._units.charged_steps(index - 1)
-        self.ledger.authorise(self._step_event(index), ahead=left)
-
-    def _step_event(self, index: int) -> DpEvent:
-        return self._units.step_event(
-            self.method.release.noise_multiplier, index, self.accountant, grouping_of(self.method)
+    def _checkpoint(self, *, begun: bool = True) -> Checkpoint:
+        states, tensors = pack(self._states, self._params) if begun else (None, {})
+        return Checkpoint(
+            run=self.name,
+            plan=self._plan_hash,
+            planned=self._planned,
+            taken=self._taken,
+            paid=self._payment.paid,
+            marks=self.not_private_because,
+            history=tuple(self.history),
+            params=self.params,
+            feature_weights=self.objective.feature_weights if begun else None,
+            states=states,
+            state_tensors=tensors,
         )
+
+    def _pay(self) -> None:
+        if self.not_private_because:
+            self._payment.note_exposure()
+        else:
+            self._payment.pay_for_step(self._taken + 1, self.steps)
 
     def _draw(self) -> _Drawn:
         drawn: Rows = next(self._draws)
@@ -416,27 +470,18 @@ class PrivateRun:
     def _begin_drawing(self) -> Iterator[Rows]:
         """Check the number of units against the declared one, and begin."""
         size = len(self._data)
-        if self._groups is not None and self._units is not self.sampler:
+        units = self._payment.units
+        if self._groups is not None and units is not self.sampler:
             if size != self.sampler.examples:
                 raise DataError(
                     f"Expected the {self.sampler.examples} declared examples for groups fixed in "
                     f"advance, found {size}. Declare the true number."
                 )
             size //= self._groups.size
-        self._units.require_declared(size)
-        return self._units.batches(size, self.randomness.generator)
+        units.require_declared(size)
+        return units.batches(size, self.randomness.generator)
 
 
-def _delta(delta: float | None, budget: Budget | None, sampler: Sampler) -> float:
-    if delta is None:
-        return budget.delta if budget is not None else default_delta(sampler.examples)
-    require_delta(delta)
-    return delta
-
-
-def _ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
-    if ledger is not None and budget is not None:
-        raise ContractError(
-            "Expected a ledger or a budget, found both. A ledger carries its own budget."
-        )
-    return ledger if ledger is not None else MemoryLedger(budget)
+def _accountant(method: Chain, sampler: Sampler, ledger: Ledger | None) -> Accountant:
+    fitting = sampler.accountants(grouping_of(method))
+    return fitting[0] if ledger is None else ledger.choose_accountant(fitting)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from adadps.accounting import grouping_of
+from adadps.accounting import Budget, grouping_of
+from adadps.checkpoint import Checkpoints
+from adadps.errors import ContractError
 from adadps.events import is_free
-from adadps.ledger import RunFacts
+from adadps.ledger import DiskLedger, Ledger, MemoryLedger, RunFacts
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 
@@ -33,3 +35,16 @@ def plan_of(method: Chain, sampler: Sampler, steps: int) -> RunFacts:
         planned_steps=steps,
         paid_first=sum(not is_free(stage.event) for stage in method.informed),
     )
+
+
+def ledger_for(
+    ledger: Ledger | None, budget: Budget | None, checkpoints: Checkpoints | None
+) -> Ledger:
+    """The given ledger; else one beside the checkpoints, or in memory, with this budget."""
+    if ledger is not None and budget is not None:
+        raise ContractError(
+            "Expected a ledger or a budget, found both. A ledger carries its own budget."
+        )
+    if ledger is not None:
+        return ledger
+    return DiskLedger(checkpoints.ledger, budget=budget) if checkpoints else MemoryLedger(budget)

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from adadps.accounting import Budget, grouping_of
+from adadps.accounting import epsilon_of_run, grouping_of
 from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
@@ -38,7 +38,10 @@ def fit(
 
     Give ``steps`` or ``epochs``. Further options are those of `PrivateRun`: ``delta`` (default
     1/(10 n)), ``accountant``, ``budget``, ``ledger``, ``randomness``, ``physical_batch_size``,
-    ``debug``, ``assumed_public``, ``tuning_trials``.
+    ``debug``, ``assumed_public``, ``tuning_trials``, ``checkpoints``.
+
+    With ``checkpoints`` (a folder, or `Checkpoints`) the same call again goes on where a killed
+    process has stopped: with fresh batches and noise, and paying again for what was not kept.
 
     >>> import torch
     >>> from adadps import dp_sgd, examples, poisson, privatize
@@ -53,30 +56,44 @@ def fit(
     if (steps is None) == (epochs is None):
         raise ContractError("Expected either steps or epochs, found both or none. Give one.")
     count = steps if steps is not None else sampler.steps(epochs or 0)
+    _require_within_budget(method, sampler, count, options)
     run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=count, **options)
-    _require_within_budget(run, options.get("budget"))
     if options.get("ledger") is not None:
         _require_within_ledger(run)
     with progress_bar(run.steps, progress) as bar:
+        for _ in range(run.taken):
+            bar.advance()
         for batch in run.batches():
             run.step(batch)
             _evaluate_due(run, batch.index, evaluate)
             _show(run, batch.index, bar)
+    _evaluate_what_is_missing(run, evaluate)
     return run.result(settings)
 
 
-def _require_within_budget(run: PrivateRun, budget: Budget | None) -> None:
+def _require_within_budget(
+    method: Chain, sampler: Sampler, steps: int, options: RunOptions
+) -> None:
     """All steps are known now: refuse a plan that the budget would cut short."""
-    if budget is None or run.not_private_because:  # the ledger refuses what is not private
+    budget, randomness = options.get("budget"), options.get("randomness")
+    marked = options.get("debug") or (randomness is not None and randomness.mark)
+    others_refuse = marked or method.exposures or options.get("ledger") is not None
+    if budget is None or others_refuse:
         return
     try:
-        planned = f"{run.epsilon(run.steps):.4g}"
-        fits = run.epsilon(run.steps) <= budget.epsilon
+        found = epsilon_of_run(
+            method,
+            sampler,
+            steps,
+            delta=options.get("delta") or budget.delta,
+            accountant=options.get("accountant") or sampler.accountants(grouping_of(method))[0],
+        )
+        planned, fits = f"{found:.4g}", found <= budget.epsilon
     except SettingError:
         planned, fits = "more than can be computed", False
     if not fits:
         raise BudgetError(
-            f"Expected {run.steps} steps within epsilon = {budget.epsilon:g} at delta = "
+            f"Expected {steps} steps within epsilon = {budget.epsilon:g} at delta = "
             f"{budget.delta:g}, found a plan that costs {planned}. Nothing was drawn. Plan fewer "
             "steps or more noise: `calibrate_noise` finds the noise, `calibrate_steps` the steps."
         )
@@ -98,6 +115,14 @@ def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]
     for evaluation in evaluations:
         last = index == run.steps
         if last or (evaluation.every is not None and index % evaluation.every == 0):
+            run.evaluate(evaluation)
+
+
+def _evaluate_what_is_missing(run: PrivateRun, evaluations: Sequence[Evaluation]) -> None:
+    """A run that was resumed at its very end has not been measured there."""
+    measured = {entry.data for entry in run.history if entry.step == run.taken}
+    for evaluation in evaluations:
+        if evaluation.name not in measured:
             run.evaluate(evaluation)
 
 

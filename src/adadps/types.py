@@ -150,6 +150,18 @@ def at(schedule: Schedule, index: int) -> float:
     return float(schedule(index)) if callable(schedule) else float(schedule)
 
 
+def described(schedule: Schedule) -> str:
+    """A schedule as text that is the same in every process.
+
+    >>> described(0.5), described(math.sqrt)
+    ('0.5', 'sqrt')
+    """
+    if not callable(schedule):
+        return f"{schedule:g}"
+    name = getattr(schedule, "__qualname__", None)
+    return str(schedule) if name is None else str(name)
+
+
 def require(condition: bool, expected: str, found: object, cure: str) -> None:
     """Raise a `SettingError` with expectation, finding and cure unless ``condition`` holds."""
     if not condition:

@@ -17,10 +17,18 @@ from typing import Self
 
 from dp_accounting import DpEvent
 
-from adadps.accounting import Budget
+from adadps.accounting import Budget, Life
 from adadps.errors import ContractError
 from adadps.ledger.event_text import event_of, text_of
-from adadps.ledger.facts import RunFacts, Terms, canonical, require_another_run, terms_of
+from adadps.ledger.facts import (
+    RunFacts,
+    Terms,
+    canonical,
+    known_payer,
+    require_another_run,
+    require_same_plan,
+    terms_of,
+)
 from adadps.ledger.file import connect, create, explained
 from adadps.ledger.spending import Spending
 from adadps.types import Accountant, Relation
@@ -30,8 +38,7 @@ class DiskLedger:
     """A ledger in a file; made if there is none, else continued.
 
     ``budget`` is fixed when the file is made; leave it out to continue under the one it has.
-    Several processes may hold the same file, each with a `DiskLedger` of its own; charges count
-    for the run that this one has opened last.
+    Several processes may hold the same file, each with a `DiskLedger` of its own.
 
     >>> import tempfile
     >>> from dp_accounting import GaussianDpEvent
@@ -70,7 +77,9 @@ class DiskLedger:
         self._events: dict[int, DpEvent] = {}
         self._event_numbers: dict[str, int] = {}
         self._seen = 0
-        self._run: int | None = None
+        self._lives: dict[str, int] = {}  # the rows of the runs that this object has opened
+        self._latest: str | None = None
+        self._reserved: dict[tuple[str, str], int] = {}  # paid for, and not taken yet
         with self._transaction("DEFERRED"):
             pass
 
@@ -115,12 +124,18 @@ class DiskLedger:
         accountant: Accountant,
         facts: RunFacts | None = None,
     ) -> None:
-        """Begin a run under this ledger's relation, accountant and unit."""
+        """Begin or continue a run under this ledger's relation, accountant and unit."""
         facts = facts or RunFacts()
-        terms = Terms(relation, accountant, facts.unit)
+        terms, plan = Terms(relation, accountant, facts.unit), facts.plan_hash(relation, accountant)
         with self._transaction("IMMEDIATE"):
             (self._spending.terms or terms).require_same(terms)
-            require_another_run(terms, self._spending.runs)
+            known = self._connection.execute(
+                "SELECT plan_hash FROM runs WHERE name = ? LIMIT 1", (run,)
+            ).fetchone()
+            if known is None:
+                require_another_run(terms, self._spending.runs)
+            else:
+                require_same_plan(run, known[0], plan)
             self._connection.execute(
                 "UPDATE terms SET relation = ?, accountant = ?, unit = ?",
                 (relation.value, accountant.value, facts.unit),
@@ -130,7 +145,7 @@ class DiskLedger:
                 "planned_steps, paid_first, code_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     run,
-                    facts.plan_hash(relation, accountant),
+                    plan,
                     facts.chain,
                     canonical(dict(facts.sampler)),
                     canonical([dict(source) for source in facts.side_information]),
@@ -139,18 +154,29 @@ class DiskLedger:
                     facts.code_version,
                 ),
             )
-        self._run = written.lastrowid
+            number = int(written.lastrowid or 0)
+        self._lives[run], self._latest = number, run
 
-    def authorise(self, event: DpEvent, *, ahead: int = 1) -> None:
-        """Reserve ``event`` on disk if the budget allows it; when this returns, it is paid."""
+    def authorise(
+        self, event: DpEvent, *, run: str | None = None, ahead: int = 1, at_once: int = 1
+    ) -> None:
+        """Reserve ``event`` on disk if the budget allows it; when this returns, it is paid.
+
+        With ``at_once``, so many are reserved in one go, and the next calls only take from them.
+        After a crash all of them count.
+        """
         text = text_of(event)
         with self._lock:
+            self._require_own_process()
+            payer = known_payer(run, self._latest, self._lives)
+            in_stock = self._reserved.get((payer, text), 0)
+            if in_stock:
+                self._reserved[payer, text] = in_stock - 1
+                return
             with self._transaction("IMMEDIATE"):
-                if self._run is None:
-                    raise ContractError(
-                        "Expected `open` before anything is charged. Open a run first."
-                    )
                 self._spending.require_room(event, ahead)
+                count = min(at_once, ahead)
+                count = max(1, self._spending.room(event, count)) if count > 1 else 1
                 number = self._event_number(text)
                 is_planned_most = self._spending.is_planned_most(event, ahead)
                 if is_planned_most:
@@ -158,14 +184,27 @@ class DiskLedger:
                         "UPDATE terms SET most_planned = ?, most_planned_count = ?",
                         (number, ahead),
                     )
-                written = self._connection.execute(
-                    "INSERT INTO reservations (run, event) VALUES (?, ?)", (self._run, number)
+                self._connection.executemany(
+                    "INSERT INTO reservations (run, event) VALUES (?, ?)",
+                    [(self._lives[payer], number)] * count,
                 )
+                (last,) = self._connection.execute("SELECT max(id) FROM reservations").fetchone()
             self._events[number], self._event_numbers[text] = event, number
             if is_planned_most:
                 self._spending.most_planned = (event, ahead)
-            self._spending.charge(event)  # if interrupted here, it is counted twice, never lost
-            self._seen = written.lastrowid or 0
+            self._spending.charge(event, count)  # interrupted here: counted twice, never lost
+            self._seen = last
+            self._reserved[payer, text] = count - 1
+
+    def lives(self, run: str) -> tuple[Life, ...]:
+        """What each life of a run has been charged for, in every process."""
+        with self._transaction("DEFERRED"):
+            held = self._connection.execute(
+                "SELECT (SELECT count(*) FROM reservations WHERE run = runs.id), paid_first "
+                "FROM runs WHERE name = ? ORDER BY id",
+                (run,),
+            ).fetchall()
+        return tuple(Life.of(charges, paid_first) for charges, paid_first in held)
 
     def room(self, event: DpEvent, wanted: int) -> int:
         """How many of ``wanted`` such events fit now; another process may be faster."""
@@ -195,9 +234,9 @@ class DiskLedger:
     def _catch_up(self) -> None:
         """Count what other processes have charged since."""
         last, runs = self._connection.execute(
-            "SELECT (SELECT max(id) FROM reservations), (SELECT max(id) FROM runs)"
+            "SELECT (SELECT max(id) FROM reservations), (SELECT count(DISTINCT name) FROM runs)"
         ).fetchone()
-        if runs is not None and runs != self._spending.runs:
+        if runs != self._spending.runs:
             terms = self._read_terms()
             while self._spending.runs < runs:
                 self._spending.begin_run(terms)

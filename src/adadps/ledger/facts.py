@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -37,7 +37,8 @@ def _plain(value: Any) -> Any:
 class RunFacts:
     """What is planned, in words and numbers that are public.
 
-    ``paid_first`` is how many charges come before the first step, for side information.
+    ``paid_first`` is how many charges come before the first step, for side information: none in a
+    life that continues from a checkpoint.
     """
 
     unit: str = "example"
@@ -64,7 +65,6 @@ class RunFacts:
             "chain": self.chain,
             "side_information": [dict(source) for source in self.side_information],
             "planned_steps": self.planned_steps,
-            "paid_first": self.paid_first,
         }
         return hashlib.sha256(canonical(plan).encode()).hexdigest()
 
@@ -100,6 +100,16 @@ def terms_of(relation: str, accountant: str, unit: str) -> Terms:
         ) from error
 
 
+def require_same_plan(run: str, held: str, found: str) -> None:
+    """Refuse to continue a run as another one."""
+    if held != found:
+        raise ContractError(
+            f"Expected the plan with which run {run} began (hash {held[:12]}), found another "
+            f"({found[:12]}). Continue with the same method, sampler, steps and side information, "
+            "or begin a new run."
+        )
+
+
 def require_another_run(terms: Terms, runs: int) -> None:
     """Refuse a second run where only one can be accounted."""
     if runs and terms.accountant is Accountant.PLD:
@@ -107,3 +117,11 @@ def require_another_run(terms: Terms, runs: int) -> None:
             "Expected one run on a PLD ledger, found another one: PLD composes only what was "
             "fixed beforehand. Run with accountant RDP to compose runs chosen one by one."
         )
+
+
+def known_payer(run: str | None, latest: str | None, known: Container[str]) -> str:
+    """The run that pays: the one that is named, else the one that was opened last."""
+    payer = run if run is not None else latest
+    if payer is None or payer not in known:
+        raise ContractError("Expected `open` before anything is charged. Open a run first.")
+    return payer

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 from adadps.accounting import Budget
 from adadps.errors import DataError
+from adadps.whole_folder import sync
 
 APPLICATION = 0x61445053  # "aDPS": how a ledger is told from other databases
 FORMAT = 1
@@ -73,10 +74,10 @@ def create(path: Path, budget: Budget | None) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
             draft = Path(folder) / "ledger"
             _write(draft, budget)
-            _sync(draft)
+            sync(draft)
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
-        _sync(path.parent)
+        sync(path.parent)
     except (OSError, sqlite3.Error) as error:
         raise DataError(
             f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
@@ -154,14 +155,6 @@ def _write(draft: Path, budget: Budget | None) -> None:
         connection.execute("INSERT INTO terms (only_row, epsilon, delta) VALUES (1, ?, ?)", held)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:

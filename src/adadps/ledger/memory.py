@@ -6,8 +6,14 @@ from collections.abc import Sequence
 
 from dp_accounting import DpEvent
 
-from adadps.accounting import Budget
-from adadps.ledger.facts import RunFacts, Terms, require_another_run
+from adadps.accounting import Budget, Life
+from adadps.ledger.facts import (
+    RunFacts,
+    Terms,
+    known_payer,
+    require_another_run,
+    require_same_plan,
+)
 from adadps.ledger.spending import Spending
 from adadps.types import Accountant, Relation
 
@@ -26,6 +32,9 @@ class MemoryLedger:
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._spending = Spending(budget)
+        self._plans: dict[str, str] = {}
+        self._lives: dict[str, list[tuple[int, int]]] = {}  # charges, and how many came first
+        self._latest: str | None = None
 
     @property
     def budget(self) -> Budget | None:
@@ -44,23 +53,44 @@ class MemoryLedger:
 
     def open(
         self,
-        run: str,  # noqa: ARG002
+        run: str,
         relation: Relation,
         accountant: Accountant,
         facts: RunFacts | None = None,
     ) -> None:
-        """Begin a run under this ledger's relation, accountant and unit."""
-        terms = Terms(relation, accountant, (facts or RunFacts()).unit)
+        """Begin or continue a run under this ledger's relation, accountant and unit."""
+        facts = facts or RunFacts()
+        terms, plan = Terms(relation, accountant, facts.unit), facts.plan_hash(relation, accountant)
         (self._spending.terms or terms).require_same(terms)
-        require_another_run(terms, self._spending.runs)
-        self._spending.begin_run(terms)
+        if run in self._plans:
+            require_same_plan(run, self._plans[run], plan)
+        else:
+            require_another_run(terms, self._spending.runs)
+            self._spending.begin_run(terms)
+            self._plans[run], self._lives[run] = plan, []
+        self._lives[run].append((0, facts.paid_first))
+        self._latest = run
 
-    def authorise(self, event: DpEvent, *, ahead: int = 1) -> None:
+    def authorise(
+        self,
+        event: DpEvent,
+        *,
+        run: str | None = None,
+        ahead: int = 1,
+        at_once: int = 1,  # noqa: ARG002  (there is no disk to wait for)
+    ) -> None:
         """Charge ``event`` if the budget allows it."""
+        payer = known_payer(run, self._latest, self._plans)
         self._spending.require_room(event, ahead)
         if self._spending.is_planned_most(event, ahead):
             self._spending.most_planned = (event, ahead)
         self._spending.charge(event)
+        charges, paid_first = self._lives[payer][-1]
+        self._lives[payer][-1] = (charges + 1, paid_first)
+
+    def lives(self, run: str) -> tuple[Life, ...]:
+        """What each life of a run has been charged for."""
+        return tuple(Life.of(*held) for held in self._lives.get(run, ()))
 
     def room(self, event: DpEvent, wanted: int) -> int:
         """How many of ``wanted`` such events fit now."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dp_accounting import DpEvent
 
-from adadps.accounting import Budget
+from adadps.accounting import Budget, Life
 from adadps.ledger.facts import RunFacts
 from adadps.types import Accountant, Relation
 
@@ -33,14 +33,24 @@ class Ledger(Protocol):
         accountant: Accountant,
         facts: RunFacts = ...,
     ) -> None:
-        """Begin a run; refuse one whose terms differ from those of the ledger."""
+        """Begin a run, or a further life of one; refuse terms that differ from the ledger's.
 
-    def authorise(self, event: DpEvent, *, ahead: int = 1) -> None:
+        A name that the ledger knows continues that run, under the same plan.
+        """
+
+    def authorise(
+        self, event: DpEvent, *, run: str | None = None, ahead: int = 1, at_once: int = 1
+    ) -> None:
         """Charge ``event``, or raise `BudgetError`; called before anything is drawn.
 
-        ``ahead`` is how many such events are planned from here on; it saves computation, and the
-        event that the first run plans most of sets the order of the Rényi filter.
+        ``run`` is who pays (default: the run that was opened last). ``ahead`` is how many such
+        events are planned from here on; it saves computation, and the event that the first run
+        plans most of sets the order of the Rényi filter. A ledger may charge up to ``at_once`` of
+        them now and ask nobody the next times.
         """
+
+    def lives(self, run: str) -> tuple[Life, ...]:
+        """What each life of a run has been charged for; empty if the run is not known."""
 
     def room(self, event: DpEvent, wanted: int) -> int:
         """How many of ``wanted`` such events fit now; charges nothing."""

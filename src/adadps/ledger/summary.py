@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from adadps.accounting import Budget, default_delta, epsilon_of, require_delta
+from adadps.accounting import Budget, Life, default_delta, epsilon_of, require_delta
 from adadps.errors import AdadpsError, SettingError
 from adadps.ledger.event_text import event_of
 from adadps.ledger.facts import Terms, terms_of
@@ -23,7 +23,7 @@ from adadps.ledger.file import FORMAT, connect_to_read, explained
 from adadps.ledger.spending import Spending
 from adadps.types import Accountant, Relation
 
-_RUN_COLUMNS = "name, plan_hash, chain, sampler, side_information, planned_steps, paid_first"
+_RUN_COLUMNS = "name, plan_hash, chain, sampler, side_information, planned_steps"
 
 Charges = list[tuple[DpEvent, int]]
 
@@ -57,7 +57,10 @@ class _Reader:
         """The whole ledger."""
         runs = [
             self._run(*row)
-            for row in self._rows(f"SELECT id, {_RUN_COLUMNS}, code_version FROM runs")
+            for row in self._rows(
+                f"SELECT {_RUN_COLUMNS}, code_version FROM runs "
+                "WHERE id IN (SELECT min(id) FROM runs GROUP BY name) ORDER BY id"
+            )
         ]
         return {
             "ledger": str(source),
@@ -77,38 +80,46 @@ class _Reader:
 
     def _run(
         self,
-        number: int,
         name: str,
         plan_hash: str,
         chain: str,
         sampler: str,
         side_information: str,
         planned_steps: int | None,
-        paid_first: int,
         code_version: str,
     ) -> dict[str, Any]:
-        charges = self._charges(number)
-        entries = sum(count for _, count in charges)
+        charges = self._charges(name)
+        lives = self._lives(name)
         return {
             "run": name,
             "chain": chain,
             "sampler": json.loads(sampler),
             "side_information": json.loads(side_information),
-            "entries": entries,
-            "steps_reserved": max(0, entries - paid_first),
+            "entries": sum(count for _, count in charges),
+            "steps_reserved": sum(life.steps for life in lives),
             "steps_planned": planned_steps,
+            "lives": len(lives),
             "epsilon": self._epsilons(charges, 1),
             "events": [{"event": repr(event), "count": count} for event, count in charges],
             "plan_hash": plan_hash,
             "code_version": code_version,
         }
 
-    def _charges(self, run: int | None = None) -> Charges:
-        which, values = ("", ()) if run is None else ("WHERE run = ?", (run,))
+    def _charges(self, run: str | None = None) -> Charges:
+        which = "" if run is None else "WHERE run IN (SELECT id FROM runs WHERE name = ?)"
         grouped = (
             f"SELECT event, count(*) FROM reservations {which} GROUP BY event ORDER BY min(id)"
         )
+        values = () if run is None else (run,)
         return [(self._events[number], count) for number, count in self._rows(grouped, values)]
+
+    def _lives(self, run: str) -> list[Life]:
+        held = self._rows(
+            "SELECT (SELECT count(*) FROM reservations WHERE run = runs.id), paid_first "
+            "FROM runs WHERE name = ? ORDER BY id",
+            (run,),
+        )
+        return [Life.of(charges, paid_first) for charges, paid_first in held]
 
     def _epsilons(self, charges: Charges, runs: int) -> dict[str, float | str | None]:
         """Epsilon by every accountant that may be asked: null is infinite."""
@@ -195,7 +206,8 @@ def as_rich(summary: dict[str, Any]) -> Group:
             run["run"],
             run["chain"] or "–",
             ", ".join(f"{name}: {value}" for name, value in run["sampler"].items()) or "–",
-            f"{run['steps_reserved']} of {planned}",
+            f"{run['steps_reserved']} of {planned}"
+            + (f"\nin {run['lives']} lives" if run["lives"] > 1 else ""),
             "\n".join(
                 f"{side['source']} ({side['public_because']})" for side in run["side_information"]
             )

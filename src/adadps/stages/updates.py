@@ -20,6 +20,7 @@ from adadps.types import (
     Step,
     Update,
     at,
+    described,
     require,
     require_positive,
 )
@@ -47,8 +48,7 @@ class Rule:
         return rate
 
     def __str__(self) -> str:
-        rate = f"{self.lr:g}" if isinstance(self.lr, float | int) else str(self.lr)
-        return f"{type(self).__name__.lower()}({rate})"
+        return f"{type(self).__name__.lower()}({described(self.lr)})"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class PrepaidLedger(MemoryLedger):
     >>> from dp_accounting import GaussianDpEvent
     >>> from adadps.types import Accountant, Relation
     >>> ledger = PrepaidLedger([(GaussianDpEvent(2.0), 1)])
-    >>> _ = ledger.open("trial", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+    >>> ledger.open("trial", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
     >>> ledger.authorise(GaussianDpEvent(2.0))
     >>> ledger.authorise(GaussianDpEvent(2.0))
     Traceback (most recent call last):
@@ -30,7 +30,9 @@ class PrepaidLedger(MemoryLedger):
         for event, count in allowance:
             self._allowed[repr(event)] = self._allowed.get(repr(event), 0) + count
 
-    def authorise(self, event: DpEvent, *, ahead: int = 1) -> None:
+    def authorise(
+        self, event: DpEvent, *, run: str | None = None, ahead: int = 1, at_once: int = 1
+    ) -> None:
         """Let ``event`` through if it was paid for and not used yet."""
         if not is_free(event):
             left = self._allowed.get(repr(event), 0)
@@ -40,4 +42,4 @@ class PrepaidLedger(MemoryLedger):
                     "Let `make` depend on its setting alone, and do not prolong a trial."
                 )
             self._allowed[repr(event)] = left - 1
-        super().authorise(event, ahead=ahead)
+        super().authorise(event, run=run, ahead=ahead, at_once=at_once)

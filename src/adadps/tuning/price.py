@@ -10,6 +10,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent
 
 from adadps.accounting import (
     Budget,
+    Life,
     epsilon_of,
     grouping_of,
     run_event,
@@ -73,7 +74,9 @@ def plan_trial(
         setting=setting,
         method=method,
         reasons=reasons,
-        event=ComposedDpEvent([run_event(method, units, steps, accountant), score.event]),
+        event=ComposedDpEvent(
+            [run_event(method, units, [Life(steps, informed=bool(side))], accountant), score.event]
+        ),
         allowance=(*side, (step, charged)),
     )
 

@@ -16,10 +16,10 @@ from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
-from adadps.ledger import Ledger, MemoryLedger, RunFacts
+from adadps.ledger import Ledger, RunFacts
 from adadps.noise import Randomness, secure
 from adadps.progress import progress_bar
-from adadps.run_facts import UNIT, sampling_of, side_information_of
+from adadps.run_facts import UNIT, ledger_for, sampling_of, side_information_of
 from adadps.sampling import Sampler
 from adadps.tuning.grid import settings_of
 from adadps.tuning.outcome import TuningResult
@@ -88,7 +88,7 @@ def tune(
             "Expected no progress bar under private selection, found progress=True. The number of "
             "trials must stay secret: leave it out."
         )
-    ledger = _ledger(options.get("ledger"), options.get("budget"))
+    ledger = ledger_for(options.get("ledger"), options.get("budget"), None)
     trials = Trials(
         make=make,
         loss=loss,
@@ -104,9 +104,9 @@ def tune(
     )
     plan = _plan(trials, settings_of(grid), selection, ledger, options.get("accountant"))
     plan.open(ledger)
-    table: Table | None
+    table: Table | None = None
     if isinstance(selection, PrivateSelection):
-        best, table = _select(plan, selection, ledger), None
+        best = _select(plan, selection, ledger)
     else:
         best, table = _try_all(plan, ledger, progress)
     return _outcome(plan, best, table)
@@ -122,6 +122,7 @@ class _Plan:
     accountant: Accountant
     mechanism: DpEvent
     charges: tuple[tuple[DpEvent, int], ...]
+    name: str
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return epsilon_of(
@@ -138,8 +139,7 @@ class _Plan:
             cost = self.epsilon(total, budget.delta)
             if cost > budget.epsilon:
                 raise self._refusal(budget, f"a total of {cost:.4g}")
-        name = f"tuning {secrets.token_hex(8)}"
-        ledger.open(name, self.trials.sampler.relation, self.accountant, self._facts())
+        ledger.open(self.name, self.trials.sampler.relation, self.accountant, self._facts())
         if budget is not None and ledger.room(total, 1) == 0:
             spent = ledger.epsilon(budget.delta)
             raise self._refusal(budget, f"{spent:.4g} spent already and a plan that does not fit")
@@ -189,6 +189,7 @@ def _plan(
         accountant=accountant,
         mechanism=composed(selection.charges([one.event for one in planned], relation)),
         charges=tuple(selection.charges([one.charged for one in planned], relation)),
+        name=f"tuning {secrets.token_hex(8)}",
     )
 
 
@@ -199,7 +200,8 @@ def _try_all(plan: _Plan, ledger: Ledger, progress: bool | None) -> tuple[Finish
     with progress_bar(len(plan.settings), progress, label="tuning") as bar:
         for index, trial in enumerate(plan.settings):
             ahead = [one.charged for one in plan.settings[index:]]
-            ledger.authorise(trial.charged, ahead=ahead.count(trial.charged))
+            left = ahead.count(trial.charged)
+            ledger.authorise(trial.charged, run=plan.name, ahead=left)
             finished = plan.trials.perform(trial, plan.accountant)
             table.append({"setting": dict(trial.setting), "score": finished.value})
             best = plan.trials.better(best, finished)
@@ -211,7 +213,7 @@ def _try_all(plan: _Plan, ledger: Ledger, progress: bool | None) -> tuple[Finish
 def _select(plan: _Plan, selection: PrivateSelection, ledger: Ledger) -> Finished:
     """A random number of random trials; nothing but the best one is kept or shown."""
     ((charge, _),) = plan.charges
-    ledger.authorise(charge)
+    ledger.authorise(charge, run=plan.name)
     rng = plan.trials.randomness.generator
     best: Finished | None = None
     with torch.random.fork_rng(devices=[]):  # its state would tell how many models were made
@@ -257,14 +259,6 @@ def _outcome(plan: _Plan, best: Finished, table: Table | None) -> TuningResult:
         },
     )
     return TuningResult(replace(best.result, privacy=statement))
-
-
-def _ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
-    if ledger is not None and budget is not None:
-        raise ContractError(
-            "Expected a ledger or a budget, found both. A ledger carries its own budget."
-        )
-    return ledger if ledger is not None else MemoryLedger(budget)
 
 
 def _delta(delta: float | None, budget: Budget | None, sampler: Sampler) -> float:
