@@ -248,6 +248,42 @@ MUTATIONS = {
         "epsilon=1.0,",
         "tests/test_hazards.py -k hazard_24",
     ),
+    "a tuning states the price of its best trial alone": Mutation(
+        "tuning/search.py",
+        "epsilon=math.inf if reasons else total,",
+        "epsilon=own.epsilon,",
+        "tests/test_tuning.py -k total_or_by_rdp",
+    ),
+    "private selection is not paid for": Mutation(
+        "tuning/search.py",
+        "    ledger.authorise(charge, run=plan.name)\n",
+        "",
+        "tests/test_private_selection.py -k paid_before",
+    ),
+    "private selection leaves the number of trials in torch's generator": Mutation(
+        "tuning/search.py",
+        "with torch.random.fork_rng(devices=[]):  # its state",
+        "if True:  # its state",
+        "tests/test_private_selection.py -k depends_on_the_number",
+    ),
+    "the best model tells which trial it came from": Mutation(
+        "tuning/search.py",
+        "torch.manual_seed(int(rng.integers(2**63)))",
+        "rng.integers(2**63)",
+        "tests/test_private_selection.py -k first_weights",
+    ),
+    "private selection charges the cheapest setting": Mutation(
+        "tuning/selection.py",
+        "np.max(curves, axis=0)",
+        "np.min(curves, axis=0)",
+        "tests/test_private_selection.py -k less_noise",
+    ),
+    "a private score is not noised": Mutation(
+        "tuning/score.py",
+        "return float(released) / self.declared_examples",
+        "return float(count) / self.declared_examples",
+        "tests/test_tuning.py -k noised",
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from adadps.errors import (
     ContractError,
     DataError,
     ModelError,
+    NoTrialError,
     OrderError,
     SettingError,
     SideInformationError,
@@ -52,6 +53,16 @@ from adadps.run import PrivateRun
 from adadps.sampling import fixed_size, poisson, shuffled
 from adadps.stages import chain, privatize
 from adadps.training import fit
+from adadps.tuning import (
+    TuningResult,
+    calibrate_tuning,
+    fixed_grid,
+    highest,
+    lowest,
+    private_accuracy,
+    private_selection,
+    tune,
+)
 from adadps.types import Accountant, Relation
 
 __version__ = "0.1.0"
@@ -71,6 +82,7 @@ __all__ = [
     "Ledger",
     "MemoryLedger",
     "ModelError",
+    "NoTrialError",
     "OrderError",
     "PrivateRun",
     "PublicExamples",
@@ -78,6 +90,7 @@ __all__ = [
     "Result",
     "SettingError",
     "SideInformationError",
+    "TuningResult",
     "accuracy",
     "adadps",
     "adadps_public",
@@ -86,6 +99,7 @@ __all__ = [
     "calibrate_noise",
     "calibrate_side_noise",
     "calibrate_steps",
+    "calibrate_tuning",
     "chain",
     "dp_adagrad",
     "dp_adam",
@@ -97,10 +111,13 @@ __all__ = [
     "epsilon_of_run",
     "examples",
     "fit",
+    "fixed_grid",
     "fixed_size",
+    "highest",
     "ideal",
     "load_result",
     "losses",
+    "lowest",
     "on_held_out",
     "on_public",
     "pda_dpmd",
@@ -108,6 +125,8 @@ __all__ = [
     "plain_rmsprop",
     "plain_sgd",
     "poisson",
+    "private_accuracy",
+    "private_selection",
     "privatize",
     "public_examples",
     "reproducible_not_private",
@@ -116,5 +135,6 @@ __all__ = [
     "side",
     "sparse_linear",
     "stages",
+    "tune",
     "warm_start",
 ]

@@ -206,7 +206,7 @@ def calibrate_noise(
                 grouping=grouping,
                 besides=besides,
             )
-    return _smallest(spent, budget.epsilon, start)
+    return smallest_noise(spent, budget.epsilon, start)
 
 
 def calibrate_side_noise(*, budget: Budget, accountant: Accountant, relation: Relation) -> float:
@@ -226,7 +226,7 @@ def calibrate_side_noise(*, budget: Budget, accountant: Accountant, relation: Re
         event = GaussianDpEvent(noise_multiplier / divisor)
         return epsilon_of(event, delta=budget.delta, accountant=accountant, relation=relation)
 
-    return _smallest(spent, budget.epsilon)
+    return smallest_noise(spent, budget.epsilon)
 
 
 def calibrate_steps(
@@ -268,8 +268,12 @@ def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
     return low
 
 
-def _smallest(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
-    """The smallest noise, in whole units, with which no more than ``target`` is spent."""
+def smallest_noise(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
+    """The smallest noise, in whole units of 1e-4, with which no more than ``target`` is spent.
+
+    >>> smallest_noise(lambda noise_multiplier: 1 / noise_multiplier, target=0.5)
+    2.0
+    """
 
     def excess(units: int) -> float:
         try:

@@ -9,7 +9,8 @@
     ├── SideInformationError   statistics that are not positive, not finite, or do not fit the model
     ├── ModelError             a model or loss whose examples cannot be told apart
     ├── DataError              examples, files or saved results that cannot be used
-    └── BudgetError            a step that would spend more than the privacy budget
+    ├── BudgetError            a step that would spend more than the privacy budget
+    └── NoTrialError           private selection that happened to draw no trial at all
 
 Every message says what was expected, what was found, and how to mend it.
 """
@@ -45,3 +46,7 @@ class DataError(AdadpsError):
 
 class BudgetError(AdadpsError):
     """The next step would spend more than the privacy budget."""
+
+
+class NoTrialError(AdadpsError):
+    """Private selection with a Poisson number of trials has drawn none."""

@@ -41,8 +41,10 @@ class PrivacyStatement:
 
     ``epsilon`` is infinite unless every reason against it is absent; ``mechanism_epsilon`` is what
     the mechanism alone would give, and None where it has no finite value. ``tuning_trials`` is how
-    many settings were tried on private data before; their cost is not part of epsilon.
-    ``steps_paid`` is what epsilon is the price of: more than ``steps`` where a run was resumed.
+    many settings were tried on private data; their cost is part of epsilon only where ``tuning``
+    says what was tried and looked at (`adadps.tune`).
+    ``steps_paid`` is what epsilon is the price of: more than ``steps`` where a run was resumed; of
+    a tuning it is the best trial's.
     """
 
     epsilon: float
@@ -59,6 +61,7 @@ class PrivacyStatement:
     tuning_trials: int | None = None
     not_private_because: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
+    tuning: dict[str, Any] | None = None
 
     @property
     def private(self) -> bool:
@@ -70,8 +73,11 @@ class PrivacyStatement:
             return "NOT PRIVATE (ε = ∞): " + "; ".join(self.not_private_because)
         return (
             f"ε = {self.epsilon:.3f} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
-            f"{self.relation}, per {self.unit})"
+            f"{self.relation}, per {self.unit}{self._tuned()})"
         )
+
+    def _tuned(self) -> str:
+        return f"; {self.tuning['trials']} included" if self.tuning else ""
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ import json
 from typing import Any
 
 import attr
-import dp_accounting
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, dp_event
 
 from adadps.errors import ContractError, DataError
 
 _KINDS: dict[str, type[DpEvent]] = {
     name: kind
-    for name, kind in vars(dp_accounting).items()
+    for name, kind in vars(dp_event).items()  # the package itself does not name all of them
     if inspect.isclass(kind) and issubclass(kind, DpEvent)
 }
 
@@ -23,7 +22,7 @@ _KINDS: dict[str, type[DpEvent]] = {
 def text_of(event: DpEvent) -> str:
     """The event as one line of JSON.
 
-    >>> text_of(dp_accounting.GaussianDpEvent(2.0))
+    >>> text_of(dp_event.GaussianDpEvent(2.0))
     '{"GaussianDpEvent":{"noise_multiplier":2.0}}'
     """
     return json.dumps(_plain(event), separators=(",", ":"))

@@ -1,0 +1,148 @@
+"""Trials: what they have in common, what is checked before they are paid for, and one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from adadps.accounting import grouping_of
+from adadps.data.examples import Examples, take
+from adadps.errors import ContractError, DataError
+from adadps.evaluation import Evaluation
+from adadps.gradients.loss import Loss
+from adadps.gradients.objective import objective
+from adadps.noise import Randomness
+from adadps.result import Result
+from adadps.sampling import Sampler
+from adadps.stages.chain import Chain
+from adadps.training import fit
+from adadps.tuning.fresh import FreshModels
+from adadps.tuning.prepaid import PrepaidLedger
+from adadps.tuning.price import PlannedTrial, Setting, plan_trial
+from adadps.tuning.score import Score, tolerant
+from adadps.types import Accountant
+
+Make = Callable[[dict[str, Any]], tuple[nn.Module, Chain]]
+"""make(setting): a new model, and the method to train it with. It depends on the setting alone."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial that has been trained and scored; the value is None if it diverged."""
+
+    trial: PlannedTrial
+    result: Result
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """What all trials of a tuning have in common."""
+
+    make: Make
+    loss: Loss
+    data: Examples
+    score: Score
+    sampler: Sampler
+    steps: int
+    evaluate: tuple[Evaluation, ...]
+    delta: float
+    randomness: Randomness
+    physical_batch_size: int | None
+    assumed_public: tuple[str, ...]
+    models: FreshModels = field(default_factory=FreshModels)
+
+    def methods(self, settings: list[Setting]) -> list[Chain]:
+        """The method of every setting; what cannot be trained or scored is refused here."""
+        methods = []
+        with torch.random.fork_rng(devices=[]):
+            for setting in settings:
+                model, method = self._made(setting)
+                self._require_trainable(model)
+                methods.append(method)
+        return methods
+
+    def accountants(self, methods: list[Chain]) -> list[Accountant]:
+        """The accountants that can price all methods, the favourite first."""
+        each = [self.sampler.accountants(grouping_of(method)) for method in methods]
+        return [one for one in each[0] if all(one in fitting for fitting in each)]
+
+    def plan(self, setting: Setting, method: Chain, accountant: Accountant) -> PlannedTrial:
+        """The price of a trial."""
+        return plan_trial(
+            setting,
+            method,
+            sampler=self.sampler,
+            steps=self.steps,
+            accountant=accountant,
+            score=self.score,
+            mark=self.randomness.mark,
+        )
+
+    def perform(self, trial: PlannedTrial, accountant: Accountant) -> Finished:
+        """Train and score a trial that is paid for."""
+        model, method = self._made(trial.setting)
+        again = self.plan(trial.setting, method, accountant)
+        if (repr(again.event), again.reasons) != (repr(trial.event), trial.reasons):
+            raise ContractError(
+                "Expected `make` to give the same method for the same setting, found one with "
+                "another price. Let it depend on the setting alone."
+            )
+        result = fit(
+            model,
+            self.loss,
+            self.data,
+            method=method,
+            sampler=self.sampler,
+            steps=self.steps,
+            evaluate=[tolerant(one) for one in self.evaluations()],
+            progress=False,
+            settings=dict(trial.setting),
+            delta=self.delta,
+            accountant=accountant,
+            ledger=PrepaidLedger(trial.allowance),
+            randomness=self.randomness,
+            physical_batch_size=self.physical_batch_size,
+            assumed_public=self.assumed_public,
+        )
+        value = self.score.value(result, model, self.randomness)
+        return Finished(trial, result, value if math.isfinite(value) else None)
+
+    def better(self, best: Finished | None, other: Finished) -> Finished:
+        """The better of two; of equals the first, and whatever diverged is the worst."""
+        return other if best is None or self._rank(other) > self._rank(best) else best
+
+    def evaluations(self) -> list[Evaluation]:
+        """What is measured in every trial; what decides comes last."""
+        others = [one for one in self.evaluate if one is not self.score.evaluation]
+        return [*others, *([self.score.evaluation] if self.score.evaluation else [])]
+
+    def _rank(self, finished: Finished) -> float:
+        return -math.inf if finished.value is None else self.score.sign * finished.value
+
+    def _made(self, setting: Setting) -> tuple[nn.Module, Chain]:
+        made: Any = self.make(dict(setting))
+        is_pair = isinstance(made, tuple) and len(made) == 2
+        if not (is_pair and isinstance(made[0], nn.Module) and isinstance(made[1], Chain)):
+            raise ContractError(
+                "Expected `make` to return a model and a method, found "
+                f"{type(made).__qualname__}. Return e.g. `(nn.Linear(9, 2), dp_sgd(...))`."
+            )
+        self.models.require_fresh(made[0])
+        return made[0], made[1]
+
+    def _require_trainable(self, model: nn.Module) -> None:
+        held = objective(model, self.loss, self.data)
+        for looked in (self.score.examples, *(one.examples for one in self.evaluate)):
+            try:
+                held.outputs(held.params(), take(looked.features, torch.arange(1)))
+            except (IndexError, RuntimeError) as error:
+                raise DataError(
+                    "Expected data to look at that fits the model, found some that it refuses: "
+                    f"{error}. Prepare it like the training data. Nothing was paid."
+                ) from error
