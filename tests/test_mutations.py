@@ -200,6 +200,42 @@ MUTATIONS = {
         "kept = self._is_private[rows] | True",
         "tests/test_hazards.py -k hazard_20",
     ),
+    "public texts are trained on as private ones": Mutation(
+        "data/overlap.py",
+        "private &= ~torch.from_numpy(data.texts.within(texts))",
+        "pass",
+        "tests/test_overlap.py -k hazard_20",
+    ),
+    "documents are counted without a clip": Mutation(
+        "side/noisy.py",
+        "return (clip_norm / (norms * (1 + ROUNDING))).clamp_max(1.0)",
+        "return torch.ones_like(norms)",
+        "tests/test_noisy_frequencies.py -k at_most_c",
+    ),
+    "counts get less noise than is charged": Mutation(
+        "side/noisy.py",
+        "deviation = self.noise_multiplier * self.clip_norm",
+        "deviation = self.noise_multiplier",
+        "tests/test_noisy_frequencies.py -k hazard_13",
+    ),
+    "counts are noised again and again": Mutation(
+        "side/noisy.py",
+        "                self._counts = None\n",
+        "",
+        "tests/test_noisy_frequencies.py -k drawn_once",
+    ),
+    "a measured sum forgets that replacing one moves it by 2C": Mutation(
+        "contract.py",
+        "    _REPLACE: {_PLD: 1, _RDP: 2},\n",
+        "    _REPLACE: {_PLD: 1, _RDP: 1},\n",
+        "tests/test_noisy_frequencies.py -k hazard_20_the_price",
+    ),
+    "side information is drawn before the plan is checked": Mutation(
+        "run.py",
+        "        if before_paying is not None:\n            before_paying(self)\n",
+        "",
+        "tests/test_noisy_frequencies.py -k too_small",
+    ),
     "a debugged run is charged as private": Mutation(
         "run.py",
         "        reasons += [DEBUG_MARK] if self.debug else []\n",

@@ -7,10 +7,12 @@ from adadps import losses, side, stages
 from adadps.accounting import (
     Budget,
     calibrate_noise,
+    calibrate_side_noise,
     calibrate_steps,
     epsilon_of_run,
 )
 from adadps.checkpoint import Checkpoints
+from adadps.data.assumed import AssumedPublic
 from adadps.data.examples import Examples, PublicExamples, examples, public_examples
 from adadps.errors import (
     AdadpsError,
@@ -68,6 +70,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Accountant",
     "AdadpsError",
+    "AssumedPublic",
     "Budget",
     "BudgetError",
     "Checkpoints",
@@ -94,6 +97,7 @@ __all__ = [
     "adadps_two_sided",
     "adas",
     "calibrate_noise",
+    "calibrate_side_noise",
     "calibrate_steps",
     "calibrate_tuning",
     "chain",

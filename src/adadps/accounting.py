@@ -1,32 +1,31 @@
 """From a method, a sampler and a number of steps to epsilon, and back to the noise.
 
 The event that is composed here is the one the ledger is charged with, made by the sampler that
-draws the batches. PLD is computed with a discretisation of 1e-4, which rounds up.
+draws the batches. PLD is computed with a discretisation of 1e-4, which rounds up; RDP is in
+`adadps.renyi`.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
-    NeighboringRelation,
+    GaussianDpEvent,
     NonPrivateDpEvent,
     SelfComposedDpEvent,
-    UnsupportedEventError,
     pld,
-    rdp,
 )
 
-from adadps.contract import Grouping
+from adadps.contract import Grouping, measurement_divisor
 from adadps.errors import ContractError, SettingError
-from adadps.events import exposes
+from adadps.events import exposes, is_free
+from adadps.renyi import NEIGHBOURS, explained, renyi_curve, reported
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.types import Accountant, Relation, require
@@ -34,19 +33,10 @@ from adadps.types import Accountant, Relation, require
 DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
 NOISE_UNITS = 10_000
-NEARLY_ALL = 0.9
-Values = np.ndarray[tuple[int], np.dtype[np.float64]]
-_MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
 
 MOST_KNOWN = 256
 _KNOWN: dict[tuple[str, float, Relation], float] = {}
 """What PLD has found, which takes seconds."""
-
-_RELATIONS = {
-    Relation.ADD_OR_REMOVE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE,
-    Relation.ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
-    Relation.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
-}
 
 
 @dataclass(frozen=True)
@@ -113,63 +103,25 @@ def epsilon_of(
     require_delta(delta)
     if exposes(event):
         return math.inf
+    if is_free(event):
+        return 0.0
     if accountant is Accountant.RDP:
-        return _compute(_rdp(relation), event, delta)
+        return renyi_curve(event, relation).epsilon(delta)
     key = (repr(event), delta, relation)
     if key not in _KNOWN:
         _require_reachable(event, delta, relation)
-        accounted = pld.PLDAccountant(_RELATIONS[relation], DISCRETISATION)
         if len(_KNOWN) == MOST_KNOWN:
             _KNOWN.pop(next(iter(_KNOWN)))
-        _KNOWN[key] = _compute(accounted, event, delta)
+        _KNOWN[key] = _by_pld(event, delta, relation)
     return _KNOWN[key]
-
-
-@dataclass(frozen=True)
-class RenyiCurve:
-    """The Rényi divergence of an event at each order; curves of events that compose add up."""
-
-    orders: Values
-    values: Values
-
-    def epsilon(self, delta: float, order: float | None = None) -> float:
-        """Epsilon at ``delta`` by the best order, or by one that was fixed beforehand."""
-        chosen = slice(None) if order is None else self.orders == order
-        with _explained(), _quiet():
-            epsilon, _ = rdp.compute_epsilon(self.orders[chosen], self.values[chosen], delta)
-        return _finite(float(epsilon))
-
-    def order_for(self, budget: Budget) -> float:
-        """An order to fix beforehand, when more events like this one are to come.
-
-        The lowest order at which the budget holds at least 9 in 10 of the events that it holds at
-        the best: sampled events with less noise than this one explode at slightly higher orders.
-
-        >>> from dp_accounting import GaussianDpEvent
-        >>> curve = renyi_curve(GaussianDpEvent(30.0), Relation.ADD_OR_REMOVE_ONE)
-        >>> curve.order_for(Budget(epsilon=1.0, delta=1e-5))  # the best one is 18
-        14.0
-        """
-        usable = self.orders > 1.01
-        orders = self.orders[usable]
-        with np.errstate(all="ignore"):
-            overhead = np.log1p(-1 / orders) - np.log(budget.delta * orders) / (orders - 1)
-            events = np.nan_to_num((budget.epsilon - overhead) / self.values[usable], nan=-math.inf)
-        return float(orders[np.argmax(events >= NEARLY_ALL * events.max())])
-
-
-def renyi_curve(event: DpEvent, relation: Relation) -> RenyiCurve:
-    """The Rényi curve of an event that is private."""
-    with _explained(), _quiet(), np.errstate(all="ignore"):
-        composed = _rdp(relation).compose(event)
-    return RenyiCurve(composed.orders, composed.rdp)
 
 
 def run_event(
     method: Chain, sampler: Sampler, lives: Sequence[Life], accountant: Accountant
 ) -> DpEvent:
     """Everything that these lives of a run reveal, side information included."""
-    parts = [side_event(method) for life in lives if life.informed]
+    side = method.side_events(sampler.relation, accountant)
+    parts = [event for life in lives if life.informed for event in side]
     if method.exposures:
         parts.append(NonPrivateDpEvent())
     else:
@@ -179,11 +131,6 @@ def run_event(
             step = sampler.step_event(sigma, 1, accountant, grouping)
             parts.append(SelfComposedDpEvent(step, charged))
     return ComposedDpEvent(parts)
-
-
-def side_event(method: Chain) -> DpEvent:
-    """What the side information of ``method`` cost, paid once."""
-    return ComposedDpEvent([stage.event for stage in method.informed])
 
 
 def grouping_of(method: Chain) -> Grouping:
@@ -231,12 +178,18 @@ def calibrate_noise(
     budget: Budget,
     accountant: Accountant,
     grouping: Grouping = Grouping.NONE,
+    besides: Sequence[DpEvent] = (),
 ) -> float:
-    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget."""
+    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget.
+
+    ``besides`` is what is paid from the same budget before them, such as
+    ``method.side_events(relation, accountant)``.
+    """
 
     def spent(noise_multiplier: float) -> float:
+        steps_alone = sampler.run_event(noise_multiplier, steps, accountant, grouping)
         return epsilon_of(
-            sampler.run_event(noise_multiplier, steps, accountant, grouping),
+            ComposedDpEvent([*besides, steps_alone]) if besides else steps_alone,
             delta=budget.delta,
             accountant=accountant,
             relation=sampler.relation,
@@ -246,9 +199,34 @@ def calibrate_noise(
     if accountant is Accountant.PLD:  # Rényi is quick, and a little above
         with suppress(ContractError, SettingError):
             start = calibrate_noise(
-                sampler, steps, budget=budget, accountant=Accountant.RDP, grouping=grouping
+                sampler,
+                steps,
+                budget=budget,
+                accountant=Accountant.RDP,
+                grouping=grouping,
+                besides=besides,
             )
     return smallest_noise(spent, budget.epsilon, start)
+
+
+def calibrate_side_noise(*, budget: Budget, accountant: Accountant, relation: Relation) -> float:
+    """The smallest noise multiplier (to 1e-4) of one measurement on all examples in the budget.
+
+    For `side.noisy_frequencies`. The budget is the slice that the measurement would cost by itself;
+    together with the steps it costs less than the sum of both.
+
+    >>> sigma = calibrate_side_noise(budget=Budget(epsilon=0.5, delta=1e-6),
+    ...                              accountant=Accountant.PLD, relation=Relation.ZERO_OUT)
+    >>> round(sigma, 2)
+    8.06
+    """
+    divisor = measurement_divisor(relation, accountant)
+
+    def spent(noise_multiplier: float) -> float:
+        event = GaussianDpEvent(noise_multiplier / divisor)
+        return epsilon_of(event, delta=budget.delta, accountant=accountant, relation=relation)
+
+    return smallest_noise(spent, budget.epsilon)
 
 
 def calibrate_steps(
@@ -342,14 +320,10 @@ def _between(low: int, below: float, high: int, above: float, other_side: bool) 
     return min(max(crossing, low + 1), high - 1)
 
 
-def _rdp(relation: Relation) -> rdp.RdpAccountant:
-    return rdp.RdpAccountant(neighboring_relation=_RELATIONS[relation])
-
-
 def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None:
     """Refuse what PLD could only compute with gigabytes of memory, by a rough bound from RDP."""
     doubled = 4.0 if relation is Relation.REPLACE_ONE else 1.0
-    rough = doubled * _compute(_rdp(Relation.ADD_OR_REMOVE_ONE), event, delta)
+    rough = doubled * renyi_curve(event, Relation.ADD_OR_REMOVE_ONE).epsilon(delta)
     require(
         rough <= LARGEST_EPSILON,
         f"settings with an epsilon below {LARGEST_EPSILON:g}",
@@ -358,44 +332,8 @@ def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None
     )
 
 
-def _compute(accountant: object, event: DpEvent, delta: float) -> float:
-    with _explained(), _quiet(), np.errstate(all="ignore"):
-        epsilon = float(accountant.compose(event).get_epsilon(delta))  # type: ignore[attr-defined]
-    return _finite(epsilon)
-
-
-def _finite(epsilon: float) -> float:
-    if not 0 <= epsilon < math.inf:
-        raise SettingError(
-            f"Expected a finite epsilon >= 0, the accountant found {epsilon}. {_MODERATE}"
-        )
-    return epsilon
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Say in our words what the accountant cannot compute."""
-    try:
-        yield
-    except (ArithmeticError, MemoryError, ValueError) as error:
-        raise SettingError(
-            "Expected settings that the accountant can compute with, found "
-            f"{type(error).__name__}: {error}. {_MODERATE}"
-        ) from error
-    except UnsupportedEventError as error:
-        raise ContractError(
-            f"Expected events that this accountant can compose, found one that it cannot: {error}. "
-            "Use the other accountant, or another sampler."
-        ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the accountant's notes about single Rényi orders out of people's terminals."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def _by_pld(event: DpEvent, delta: float, relation: Relation) -> float:
+    accountant = pld.PLDAccountant(NEIGHBOURS[relation], DISCRETISATION)
+    with explained(), np.errstate(all="ignore"):
+        epsilon = float(accountant.compose(event).get_epsilon(delta))
+    return reported(epsilon)

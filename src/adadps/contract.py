@@ -52,6 +52,14 @@ TABLE: dict[tuple[Sampling, Relation, Grouping], dict[Accountant, int]] = {
     (Sampling.SHUFFLED, _REPLACE, Grouping.LABELLED): {_PLD: 1, _RDP: 2},
 }
 
+# relation: {accountant: divisor of the noise multiplier} of one sum over all examples, each clipped
+# alone and none left to chance, so that nothing is amplified: side information that is measured.
+ALL_EXAMPLES: dict[Relation, dict[Accountant, int]] = {
+    _ADD: {_PLD: 1, _RDP: 1},
+    _ZERO: {_PLD: 1, _RDP: 1},
+    _REPLACE: {_PLD: 1, _RDP: 2},
+}
+
 
 def accountants(
     sampling: Sampling, relation: Relation, grouping: Grouping
@@ -86,6 +94,15 @@ def noise_divisor(
             f"'{relation.value}' with {grouping.value}, found {accountant.value}. Use {names}."
         )
     return fits[accountant]
+
+
+def measurement_divisor(relation: Relation, accountant: Accountant) -> int:
+    """By what the noise multiplier of one sum over all examples is divided before it is accounted.
+
+    >>> measurement_divisor(Relation.REPLACE_ONE, Accountant.RDP)
+    2
+    """
+    return ALL_EXAMPLES[relation][accountant]
 
 
 def require_relation(sampling: Sampling, relation: Relation) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adadps.accounting import Budget, calibrate_noise, default_delta
+from adadps.data.assumed import AssumedPublic
 from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.text import BagOfWords, public_vocabulary
@@ -49,9 +50,10 @@ VOCABULARY, BATCH, STEPS = 10_000, 1024, 400
 VALIDATION_FOLD = 1
 TUNING_TRIALS = 12
 SHIPPED = "AdaDPS, two-sided"
-ASSUMED_PUBLIC = (
-    f"the vocabulary: the {VOCABULARY} most frequent English words of wordfreq",
-    f"the {len(SECTIONS)} sections of the Debian archive",
+ASSUMED_PUBLIC = AssumedPublic(
+    classes=SECTIONS,
+    vocabulary=f"the {VOCABULARY} most frequent English words of wordfreq",
+    others=["that the classes are all sections of the Debian archive"],
 )
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    SelfComposedDpEvent,
+)
 
 
 def exposes(event: DpEvent) -> bool:
@@ -25,4 +32,21 @@ def is_free(event: DpEvent) -> bool:
     """
     if isinstance(event, ComposedDpEvent):
         return all(is_free(part) for part in event.events)
+    if isinstance(event, SelfComposedDpEvent):
+        return event.count == 0 or is_free(event.event)
     return isinstance(event, NoOpDpEvent)
+
+
+def in_words(event: DpEvent) -> str:
+    """What a mechanism did, for people to read.
+
+    >>> in_words(GaussianDpEvent(5.0))
+    'one Gaussian release with noise multiplier 5'
+    """
+    if exposes(event):
+        return "infinite: private data was read without noise"
+    if is_free(event):
+        return "nothing"
+    if isinstance(event, GaussianDpEvent):
+        return f"one Gaussian release with noise multiplier {event.noise_multiplier:g}"
+    return str(event)

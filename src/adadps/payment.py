@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dp_accounting import DpEvent, NonPrivateDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
 from adadps.accounting import (
     Life,
@@ -19,7 +19,6 @@ from adadps.accounting import (
     largest,
     require_delta,
 )
-from adadps.events import is_free
 from adadps.ledger import Ledger, RunFacts
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
@@ -68,10 +67,9 @@ class Payment:
         self.ledger.open(self.run, relation, self.accountant, self._plan)
 
     def pay_for_side_information(self) -> None:
-        """Charge what it costs to know it, once a life that reads it."""
-        for stage in self._method.informed:
-            if self._plan.paid_first and not is_free(stage.event):
-                self.ledger.authorise(stage.event, run=self.run)
+        """Charge what it costs to know it, in a life that has it from no checkpoint."""
+        for event in self._side_events():
+            self.ledger.authorise(event, run=self.run)
 
     def pay_for_step(self, index: int, last: int) -> None:
         """Charge step ``index`` of a run that will end with step ``last``."""
@@ -91,9 +89,12 @@ class Payment:
         self.ledger.authorise(NonPrivateDpEvent(), run=self.run)
 
     def fits(self, steps: int) -> bool:
-        """Has the ledger room for so many steps, as things stand before the first?"""
-        charges = self.units.charged_steps(steps)
-        return self.ledger.room(self._step_event(1), charges) == charges
+        """Has the ledger room for side information and so many steps, before anything is paid?"""
+        charges, first = self.units.charged_steps(steps), self._side_events()
+        if not first or not charges:
+            return self.ledger.room(self._step_event(1), charges) == charges
+        whole = ComposedDpEvent([*first, SelfComposedDpEvent(self._step_event(1), charges)])
+        return self.ledger.room(whole, 1) == 1
 
     def last_step(self, planned: int) -> int:
         """Where a run must end so as to keep its budget.
@@ -126,6 +127,11 @@ class Payment:
     def _planned_lives(self, steps: int) -> Sequence[Life]:
         life = Life(max(0, steps - self._begins_after), informed=self._plan.paid_first > 0)
         return (*self._earlier, life)
+
+    def _side_events(self) -> tuple[DpEvent, ...]:
+        if not self._plan.paid_first:
+            return ()
+        return self._method.side_events(self._sampler.relation, self.accountant)
 
     def _step_event(self, index: int) -> DpEvent:
         method = self._method

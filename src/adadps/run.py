@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from adadps.accounting import Budget, grouping_of
 from adadps.checkpoint import Checkpoint, Checkpoints, opened
+from adadps.data.assumed import declared
 from adadps.data.examples import Examples, PublicExamples, take
 from adadps.data.overlap import private_rows
 from adadps.errors import ContractError, DataError, OrderError
@@ -76,7 +77,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     physical_batch_size: int | None
     debug: bool
-    assumed_public: Sequence[str]
+    assumed_public: Iterable[str]
     tuning_trials: int | None
     checkpoints: Checkpoints | str | Path | None
 
@@ -91,7 +92,8 @@ class PrivateRun:
             run.step(batch)
         result = run.result()
 
-    The model's parameters are updated in place.
+    The model's parameters are updated in place. ``before_paying`` is called with the run before
+    anything is charged or drawn, and may refuse it.
     """
 
     def __init__(
@@ -110,9 +112,10 @@ class PrivateRun:
         randomness: Randomness | None = None,
         physical_batch_size: int | None = None,
         debug: bool = False,
-        assumed_public: Sequence[str] = (),
+        assumed_public: Iterable[str] = (),
         tuning_trials: int | None = None,
         checkpoints: Checkpoints | str | Path | None = None,
+        before_paying: Callable[[PrivateRun], None] | None = None,
     ) -> None:
         require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
         require(
@@ -131,21 +134,22 @@ class PrivateRun:
         self.history: list[Measurement] = list(held.history) if held else []
         self._debug: list[dict[str, float]] = []
         self._data, self._loss, self._chunk = data, loss, physical_batch_size
-        self._assumed_public, self._tuning_trials = tuple(assumed_public), tuning_trials
+        self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
         self._groups = method.release.groups
         self._taken = held.taken if held else 0
         self._drawn: _Drawn | None = None
         self.not_private_because = self._reasons(held)
 
-        plan = plan_of(method, sampler, steps)
         self.ledger = ledger_for(ledger, budget, self._checkpoints)
+        accountant = accountant or _accountant(method, sampler, ledger)
+        plan = plan_of(method, sampler, steps, accountant)
         self._payment = Payment(
             self.ledger,
             self.name,
             method=method,
             sampler=sampler,
             plan=without_side_information(plan) if held and held.begun else plan,
-            accountant=accountant or _accountant(method, sampler, ledger),
+            accountant=accountant,
             delta=delta,
             begins_after=self._taken,
         )
@@ -164,7 +168,7 @@ class PrivateRun:
         self._little_for_torch = self._is_little_for_torch(self._params)
         self._weights = Weights(model, self._params, self.randomness)
         self._draws = self._begin_drawing()
-        self._is_private = private_rows(data, [public.examples for public in method.public])
+        self._is_private = private_rows(data, method.public_rows)
         self._all_private = bool(self._is_private.all())
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
@@ -172,27 +176,25 @@ class PrivateRun:
             held.put_into(self._params)
         if held and held.begun:
             self._go_on(held)
-        else:
-            self._begin(first=held is None, is_priced=plan.paid_first > 0)
-
-    def _begin(self, *, first: bool, is_priced: bool) -> None:
-        """Open the run on its ledger, pay for side information, and read it.
-
-        What is free is read before, so that nothing is opened if it does not fit the model. A
-        first checkpoint comes before all: from here on the run has a name, whatever happens.
-        """
-        if not is_priced:
-            self._states = self.method.init(self._params)
-        if self._checkpoints and first:
-            self._checkpoints.write(self._checkpoint(begun=False))
-        self._payment.open()
-        self._payment.pay_for_side_information()
-        if is_priced:
-            self._states = self.method.init(self._params)
-        for preparation in self.method.preparations:
-            self.objective = preparation.prepare(self.objective)
+            return
+        self._states = method.init(self._params)
         if self._checkpoints:
             pack(self._states, self._params)  # what cannot be kept is refused before it is needed
+            if held is None:
+                self._checkpoints.write(self._checkpoint(begun=False))
+        self._begin(before_paying)
+
+    def _begin(self, before_paying: Callable[[PrivateRun], None] | None) -> None:
+        """Open the run on its ledger, and pay for side information before any is drawn.
+
+        A first checkpoint is there before: from here on the run has a name, whatever happens.
+        """
+        self._payment.open()
+        if before_paying is not None:
+            before_paying(self)
+        self._payment.pay_for_side_information()
+        for preparation in self.method.preparations:
+            self.objective = preparation.prepare(self.objective)
 
     def _go_on(self, held: Checkpoint) -> None:
         """Take up a run where its checkpoint has left it; side information comes with it."""

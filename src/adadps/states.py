@@ -1,6 +1,6 @@
 """States of a method's stages as JSON and tensors, and back; nothing is executed on the way.
 
-A state is made of None, numbers, texts, tensors, mappings, tuples, and the two records that side
+A state is made of None, numbers, texts, tensors, mappings, tuples, and the records that side
 information keeps. Whatever else a stage of one's own keeps is refused before the first step.
 """
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from adadps.errors import ContractError, DataError
+from adadps.side.noisy import Waiting
 from adadps.side.public import Moments
 from adadps.side.source import Transform
 from adadps.types import Params
 
-_RECORDS: dict[str, Any] = {"Moments": Moments, "Transform": Transform}
+_RECORDS: dict[str, Any] = {"Moments": Moments, "Transform": Transform, "Waiting": Waiting}
 
 
 def pack(state: Any, weights: Params) -> tuple[Any, Params]:

@@ -57,9 +57,16 @@ def fit(
         raise ContractError("Expected either steps or epochs, found both or none. Give one.")
     count = steps if steps is not None else sampler.steps(epochs or 0)
     _require_within_budget(method, sampler, count, options)
-    run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=count, **options)
-    if options.get("ledger") is not None:
-        _require_within_ledger(run)
+    run = PrivateRun(
+        model,
+        loss,
+        data,
+        method=method,
+        sampler=sampler,
+        steps=count,
+        before_paying=_require_within_ledger if options.get("ledger") is not None else None,
+        **options,
+    )
     with progress_bar(run.steps, progress) as bar:
         for _ in range(run.taken):
             bar.advance()

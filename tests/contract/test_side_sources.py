@@ -16,6 +16,7 @@ from torch import Tensor
 
 from adadps import DataError, SettingError, SideInformationError, examples, public_examples, secure
 from adadps.data.examples import PublicExamples
+from adadps.events import exposes, is_free
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.ledger import MemoryLedger
 from adadps.side import (
@@ -26,8 +27,11 @@ from adadps.side import (
     Transform,
     corpus_frequencies,
     fixed,
+    frequencies_of_private_data,
     frequency,
+    from_private_data,
     given_frequencies,
+    noisy_frequencies,
     oracle,
     public,
     tfidf,
@@ -74,14 +78,32 @@ PUBLIC: dict[str, Callable[[], SideSource]] = {
     "public adam": lambda: public(survey(), ADAM),
     "public adagrad": lambda: public(survey(), ADAGRAD),
 }
+MEASURED: dict[str, Callable[[], SideSource]] = {
+    "noisy frequency": lambda: noisy_frequencies(
+        COUNTS, clip_norm=1.0, noise_multiplier=2.0, floor=0.1, at="head", source="word counts"
+    ),
+}
+UNPAID: dict[str, Callable[[], SideSource]] = {
+    "private frequency": lambda: frequency(
+        frequencies_of_private_data(COUNTS, source="word counts"), floor=0.1, at="head"
+    ),
+    "from private data": lambda: from_private_data(
+        {"head.weight": (VECTOR, 1)}, source="word counts"
+    ),
+}
 EVERY: dict[str, Callable[[], SideSource]] = {
     **PUBLIC,
+    **MEASURED,
+    **UNPAID,
     "oracle": lambda: oracle(survey().examples, RMSPROP, batch_size=2),
 }
 
 every_source = pytest.mark.parametrize("build", EVERY.values(), ids=EVERY.keys())
 every_public_source = pytest.mark.parametrize("build", PUBLIC.values(), ids=PUBLIC.keys())
-every_named_source = pytest.mark.parametrize("build", NAMED.values(), ids=NAMED.keys())
+FITTED = {**NAMED, **UNPAID}
+CHECKED = {**FITTED, **MEASURED}
+every_named_source = pytest.mark.parametrize("build", FITTED.values(), ids=FITTED.keys())
+every_checked_source = pytest.mark.parametrize("build", CHECKED.values(), ids=CHECKED.keys())
 
 
 class NoNoise:
@@ -130,6 +152,28 @@ def test_public_side_information_costs_nothing(build):
     assert isinstance(build().event, NoOpDpEvent)
 
 
+@pytest.mark.parametrize("build", MEASURED.values(), ids=MEASURED.keys())
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("accountant", Accountant)
+def test_hazard_20_measured_side_information_has_a_finite_price(build, relation, accountant):
+    source = build()
+    assert not exposes(source.event)
+    assert not is_free(source.event)
+    ledger = MemoryLedger()
+    ledger.open("run", relation, accountant)
+    ledger.authorise(source.event_under(relation, accountant))
+    assert 0 < ledger.epsilon(1e-5) < math.inf
+    assert source.provenance.digest is None
+
+
+@pytest.mark.parametrize("build", UNPAID.values(), ids=UNPAID.keys())
+def test_hazard_20_unpaid_side_information_says_that_it_is_not_public(build):
+    source = build()
+    assert exposes(source.event)
+    assert "NOT public" in source.provenance.public_because
+    assert source.provenance.digest is None
+
+
 @every_source
 def test_scale_is_positive_finite_and_fits_every_parameter(build):
     source, params = build(), parameters()
@@ -172,13 +216,13 @@ def test_observing_leaves_the_parameters_alone(build):
     assert all((value == 0).all() for value in params.values())
 
 
-@every_named_source
+@every_checked_source
 def test_a_model_that_does_not_fit_is_refused_with_its_parameters(build):
     with pytest.raises(SideInformationError, match=r"found 'head.*body\.weight, body\.bias"):
         build().init({"body.weight": torch.zeros(2, 3), "body.bias": torch.zeros(2)})
 
 
-@every_named_source
+@every_checked_source
 def test_a_parameter_of_another_shape_is_refused(build):
     with pytest.raises(SideInformationError, match=r"\(2, 7\)"):
         build().init({"head.weight": torch.zeros(2, 7), "head.bias": torch.zeros(2)})

@@ -14,6 +14,7 @@ from dp_accounting import (
 )
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from adadps.accounting import (
     Budget,
@@ -27,6 +28,7 @@ from adadps.data.examples import examples
 from adadps.errors import AdadpsError, SettingError
 from adadps.events import exposes
 from adadps.methods import adadps, adas, dp_sgd, ideal, plain_adam, plain_rmsprop, plain_sgd
+from adadps.renyi import SMALLEST_EPSILON
 from adadps.sampling import fixed_size, poisson, shuffled
 from adadps.side import RMSPropStatistics, fixed, uniform
 from adadps.stages import privatize
@@ -87,41 +89,64 @@ def test_hazard_25_epsilon_of_fixed_batches_is_a_number_or_a_clear_error(sigma, 
     require_number_or_error(fixed_size(examples=1000, expected_size=64), sigma, steps, 1e-5)
 
 
-@given(
-    rate=powers(-8, 0),
-    sigma=powers(-1, 3),
-    steps=st.integers(1, 10**7),
-    delta=powers(-12, -1),
-)
+WIDE = {
+    "rate": powers(-9, 0),
+    "sigma": powers(math.log10(0.05), 4),
+    "steps": st.integers(1, 10**6),
+    "delta": powers(-15, math.log10(0.5)),
+}
+
+
+@given(**WIDE)
 @settings(max_examples=40)
 def test_hazard_25_more_steps_or_a_smaller_delta_never_cost_less(rate, sigma, steps, delta):
     spent = epsilon(rate, sigma, steps, delta)
-    assert 0 <= spent < math.inf
+    assert SMALLEST_EPSILON <= spent < math.inf
     assert epsilon(rate, sigma, 2 * steps, delta) >= spent
     assert epsilon(rate, sigma, steps, delta / 2) >= spent
 
 
-@given(
-    rate=powers(-5, math.log10(0.5)),
-    sigma=powers(-0.5, 2),
-    steps=st.integers(1, 10**7),
-    delta=powers(-12, -2),
-    factor=st.floats(1.01, 2),
-)
-@settings(max_examples=30)
+@given(**WIDE, factor=st.floats(1.01, 2))
+@example(rate=1e-8, sigma=422.0, steps=1000, delta=1e-5, factor=1.5)
+@example(rate=1e-9, sigma=422.0, steps=1, delta=1e-15, factor=10.0)
+@settings(max_examples=60)
 def test_hazard_25_larger_batches_or_less_noise_never_cost_less(rate, sigma, steps, delta, factor):
-    """At useful budgets, where Rényi orders above 3 decide.
+    """At every setting, up to budgets at which Rényi orders below 3 decide.
 
-    For large ones dp-accounting leaves out low orders whose series does not converge, and is only
-    an upper bound that jumps.
+    There dp-accounting leaves out orders whose series does not converge, and is only an upper bound
+    that jumps.
     """
     spent = epsilon(rate, sigma, steps, delta)
-    larger_batches = epsilon(rate * factor, sigma, steps, delta)
+    larger_batches = epsilon(min(1.0, rate * factor), sigma, steps, delta)
     less_noise = epsilon(rate, sigma / factor, steps, delta)
     useful = -math.log(delta) / 2
     assume(spent < useful)
     assert larger_batches >= spent * (1 - 1e-6) or larger_batches > useful
     assert less_noise >= spent * (1 - 1e-6) or less_noise > useful
+
+
+def true_delta(rate, sigma, spent):
+    """The smallest delta of one step at an epsilon, by its closed form (removing one example)."""
+    places = sigma**2 * math.log1p(math.expm1(spent) / rate) + 0.5
+    with_it, without = norm.sf((places - 1) / sigma), norm.sf(places / sigma)
+    return rate * (with_it - without) - math.expm1(spent) * without
+
+
+@given(rate=WIDE["rate"], sigma=WIDE["sigma"], delta=WIDE["delta"])
+@example(rate=1e-9, sigma=422.0, delta=1e-15)  # was 0.0, where delta is truly 9e-13
+@example(rate=1e-8, sigma=1e4, delta=1e-15)
+@settings(max_examples=100)
+def test_hazard_25_epsilon_of_one_step_is_enough_however_small(rate, sigma, delta):
+    assume(rate < 1)
+    assert true_delta(rate, sigma, epsilon(rate, sigma, 1, delta)) <= delta
+
+
+@pytest.mark.parametrize("accountant", Accountant)
+@pytest.mark.parametrize(("rate", "sigma"), [(1e-9, 422.0), (1e-6, 1.0), (0.01, 10.0)])
+@pytest.mark.parametrize("delta", [1e-10, 0.5])
+def test_hazard_25_what_reveals_anything_has_a_price(accountant, rate, sigma, delta):
+    """A large delta covers all of it, so that 0.0 would be true; but it would read as nothing."""
+    assert epsilon(rate, sigma, 1, delta, accountant) >= SMALLEST_EPSILON
 
 
 # --- PLD: few examples, each takes a good part of a second ---

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from adadps.data.identity import Identities, identities_of_rows
+from adadps.data.overlap import PublicRows, text_identities
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
@@ -22,24 +26,27 @@ Features = Tensor | SparseRows
 class Examples:
     """Features and targets of equal length. Build it with `examples`.
 
-    Its text shows nothing of its content, which may be private.
+    Its text shows nothing of its content, which may be private. ``texts`` are keyed names by which
+    public texts are recognised, not the texts.
     """
 
     features: Features = field(repr=False)
     targets: Tensor = field(repr=False)
+    texts: Identities | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, rows: Tensor) -> Examples:
         """The given rows, in the given order."""
-        return Examples(take(self.features, rows), self.targets[rows])
+        texts = None if self.texts is None else self.texts.take(rows)
+        return Examples(take(self.features, rows), self.targets[rows], texts)
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
         if self.targets.device == device:
             return self
-        return Examples(self.features.to(device), self.targets.to(device))
+        return Examples(self.features.to(device), self.targets.to(device), self.texts)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,11 @@ class PublicExamples:
                 f"examples, found {self.batch_size}. Choose it in that range."
             )
 
+    @cached_property
+    def rows(self) -> PublicRows:
+        """What the private data is compared with."""
+        return PublicRows(identities_of_rows(self.examples.features), self.examples.texts)
+
     def batch(self, index: int) -> PublicExamples:
         """The public batch of step ``index``, drawn without replacement."""
         rng = np.random.default_rng([self.seed, index])
@@ -70,11 +82,12 @@ class PublicExamples:
         return PublicExamples(drawn, self.provenance, self.batch_size, seed=self.seed)
 
 
-def examples(features: Any, targets: Any) -> Examples:
+def examples(features: Any, targets: Any, *, texts: Sequence[str] | None = None) -> Examples:
     """Check features and targets and hold them in torch.
 
     Features: an array or tensor with one example along the first axis, or a scipy or torch sparse
-    matrix. Targets: one entry an example.
+    matrix. Targets: one entry an example. Texts: what the features were made of, if that was text;
+    examples whose text is public as well are then left out of training. The texts are not kept.
 
     >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
     2
@@ -87,19 +100,28 @@ def examples(features: Any, targets: Any) -> Examples:
         )
     if len(labels) == 0:
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
-    return Examples(held, labels)
+    return Examples(held, labels, text_identities(texts, len(labels)))
 
 
 def public_examples(
-    features: Any, targets: Any, *, source: str, public_because: str, batch_size: int, seed: int = 0
+    features: Any,
+    targets: Any,
+    *,
+    source: str,
+    public_because: str,
+    batch_size: int,
+    seed: int = 0,
+    texts: Sequence[str] | None = None,
 ) -> PublicExamples:
     """Hold public data with its provenance; its hash is taken here.
+
+    Private examples with the same features, or the same text, are left out of training.
 
     >>> public = public_examples([[1.0]], [0], source="toy", public_because="made up", batch_size=1)
     >>> len(public.batch(1).examples)
     1
     """
-    held = examples(features, targets)
+    held = examples(features, targets, texts=texts)
     parts = (
         [held.features]
         if isinstance(held.features, Tensor)

@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from adadps.data.examples import Examples, Features
-from adadps.data.sparse_rows import SparseRows
+from adadps.data.identity import Identities, identities_of_rows, identities_of_texts
+from adadps.errors import DataError
+
+if TYPE_CHECKING:
+    from adadps.data.examples import Examples
 
 
-def private_rows(data: Examples, public: Sequence[Examples]) -> Tensor:
-    """For each row of ``data``: is it in none of the public sets?
+@dataclass(frozen=True, repr=False, eq=False)
+class PublicRows:
+    """What is known to be public: rows of features, texts, or both; only their keyed names."""
 
-    Whether a row is left out depends on that row and on public data alone, so that the filter
-    costs no privacy. How many were left out is not told.
+    rows: Identities | None
+    texts: Identities | None
+
+
+def public_rows(features: Any, texts: Sequence[str] | None) -> PublicRows:
+    """The rows, and where they are given the texts, behind a public statistic."""
+    return PublicRows(identities_of_rows(features), text_identities(texts, len(features)))
+
+
+def text_identities(texts: Sequence[str] | None, rows: int) -> Identities | None:
+    """Names of the texts, one for each of so many rows."""
+    if texts is None:
+        return None
+    named = identities_of_texts(texts)
+    if len(named) != rows:
+        raise DataError(
+            f"Expected one text a row, found {len(named)} texts for {rows} rows. Check that both "
+            "come from the same table."
+        )
+    return named
+
+
+def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
+    """For each row of ``data``: is it in none of the public sets, neither by features nor by text?
+
+    Texts are compared when `normalised`, so that a text is found again though its features were
+    made in another way. Whether a row is left out depends on that row and on public data alone, so
+    that the filter costs no privacy. How many were left out is not told.
 
     >>> from adadps.data.examples import examples
-    >>> data = examples([[1.0], [2.0]], [0, 1])
-    >>> private_rows(data, [examples([[2.0]], [0])]).tolist()
-    [True, False]
+    >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
+    >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
+    >>> private_rows(data, [corpus]).tolist()
+    [False, True, False]
     """
-    known = {row for held in public for row in _rows(held.features)}
-    if not known:
-        return torch.ones(len(data), dtype=torch.bool)
-    return torch.tensor([row not in known for row in _rows(data.features)])
-
-
-def _rows(features: Features) -> Iterator[bytes]:
-    if isinstance(features, SparseRows):
-        offsets = features.offsets.tolist()
-        columns, values = features.columns.cpu().numpy(), features.values.cpu().double().numpy()
-        for start, end in pairwise(offsets):
-            yield columns[start:end].tobytes() + values[start:end].tobytes()
-    else:
-        for row in features.cpu().double().numpy():
-            yield row.tobytes()
+    private = torch.ones(len(data), dtype=torch.bool)
+    rows = [held.rows for held in public if held.rows is not None]
+    texts = [held.texts for held in public if held.texts is not None]
+    if rows:
+        private &= ~torch.from_numpy(identities_of_rows(data.features).within(rows))
+    if texts and data.texts is not None:
+        private &= ~torch.from_numpy(data.texts.within(texts))
+    return private

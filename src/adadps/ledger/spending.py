@@ -16,10 +16,11 @@ import math
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from adadps.accounting import Budget, RenyiCurve, epsilon_of, largest, renyi_curve
+from adadps.accounting import Budget, epsilon_of, largest
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.events import exposes, is_free
 from adadps.ledger.facts import Terms
+from adadps.renyi import RenyiCurve, renyi_curve
 from adadps.types import Accountant
 
 

@@ -1,13 +1,15 @@
 """Side information: where a preconditioner comes from, why it is not sensitive, what it cost."""
 
-from adadps.side.fixed import fixed, uniform
+from adadps.side.fixed import fixed, from_private_data, uniform
 from adadps.side.frequency import (
     Frequencies,
     corpus_frequencies,
+    frequencies_of_private_data,
     frequency,
     given_frequencies,
     word_frequencies,
 )
+from adadps.side.noisy import noisy_frequencies
 from adadps.side.public import (
     AdaGradStatistics,
     AdamStatistics,
@@ -29,8 +31,11 @@ __all__ = [
     "Transform",
     "corpus_frequencies",
     "fixed",
+    "frequencies_of_private_data",
     "frequency",
+    "from_private_data",
     "given_frequencies",
+    "noisy_frequencies",
     "oracle",
     "public",
     "tfidf",

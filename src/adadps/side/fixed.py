@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from dp_accounting import DpEvent, NoOpDpEvent
+from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from torch import Tensor
 
+from adadps.data.overlap import PublicRows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.events import is_free
 from adadps.side.source import Named, Transform, inverse_scale
 from adadps.types import Params, Step
 
+NOT_PUBLIC = "it is NOT public: computed from private data without noise"
+"""Stands where others say why they are public."""
+
 
 @dataclass(frozen=True)
 class Fixed:
-    """A given A for some parameters; the others get the median of D = 1/A."""
+    """A given A for some parameters; the others get the median of D = 1/A.
+
+    ``rows`` are those of the public corpus behind A, if there is one that is known.
+    """
 
     named: Named
     provenance: Provenance
     event: DpEvent
+    rows: PublicRows | None = field(default=None, repr=False, compare=False)
 
     def init(self, params: Params) -> Transform:
         """D = 1/A, checked against the model."""
@@ -67,12 +75,14 @@ def fixed(
     public_because: str,
     digest: str | None = None,
     event: DpEvent | None = None,
+    rows: PublicRows | None = None,
 ) -> Fixed:
     """Given A: ``{name: tensor}`` or ``{name: (vector, axis)}``, by parameter or module.
 
     ``event`` is what it cost to learn A if it was measured on private data with a private
     mechanism, stated for the relation and accountant of the run's ledger (under replace-one, RDP
-    does not double the sensitivity by itself). Leave it out for public knowledge.
+    does not double the sensitivity by itself). Leave it out for public knowledge. ``rows`` are the
+    `public_rows` of the corpus behind A: private examples that are among them are left out.
 
     >>> side = fixed({"weight": (torch.tensor([1.0, 0.5]), 1)}, source="a table in a book",
     ...              public_because="published")
@@ -84,7 +94,20 @@ def fixed(
     if digest is None and is_free(price):  # what is public may be hashed, nothing else
         values = [value[0] if isinstance(value, tuple) else value for value in held.values()]
         digest = digest_of([*held, *values])
-    return Fixed(held, Provenance(source, public_because, digest), price)
+    return Fixed(held, Provenance(source, public_because, digest), price, rows)
+
+
+def from_private_data(named: Named, *, source: str) -> Fixed:
+    """Given A that was computed from *private* data without noise: epsilon is infinite.
+
+    For comparisons with what others do, such as token frequencies of the training set. The result
+    says why it is not private. `noisy_frequencies` measures A at a price instead.
+
+    >>> side = from_private_data({"weight": (torch.ones(2), 1)}, source="token counts of the mails")
+    >>> side.event
+    NonPrivateDpEvent()
+    """
+    return fixed(named, source=source, public_because=NOT_PUBLIC, event=NonPrivateDpEvent())
 
 
 def uniform() -> Uniform:

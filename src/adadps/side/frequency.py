@@ -7,28 +7,32 @@ larger steps. Frequencies are public knowledge: a word list, a public corpus, or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from torch import Tensor
 
-from adadps.data.examples import as_features
+from adadps.data.examples import Features, as_features
+from adadps.data.overlap import PublicRows, public_rows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import SideInformationError
-from adadps.side.fixed import Fixed
+from adadps.side.fixed import NOT_PUBLIC, Fixed
 from adadps.side.fixed import fixed as fixed_source
 from adadps.types import require, require_positive
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """One non-negative number a feature, with its provenance."""
+    """One non-negative number a feature, with its provenance, and what it cost to know."""
 
     values: Tensor
     provenance: Provenance
+    event: DpEvent = field(default_factory=NoOpDpEvent)
+    rows: PublicRows | None = field(default=None, repr=False, compare=False)
 
 
 def frequency(
@@ -47,30 +51,48 @@ def frequency(
     >>> frequency(f, floor=0.01, power=0.5).named["weight"][0]
     tensor([1.0000, 0.1000], dtype=torch.float64)
     """
-    require(0 < floor <= 1, "0 < floor <= 1", floor, "A floor keeps unseen features finite.")
-    require_positive("power", power)
-    values = frequencies.values
-    relative = values / values.max()
+    require_shape(floor, power)
     origin = frequencies.provenance
     return fixed_source(
-        {at: (relative.clamp_min(floor).pow(power), axis)},
-        source=f"{origin.source}; A = max(f/f_max, {floor:g})^{power:g}",
+        {at: (relative_to_largest(frequencies.values, floor, power), axis)},
+        source=f"{origin.source}; {formula(floor, power)}",
         public_because=origin.public_because,
         digest=origin.digest,
+        event=frequencies.event,
+        rows=frequencies.rows,
     )
+
+
+def require_shape(floor: float, power: float) -> None:
+    """Refuse a floor or power with which A could be zero, or would fall with the frequency."""
+    require(0 < floor <= 1, "0 < floor <= 1", floor, "A floor keeps unseen features finite.")
+    require_positive("power", power)
+
+
+def relative_to_largest(values: Tensor, floor: float, power: float) -> Tensor:
+    """max(f / max f, floor)^power, and 1 for all where no f is above zero (noise can do that).
+
+    >>> relative_to_largest(torch.tensor([4.0, 1.0, -3.0]), 0.01, 0.5)
+    tensor([1.0000, 0.5000, 0.1000])
+    >>> relative_to_largest(torch.tensor([-1.0, -2.0]), 0.01, 1.0)
+    tensor([1., 1.])
+    """
+    largest = values.max()
+    if largest <= 0:
+        return torch.ones_like(values)
+    return (values / largest).clamp_min(floor).pow(power)
+
+
+def formula(floor: float, power: float) -> str:
+    """How A is made, in words."""
+    return f"A = max(f/f_max, {floor:g})^{power:g}"
 
 
 def given_frequencies(values: Any, *, source: str, public_because: str) -> Frequencies:
     """Frequencies that the caller has, with their provenance."""
     held = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
     held = held.double()
-    fits = held.ndim == 1 and held.numel() > 0 and bool(torch.isfinite(held).all())
-    if not fits or float(held.min()) < 0 or float(held.max()) <= 0:
-        raise SideInformationError(
-            "Expected a vector of finite, non-negative frequencies with at least one above zero, "
-            f"found shape {tuple(held.shape)} with smallest entry "
-            f"{float(held.min()) if held.numel() else 'none'}. Give one frequency a feature."
-        )
+    _require_frequencies(held)
     return Frequencies(held, Provenance(source, public_because, digest_of([held])))
 
 
@@ -91,12 +113,49 @@ def word_frequencies(words: Sequence[str], language: str = "en") -> Frequencies:
     )
 
 
-def corpus_frequencies(features: Any, *, source: str, public_because: str) -> Frequencies:
-    """Share of the rows of a *public* corpus in which each feature is not zero."""
+def corpus_frequencies(
+    features: Any, *, source: str, public_because: str, texts: Sequence[str] | None = None
+) -> Frequencies:
+    """Share of the rows of a *public* corpus in which each feature is not zero.
+
+    These are statistics of the corpus, so a private example that is in it, by its features or by
+    its text, is left out of training: give the ``texts`` of the corpus where there are any.
+
+    >>> corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up").values
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
     held = as_features(features)
+    shares = given_frequencies(_shares(held), source=source, public_because=public_because)
+    return replace(shares, rows=public_rows(held, texts))
+
+
+def frequencies_of_private_data(features: Any, *, source: str) -> Frequencies:
+    """The same share for rows that are *private*, without noise: epsilon is infinite.
+
+    So does the code that was published with the paper. `noisy_frequencies` pays instead.
+
+    >>> frequencies_of_private_data([[1, 0], [2, 1]], source="the training set").event
+    NonPrivateDpEvent()
+    """
+    shares = _shares(as_features(features))
+    _require_frequencies(shares)
+    return Frequencies(shares, Provenance(source, NOT_PUBLIC), NonPrivateDpEvent())
+
+
+def _shares(held: Features) -> Tensor:
     if isinstance(held, SparseRows):
         stored = (held.values != 0).double()
         counts = stored.new_zeros(held.width).index_add_(0, held.columns, stored)
     else:
         counts = (held != 0).double().sum(0)
-    return given_frequencies(counts / len(held), source=source, public_because=public_because)
+    return counts / len(held)
+
+
+def _require_frequencies(held: Tensor) -> None:
+    fits = held.ndim == 1 and held.numel() > 0 and bool(torch.isfinite(held).all())
+    if not fits or float(held.min()) < 0 or float(held.max()) <= 0:
+        raise SideInformationError(
+            "Expected a vector of finite, non-negative frequencies with at least one above zero, "
+            f"found shape {tuple(held.shape)} with smallest entry "
+            f"{float(held.min()) if held.numel() else 'none'}. Give one frequency a feature."
+        )

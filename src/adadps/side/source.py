@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from dp_accounting import DpEvent
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from adadps.data.provenance import Provenance
 from adadps.errors import SideInformationError
-from adadps.types import Params, Step
+from adadps.types import Accountant, Params, Relation, Step
 
 Named = Mapping[str, Tensor | tuple[Tensor, int | None]]
 """A by parameter or module: a tensor of its shape, or a vector along an axis (None: that fits)."""
@@ -59,6 +59,14 @@ class SideSource(Protocol):
 
     def observe(self, state: Any, step: Step) -> tuple[Transform, Any]:
         """The transform for this step, and the next state."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A source that was measured on private data, with a price that depends on who accounts."""
+
+    def event_under(self, relation: Relation, accountant: Accountant) -> DpEvent:
+        """What a ledger with this relation and accountant is charged with."""
 
 
 def inverse_scale(named: Named, params: Params) -> Params:

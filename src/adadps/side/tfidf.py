@@ -6,6 +6,7 @@ direction is an argument without a default.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 
+from adadps.data.overlap import public_rows
+from adadps.data.sparse_rows import SparseRows
 from adadps.errors import SideInformationError
 from adadps.side.fixed import Fixed, fixed
 from adadps.types import require
@@ -27,11 +30,13 @@ def tfidf(
     public_because: str,
     at: str = "weight",
     axis: int | None = None,
+    texts: Sequence[str] | None = None,
 ) -> Fixed:
     """A ∝ s, or with ``inverse`` A ∝ 1/s, where s_k is the mean TF-IDF of feature k.
 
     ``counts`` is the document-term matrix of a *public* corpus; s is divided by its maximum and
     floored, and A is at most 1 in both directions. Without ``axis``, it is the one that fits.
+    Private examples that are in the corpus, by their counts or by its ``texts``, are left out.
 
     >>> corpus = [[1, 1], [1, 0], [1, 0]]
     >>> side = tfidf(corpus, inverse=False, floor=0.01, source="toy", public_because="made up")
@@ -53,4 +58,5 @@ def tfidf(
         {at: (floor / relative if inverse else relative, axis)},
         source=f"{source}; A {sense} to mean TF-IDF, floor {floor:g}",
         public_because=public_because,
+        rows=public_rows(SparseRows.from_scipy(matrix), texts),
     )

@@ -20,14 +20,15 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from dp_accounting import DpEvent
 
-from adadps.data.examples import PublicExamples
+from adadps.data.overlap import PublicRows
 from adadps.data.provenance import Provenance
 from adadps.errors import OrderError
-from adadps.events import exposes
+from adadps.events import exposes, is_free
 from adadps.gradients.objective import Objective
 from adadps.gradients.waist import GradientBatch
+from adadps.side.source import Measured
 from adadps.stages.groups import Groups
-from adadps.types import Kind, Params, Step, Update
+from adadps.types import Accountant, Kind, Params, Relation, Step, Update
 
 AFTER_RELEASE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
 """Rule of a stage that post-processes what was released."""
@@ -130,15 +131,30 @@ class Chain:
         return tuple(stage for stage in self.stages if isinstance(stage, Informed))
 
     @cached_property
-    def public(self) -> tuple[PublicExamples, ...]:
-        """The public examples that this chain reads."""
+    def public_rows(self) -> tuple[PublicRows, ...]:
+        """Rows that are public: the public examples that this chain reads, and its corpora."""
         found = []
         for stage in self.informed:
             side = getattr(stage, "side", None)
-            held = getattr(stage, "public", None) or getattr(side, "examples", None)
-            if isinstance(held, PublicExamples) and not exposes(stage.event):
-                found.append(held)
+            held = getattr(stage, "public", None) or getattr(side, "examples", side)
+            rows = getattr(held, "rows", None)
+            if isinstance(rows, PublicRows) and not exposes(stage.event):
+                found.append(rows)
         return tuple(found)
+
+    def side_events(self, relation: Relation, accountant: Accountant) -> tuple[DpEvent, ...]:
+        """What the side information costs under these terms, before the first step.
+
+        A source that stands in the chain twice was measured once, and is paid once.
+        """
+        found: dict[int, DpEvent] = {}
+        for stage in self.informed:
+            source = getattr(stage, "side", stage)
+            if isinstance(source, Measured):
+                found[id(source)] = source.event_under(relation, accountant)
+            else:
+                found[id(source)] = stage.event
+        return tuple(event for event in found.values() if not is_free(event))
 
     @cached_property
     def exposures(self) -> tuple[str, ...]:

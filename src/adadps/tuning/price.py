@@ -18,7 +18,6 @@ from adadps.accounting import (
 )
 from adadps.contract import Grouping
 from adadps.errors import ContractError, SettingError
-from adadps.events import is_free
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.tuning.score import Score
@@ -69,7 +68,7 @@ def plan_trial(
         charged = steps
     else:
         step = units.step_event(method.release.noise_multiplier, 1, accountant, grouping_of(method))
-    side = tuple((stage.event, 1) for stage in method.informed if not is_free(stage.event))
+    side = method.side_events(sampler.relation, accountant)
     return PlannedTrial(
         setting=setting,
         method=method,
@@ -77,7 +76,7 @@ def plan_trial(
         event=ComposedDpEvent(
             [run_event(method, units, [Life(steps, informed=bool(side))], accountant), score.event]
         ),
-        allowance=(*side, (step, charged)),
+        allowance=(*((event, 1) for event in side), (step, charged)),
     )
 
 

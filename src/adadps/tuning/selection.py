@@ -26,9 +26,9 @@ from dp_accounting import (
 )
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
-from adadps.accounting import renyi_curve
 from adadps.errors import ContractError
 from adadps.events import exposes
+from adadps.renyi import renyi_curve
 from adadps.tuning.law import NumberOfTrials
 from adadps.types import Accountant, Relation
 

@@ -1,0 +1,132 @@
+"""Names by which rows and texts are recognised again, within this process alone.
+
+Whether a private row is public as well is found by comparing names: 128 bits of BLAKE2b under a
+key that is drawn when the process begins and kept nowhere. Without the key a name says nothing, but
+with it texts could be guessed; so names cannot be pickled, and are neither stored nor shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from adadps.data.same_text import normalised
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError
+
+_KEY = secrets.token_bytes(32)
+_BYTES = 16
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Identities:
+    """One name a row, in order. Make it with `identities_of_texts` or `identities_of_rows`."""
+
+    _names: npt.NDArray[np.void]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return "Identities(...)"
+
+    def take(self, rows: Tensor) -> Identities:
+        """The names of the given rows, in the given order."""
+        return Identities(self._names[rows.cpu().numpy()])
+
+    def within(self, known: Iterable[Identities]) -> npt.NDArray[np.bool_]:
+        """For each row: is its name among the known ones?
+
+        >>> ours, theirs = (identities_of_texts(t) for t in (["A b.", "c"], ["c", "a B"]))
+        >>> ours.within([theirs]).tolist()
+        [True, True]
+        """
+        names = {name for some in known for name in some._names.tolist()}
+        found = (name in names for name in self._names.tolist())
+        return np.fromiter(found, np.bool_, len(self))
+
+    def __copy__(self) -> Identities:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Identities:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Expected the names of texts to stay in the process that made them, found an attempt "
+            "to copy them elsewhere. Build the examples with their texts where they are used."
+        )
+
+
+def identities_of_texts(texts: Sequence[str]) -> Identities:
+    """One name a text; texts that are equal when `normalised` have the same name."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            "Expected a list of texts and nothing else, found one text or a missing value. Give "
+            "one text an example, and '' where there is none."
+        )
+    return _named(normalised(text).encode("utf-8", "surrogatepass") for text in texts)
+
+
+def identities_of_rows(features: Tensor | SparseRows) -> Identities:
+    """One name a row of features, by its entries that are not zero, rounded to float32.
+
+    So dense and sparse rows of any type compare, whatever the order of their columns and whether
+    zeros are stored or have a sign.
+
+    >>> dense = identities_of_rows(torch.tensor([[0.0, 2.0], [-0.0, 0.0]]))
+    >>> dense.within([identities_of_rows(torch.tensor([[0, 2]]))]).tolist()
+    [True, False]
+    """
+    return _named(_entries(features))
+
+
+def _named(contents: Iterable[bytes]) -> Identities:
+    digests = b"".join(
+        hashlib.blake2b(content, digest_size=_BYTES, key=_KEY).digest() for content in contents
+    )
+    return Identities(np.frombuffer(digests, dtype=f"V{_BYTES}"))
+
+
+def _entries(features: Tensor | SparseRows) -> Iterator[bytes]:
+    if isinstance(features, SparseRows):
+        held = features.to(torch.device("cpu"))
+        rows, columns = held.rows.numpy(), held.columns.numpy()
+        values = held.values.detach().double().numpy()
+        places = rows * held.width + columns
+        if np.any(np.diff(places) < 0):
+            order = np.argsort(places)
+            rows, columns, values = rows[order], columns[order], values[order]
+        yield from _joined(rows, columns, values, len(features))
+        return
+    for part in torch.split(features, ROWS_AT_ONCE):
+        flat = part.detach().cpu().reshape(len(part), -1)
+        matrix = _as_single(flat.double().numpy() if flat.is_floating_point() else flat.numpy())
+        rows, columns = np.nonzero(matrix)
+        yield from _joined(rows, columns, matrix[rows, columns], len(part))
+
+
+def _joined(rows: Any, columns: Any, values: Any, count: int) -> Iterator[bytes]:
+    """The entries of each row that are not zero, as bytes; ``rows`` are in order."""
+    single = _as_single(values)
+    kept = single != 0
+    rows, columns, single = rows[kept], columns[kept].astype(np.int64), single[kept]
+    offsets = np.searchsorted(rows, np.arange(count + 1)).tolist()
+    for start, end in pairwise(offsets):
+        yield columns[start:end].tobytes() + single[start:end].tobytes()
+
+
+def _as_single(values: Any) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore", under="ignore"):
+        single: npt.NDArray[np.float32] = np.asarray(values).astype(np.float32)
+    return single
