@@ -45,6 +45,7 @@ from adadps.accounting import epsilon_of
 from adadps.contract import Grouping
 from adadps.ledger.event_text import event_of, text_of
 from adadps.ledger.summary import summarise
+from adadps.renyi import renyi_curve
 from adadps.tuning.law import NumberOfTrials
 from adadps.tuning.selection import most_expensive
 from tunings import FEATURES, LABELS, NOISE, SAMPLER, STEPS, make, scores, tuned
@@ -106,6 +107,20 @@ def test_hazard_21_pure_privacy_is_multiplied_by_two_plus_the_shape(shape):
     assert count == 1
     curve = rdp.RdpAccountant(orders=[1e10]).compose(event)
     assert curve.get_epsilon(1e-10) == pytest.approx((2 + shape) * 0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0])
+def test_hazard_25_selection_stands_on_exact_divergences_where_they_are_tiny(shape):
+    """dp-accounting rounds these to zero or below; a selection never costs less than a trial."""
+    trial = SelfComposedDpEvent(PoissonSampledDpEvent(1e-9, GaussianDpEvent(422.0)), 1000)
+    rounded = rdp.RdpAccountant().compose(trial).rdp
+    one = renyi_curve(trial, ADD).values
+    best = renyi_curve(RepeatAndSelectDpEvent(trial, 8.0, shape), ADD).values
+    assert (np.asarray(rounded) <= 0).any()
+    assert (one > 0).all()
+    assert (best >= one).all()
+    with pytest.raises(SettingError, match="math domain"):  # refused, not understated
+        renyi_curve(RepeatAndSelectDpEvent(trial, 8.0, math.inf), ADD)
 
 
 def test_many_trials_cost_less_than_a_grid_of_as_many():

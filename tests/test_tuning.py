@@ -21,6 +21,7 @@ from torch import nn
 
 from adadps import (
     Accountant,
+    AssumedPublic,
     Budget,
     BudgetError,
     ContractError,
@@ -101,14 +102,25 @@ def test_hazard_21_settings_with_different_noise_are_each_composed_at_their_pric
     assert found.privacy.noise_multiplier == 4.0
 
 
-@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
-def test_hazard_21_side_information_with_a_price_is_paid_in_every_trial(selection):
-    known = side.fixed(
+def released_before():
+    return side.fixed(
         {"weight": (torch.tensor([1.0, 2.0, 3.0]), 1)},
         source="a noised histogram",
         public_because="it was released with noise",
         event=GaussianDpEvent(7.0),
     )
+
+
+def measured_now():
+    return side.noisy_frequencies(
+        (FEATURES > 0).float(), clip_norm=1.0, noise_multiplier=7.0, floor=0.1, source="the data"
+    )
+
+
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+@pytest.mark.parametrize("source", [released_before, measured_now])
+def test_hazard_21_side_information_with_a_price_is_paid_in_every_trial(source, selection):
+    known = source()
     found = tuned(
         maker=lambda setting: (nn.Linear(3, 2), adadps(known, NOISE, lr=setting["lr"])),
         selection=selection,
@@ -334,6 +346,13 @@ def test_hazard_21_a_saved_tuning_comes_back_whole(tmp_path):
     assert loaded.trials == found.trials
     assert load_result(tmp_path / "run").privacy.epsilon == found.privacy.epsilon
     assert torch.equal(loaded.result.params["weight"], found.result.params["weight"])
+
+
+@pytest.mark.parametrize(
+    "facts", ["two classes", ["two classes"], AssumedPublic(others=["two classes"])]
+)
+def test_what_is_assumed_public_stands_in_the_result(facts):
+    assert "two classes" in tuned(assumed_public=facts).privacy.assumed_public
 
 
 def test_the_result_of_a_single_run_is_no_tuning():

@@ -26,6 +26,8 @@ from dp_accounting import (
     UnsupportedEventError,
     rdp,
 )
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_select
 
 from adadps.errors import ContractError, SettingError
 from adadps.sampled_gaussian import LEAST_NOISE, Values, renyi_divergences
@@ -133,6 +135,10 @@ def _divergences(event: DpEvent, relation: Relation, orders: Values) -> Values:
         return event.count * once if event.count else np.zeros_like(orders)
     if isinstance(event, PoissonSampledDpEvent) and relation is not Relation.REPLACE_ONE:
         return _sampled(event, relation, orders)
+    if isinstance(event, RepeatAndSelectDpEvent):  # on our curve of a trial, not on a rounded one
+        once = _divergences(event.event, relation, orders)
+        selected = _compute_rdp_repeat_and_select(orders, once, event.mean, event.shape)
+        return np.asarray(selected, dtype=np.float64)
     return np.asarray(_accountant(relation).compose(event).rdp, dtype=np.float64)
 
 

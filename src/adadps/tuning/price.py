@@ -68,7 +68,7 @@ def plan_trial(
         charged = steps
     else:
         step = units.step_event(method.release.noise_multiplier, 1, accountant, grouping_of(method))
-    side = tuple((event, 1) for event in method.side_events(sampler.relation, accountant))
+    side = method.side_events(sampler.relation, accountant)
     return PlannedTrial(
         setting=setting,
         method=method,
@@ -76,7 +76,7 @@ def plan_trial(
         event=ComposedDpEvent(
             [run_event(method, units, [Life(steps, informed=bool(side))], accountant), score.event]
         ),
-        allowance=(*side, (step, charged)),
+        allowance=(*((event, 1) for event in side), (step, charged)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
@@ -12,6 +12,7 @@ import torch
 from dp_accounting import DpEvent
 
 from adadps.accounting import Budget, default_delta, epsilon_of, require_delta
+from adadps.data.assumed import declared
 from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.evaluation import Evaluation
@@ -41,7 +42,7 @@ class TuneOptions(TypedDict, total=False):
     ledger: Ledger | None
     randomness: Randomness | None
     physical_batch_size: int | None
-    assumed_public: Sequence[str]
+    assumed_public: Iterable[str]
 
 
 def tune(
@@ -100,7 +101,7 @@ def tune(
         delta=_delta(options.get("delta"), ledger.budget, sampler),
         randomness=options.get("randomness") or secure(),
         physical_batch_size=options.get("physical_batch_size"),
-        assumed_public=tuple(options.get("assumed_public", ())),
+        assumed_public=declared(options.get("assumed_public", ())),
     )
     plan = _plan(trials, settings_of(grid), selection, ledger, options.get("accountant"))
     plan.open(ledger)
