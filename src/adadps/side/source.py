@@ -55,7 +55,10 @@ class SideSource(Protocol):
         """Where it comes from and why it is not sensitive."""
 
     def init(self, params: Params) -> Any:
-        """State before the first step; refuses what does not fit ``params``."""
+        """State before the first step; refuses what does not fit ``params``, and draws nothing.
+
+        `observe` is called after the run has paid for ``event``: noise is drawn there.
+        """
 
     def observe(self, state: Any, step: Step) -> tuple[Transform, Any]:
         """The transform for this step, and the next state."""
