@@ -17,8 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from adadps.data.examples import as_features
+from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
 from adadps.gradients.objective import predict
+from adadps.result_soundness import require_sound
 from adadps.types import Params
 
 FORMAT = 1
@@ -167,36 +169,39 @@ def load_result(folder: str | Path) -> Result:
     """Read a saved result; nothing in it is executed."""
     source = Path(folder)
     try:
-        held = json.loads((source / "result.json").read_text(encoding="utf-8"))
-        if held["format"] != FORMAT:
-            raise DataError(
-                f"Expected a result of format {FORMAT}, found {held['format']} in {source}. "
-                "Read it with the version of adadps that wrote it."
-            )
-        tensors = load_file(source / "weights.safetensors")
-        privacy = dict(held["privacy"])
-        for name in ("epsilon", "clip_norm"):
-            privacy[name] = math.inf if privacy[name] is None else privacy[name]
-        for name in ("not_private_because", "assumed_public"):
-            privacy[name] = tuple(privacy[name])
-        feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
-        return Result(
-            privacy=PrivacyStatement(**privacy),
-            method=held["method"],
-            side_information=tuple(held["side_information"]),
-            settings=held["settings"],
-            history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
-            params=tensors,
-            feature_weights=feature_weights,
-            debug=tuple(held["debug"]),
-        )
-    except DataError:
-        raise
+        held = parse_json((source / "result.json").read_text(encoding="utf-8"))
+        found = held["format"]
+        if found == FORMAT:
+            return _result_of(held, load_file(source / "weights.safetensors"))
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise DataError(
             f"Expected a result saved by adadps in {source}, found something unreadable "
             f"({type(error).__name__}: {error}). Check the path, or train again."
         ) from error
+    raise DataError(
+        f"Expected a result of format {FORMAT}, found {found} in {source}. Read it with the "
+        "version of adadps that wrote it."
+    )
+
+
+def _result_of(held: dict[str, Any], tensors: Params) -> Result:
+    require_sound(held)
+    privacy = dict(held["privacy"])
+    for name in ("epsilon", "clip_norm"):
+        privacy[name] = math.inf if privacy[name] is None else privacy[name]
+    for name in ("not_private_because", "assumed_public"):
+        privacy[name] = tuple(privacy[name])
+    feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
+    return Result(
+        privacy=PrivacyStatement(**privacy),
+        method=held["method"],
+        side_information=tuple(held["side_information"]),
+        settings=held["settings"],
+        history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
+        params=tensors,
+        feature_weights=feature_weights,
+        debug=tuple(held["debug"]),
+    )
 
 
 def _finite(value: Any) -> Any:

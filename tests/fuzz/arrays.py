@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,9 @@ def _tensor(rng: Random) -> Any:
     if drawn < 0.2:
         return made.to("meta")
     if drawn < 0.5 and made.ndim == 2 and made.dtype in _TORCH[:2]:
-        return made.to_sparse_csr() if rng.random() < 0.5 else made.to_sparse()
+        with warnings.catch_warnings():  # torch has something to say about CSR
+            warnings.simplefilter("ignore")
+            return made.to_sparse_csr() if rng.random() < 0.5 else made.to_sparse()
     return made
 
 
@@ -122,7 +125,7 @@ def _scipy(rng: Random) -> Any:
     if form in ("csr", "csc", "coo") and made.nnz and rng.random() < 0.3:
         made.data[0] = rng.choice((np.nan, np.inf, 1e300))
     if form == "csr" and rng.random() < 0.2:
-        return sparse.csr_matrix((made.data.astype("c8"), made.indices, made.indptr), made.shape)
+        return sparse.csr_matrix((made.data + 0j, made.indices, made.indptr), made.shape)
     return made
 
 
@@ -131,7 +134,7 @@ def _rows(rng: Random) -> SparseRows:
         numbers = [rng.randint(0, highest) for _ in range(length)]
         if rng.random() < 0.3 and numbers:
             numbers[rng.randrange(length)] = rng.choice((-1, 10**6, 2**62))
-        return torch.tensor(numbers, dtype=rng.choice((torch.int64,) * 4 + (torch.int32,)))
+        return torch.tensor(numbers).to(rng.choice((torch.int64,) * 4 + (torch.int32,)))
 
     entries = rng.randrange(5)
     offsets = whole(rng.randrange(4), entries)

@@ -26,8 +26,11 @@ def commands(rng: Random, folder: Path) -> None:
 
 
 def _charged(arguments: list[str]) -> tuple[str, ...]:
-    """A ledger that exists keeps the names of runs that were refused: it is no output."""
-    return ("old.ledger",) if "train" in arguments else ()
+    """A ledger that exists keeps the names of runs that were refused: it is no output.
+
+    SQLite leaves its own files beside a ledger that was looked at.
+    """
+    return ("old.ledger",) if "train" in arguments else ("old.ledger-wal", "old.ledger-shm")
 
 
 def _files(rng: Random, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import multiprocessing
+import os
 import resource
 import tempfile
 import time
@@ -17,6 +18,7 @@ from fuzz.targets import TARGETS, Target, run_one
 
 MOST_MEMORY = 12 * 2**30
 PIECE = 250
+MEMORY = Path("/dev/shm")
 SHOWN = 20
 
 
@@ -33,7 +35,7 @@ class Report:
 def run_some(target: Target, seed: int, first: int, count: int, until: float) -> Report:
     """Inputs ``first``, ``first + 1``, ... of a target, as long as there is time."""
     report, begin = Report(target.name), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="adadps-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="adadps-fuzz-", dir=_quick_disk()) as folder:
         for number in range(first, first + count):
             if time.monotonic() > until:
                 break
@@ -45,6 +47,11 @@ def run_some(target: Target, seed: int, first: int, count: int, until: float) ->
                 report.failures.append((number, traceback.format_exc(limit=-12)))
     report.seconds = time.monotonic() - begin
     return report
+
+
+def _quick_disk() -> str | None:
+    """Memory that looks like a disk, if there is any: ledgers wait for the disk at every charge."""
+    return str(MEMORY) if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else None
 
 
 def _job(job: tuple[str, int, int, int, float]) -> Report:

@@ -124,7 +124,7 @@ def _change_one(rng: random.Random, held: Any) -> Any:
     elif kind == 2 and isinstance(node, str):
         parent[key] = node + text(rng)
     elif kind == 3 and isinstance(node, int | float):
-        parent[key] = rng.choice((str(node), -node, node * 1e6, [node], node + 1))
+        parent[key] = rng.choice((str(node), -node, node * 10**6, [node], node + 1))
     else:
         parent[key] = odd_value(rng)
     return held

@@ -204,6 +204,8 @@ def _use_ledger(rng: Random, file: Path) -> None:
         if opened.ledger is None:
             return
         entries = ending_of(lambda: opened.ledger.entries).value
+        if rng.random() < 0.6:
+            return
         spent = ending_of(lambda: opened.ledger.epsilon(1e-3)).value
         for _ in range(2):
             ending_of(lambda: opened.ledger.open("more", rng.choice([*Relation]), Accountant.RDP))

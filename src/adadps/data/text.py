@@ -34,10 +34,12 @@ class BagOfWords:
     dampened: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.vocabulary, str) or len(set(self.vocabulary)) != len(self.vocabulary):
+        words = self.vocabulary
+        texts = isinstance(words, Sequence) and all(isinstance(word, str) for word in words)
+        if not texts or isinstance(words, str) or len(set(words)) != len(words):
             raise DataError(
-                "Expected a vocabulary of different words, found one text or a repeated word. Give "
-                "a tuple of words."
+                "Expected a vocabulary of different words, found one text, a repeated word, or "
+                "something else. Give a tuple of words."
             )
         if not self.vocabulary or any(word != word.lower() for word in self.vocabulary):
             raise DataError(

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 from adadps.accounting import Budget
 from adadps.errors import DataError
+from adadps.ledger.soundness import complaint_about
 
 APPLICATION = 0x61445053  # "aDPS": how a ledger is told from other databases
 FORMAT = 1
@@ -63,7 +64,7 @@ _TABLE_NAMES = {"terms", "runs", "events", "reservations"}
 def create(path: Path, budget: Budget | None) -> None:
     """Make a new ledger at ``path``, whole or not at all; one that is there already stays."""
     journal = path.with_name(path.name + "-wal")
-    if journal.exists() and not path.exists():
+    if os.path.exists(journal) and not os.path.exists(path):
         raise DataError(
             f"Expected a new ledger or a whole one at {path}, found only its journal {journal}, "
             "which holds charges. Restore the ledger beside it, or choose another name."
@@ -77,7 +78,7 @@ def create(path: Path, budget: Budget | None) -> None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
         _sync(path.parent)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, ValueError, sqlite3.Error) as error:  # a NUL in the name is a ValueError
         raise DataError(
             f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
             "disk that can be written to; nothing was charged."
@@ -165,8 +166,8 @@ def _sync(path: Path) -> None:
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
-    if not path.is_file():
-        found = "something else" if path.exists() else "nothing"
+    if not os.path.isfile(path):  # False for names that cannot be, too
+        found = "something else" if os.path.exists(path) else "nothing"
         raise DataError(
             f"Expected a ledger at {path}, found {found} there. Check the path; "
             "`DiskLedger(path, budget=...)` makes a new one."
@@ -206,6 +207,7 @@ def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
         ).fetchone()
         rows = connection.execute("SELECT count(*) FROM terms").fetchone()[0]
         complaint = "ok" if count == last and rows == 1 else "entries are missing"
+        complaint = complaint_about(connection) or "ok" if complaint == "ok" else complaint
     if complaint != "ok":
         raise DataError(
             f"Expected a whole ledger at {path}, found a damaged one ({complaint}). Restore a "

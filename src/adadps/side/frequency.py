@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from adadps.data.examples import as_features
+from adadps.data.examples import as_features, as_numbers
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import SideInformationError
@@ -62,8 +61,7 @@ def frequency(
 
 def given_frequencies(values: Any, *, source: str, public_because: str) -> Frequencies:
     """Frequencies that the caller has, with their provenance."""
-    held = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
-    held = held.double()
+    held = as_numbers(values, "frequencies").double()
     fits = held.ndim == 1 and held.numel() > 0 and bool(torch.isfinite(held).all())
     if not fits or float(held.min()) < 0 or float(held.max()) <= 0:
         raise SideInformationError(

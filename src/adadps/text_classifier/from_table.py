@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def _plan(request: Request, examples: int, side: Frequencies | None) -> Plan:
     accountant, delta = Accountant.PLD, default_delta(examples)
     if request.ledger is not None:
         accountant = Accountant.RDP
-        if request.ledger.exists():
+        if os.path.exists(request.ledger):
             with DiskLedger(request.ledger) as ledger:
                 accountant = ledger.choose_accountant((Accountant.PLD, Accountant.RDP))
                 held = ledger.budget
@@ -185,7 +186,7 @@ def _ledger(request: Request, budget: Budget) -> DiskLedger | None:
     """Made only now, when nothing but the training itself can fail."""
     if request.ledger is None:
         return None
-    if request.ledger.exists():
+    if os.path.exists(request.ledger):
         return DiskLedger(request.ledger)
     whole = budget.epsilon if request.ledger_budget is None else request.ledger_budget
     if whole < budget.epsilon:
