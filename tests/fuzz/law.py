@@ -19,7 +19,7 @@ from adadps.cli import app
 from adadps.errors import AdadpsError
 
 SECONDS_FOR_ONE = 60
-_TOLD = re.compile(r"(\w+Error: |Usage: )")
+_TOLD = re.compile(r"(\w+Error: |Usage: |╭─ Error)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _RUNNER = CliRunner()
 

@@ -209,7 +209,7 @@ def _use_ledger(rng: Random, file: Path) -> None:
         spent = ending_of(lambda: opened.ledger.epsilon(1e-3)).value
         for _ in range(2):
             ending_of(lambda: opened.ledger.open("more", rng.choice([*Relation]), Accountant.RDP))
-            ending_of(lambda: opened.ledger.authorise(rng.choice(seeds.EVENTS[2:5]), ahead=2))
+            ending_of(lambda: opened.ledger.authorise(rng.choice(seeds.EVENTS[2:4]), ahead=2))
         more = ending_of(lambda: opened.ledger.entries).value
         costs = ending_of(lambda: opened.ledger.epsilon(1e-3)).value
         if None not in (entries, more) and more < entries:

@@ -67,6 +67,8 @@ class PublicExamples:
                 f"Expected a public batch size between 1 and the {len(self.examples)} public "
                 f"examples, found {self.batch_size}. Choose it in that range."
             )
+        if self.seed < 0:
+            raise DataError(f"Expected a seed >= 0, found {self.seed}. Choose another one.")
 
     def batch(self, index: int) -> PublicExamples:
         """The public batch of step ``index``, drawn without replacement."""

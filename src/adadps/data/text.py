@@ -74,7 +74,7 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     word = re.compile(_TOKEN)
     try:
         candidates = top_n_list(language, 4 * size + 100)
-    except LookupError as error:
+    except (LookupError, ValueError) as error:  # langcodes refuses what is no tag at all
         raise DataError(
             f"Expected a language that wordfreq knows, found '{language}' ({error}). Use a code "
             "such as en, de or fr."

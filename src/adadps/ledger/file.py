@@ -140,7 +140,7 @@ def explained(path: Path) -> Iterator[None]:
             f"Expected a ledger that can be read and written at {path}, found: {error}. Check the "
             "path, its permissions and the space on the disk; nothing that was charged is lost."
         ) from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # its messages may quote broken names
         raise DataError(
             f"Expected a ledger of adadps at {path}, found something unreadable ({error}). Check "
             "the path, or restore a copy; it was left as it is."
