@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -21,8 +22,13 @@ def commands(rng: Random, folder: Path) -> None:
         arguments.insert(rng.randrange(len(arguments)), text(rng))
     if rng.random() < 0.05:
         del arguments[rng.randrange(len(arguments))]
-    arguments = [argument.replace("\0", "0") for argument in arguments]  # no shell can pass a NUL
+    arguments = [_as_a_shell_passes(argument) for argument in arguments]
     command_ends_well(arguments, folder, kept=_charged(arguments))
+
+
+def _as_a_shell_passes(argument: str) -> str:
+    """Bytes without NUL, whatever they mean."""
+    return os.fsdecode(argument.replace("\0", "0").encode("utf-8", "surrogatepass"))
 
 
 def _charged(arguments: list[str]) -> tuple[str, ...]:

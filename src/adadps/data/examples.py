@@ -186,10 +186,10 @@ def as_numbers(values: Any, what: str) -> Tensor:
                 f"Expected numbers as {what}, found something else ({error}). Turn texts into bags "
                 "of words, and categories and labels into integers."
             ) from error
-    if held.is_meta or held.dtype not in COMPUTABLE:
-        where = "without memory" if held.is_meta else f"of {held.dtype}"
+    if held.is_meta or held.layout is not torch.strided or held.dtype not in COMPUTABLE:
+        where = "no memory" if held.is_meta else f"{held.dtype} in {held.layout}"
         raise DataError(
-            f"Expected real numbers in memory as {what}, found a tensor {where}. Convert them to "
-            "float32 or int64."
+            f"Expected real numbers in memory as {what}, found a tensor with {where}. Convert them "
+            "to a dense tensor of float32 or int64."
         )
     return held
