@@ -3,6 +3,12 @@
 import csv
 import json
 import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
@@ -239,6 +245,38 @@ def test_ctrl_c_ends_with_130_one_line_and_no_folder(tmp_path, data, monkeypatch
     assert shown.exit_code == 130
     assert plain(shown.stderr).strip() == f"Interrupted: {train_command._INTERRUPTED}."
     assert files(tmp_path) == ["data.csv"]
+
+
+def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data):
+    """A process of its own, interrupted in the middle of its steps."""
+    ledger = tmp_path / "l.ledger"
+    given = arguments(data, tmp_path / "model", "--ledger", ledger, "--epochs", 100_000)
+    as_in_a_terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{as_in_a_terminal}; from adadps.cli import app; app()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *given],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 100
+        while not _charges(ledger) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, told
+    assert plain(told).strip() == f"Interrupted: {train_command._INTERRUPTED}."
+    assert not [name for name in files(tmp_path) if name not in ("data.csv", "l.ledger")]
+    assert _charges(ledger) > 0
+
+
+def _charges(ledger):
+    if not ledger.exists():
+        return 0
+    with closing(sqlite3.connect(ledger)) as connection:
+        return connection.execute("SELECT count(*) FROM reservations").fetchone()[0]
 
 
 def test_the_learning_rate_goes_down_with_more_noise_and_stays_with_less():

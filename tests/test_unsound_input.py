@@ -299,6 +299,13 @@ def test_frequencies_that_are_no_numbers(values):
         side.given_frequencies(values, source="a", public_because="b")
 
 
+def test_a_single_number_with_an_odd_stride_is_public():
+    odd = torch.tensor([7]).as_strided((1,), (0,))
+    held = public_examples([[1.0]], odd, source="a", public_because="b", batch_size=1)
+    usual = public_examples([[1.0]], [7], source="a", public_because="b", batch_size=1)
+    assert held.provenance == usual.provenance
+
+
 def test_a_negative_seed_of_public_examples():
     with pytest.raises(DataError, match="seed >= 0"):
         public_examples([[1.0]], [0], source="a", public_because="b", batch_size=1, seed=-1)
