@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench docs format clean
+.PHONY: demo test torture check bench docs format clean
 
 demo: $(VENV)/core
 	$(BIN)/adadps demo
 
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
+
+torture: $(VENV)/dev
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

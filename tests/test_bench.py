@@ -422,7 +422,7 @@ def test_other_files_are_refused(content, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(content, encoding="utf-8")
     shown = runner.invoke(app, ["bench", "--from", str(file)])
-    assert shown.exit_code == 2
+    assert shown.exit_code == 1
     assert "Expected rows of `adadps bench --json`" in plain_text(shown.stderr)
 
 
@@ -454,13 +454,18 @@ def test_the_command_measures_in_a_fresh_process(tiny, tmp_path):
         (["--steps", "0"], "Expected --steps between 1 and"),
         (["--threads", "-1"], "Expected --threads between 1 and"),
         (["--resume"], "Add --json FILE"),
-        (["--from", "/nowhere/rows.json"], "Give such a file"),
     ],
 )
 def test_bad_input_is_told(options, message):
     shown = runner.invoke(app, ["bench", *options])
     assert shown.exit_code == 2
     assert message in plain_text(shown.stderr)
+
+
+def test_a_missing_file_is_told():
+    shown = runner.invoke(app, ["bench", "--from", "/nowhere/rows.json"])
+    assert shown.exit_code == 1
+    assert "Give such a file" in plain_text(shown.stderr)
 
 
 def test_the_help_names_everything():

@@ -435,9 +435,9 @@ def test_only_the_newest_checkpoint_is_kept(tmp_path):
 
 def test_drafts_of_killed_processes_are_removed(tmp_path):
     advance(begin(tmp_path), until=5)
-    (tmp_path / ".step-00000008-abc").mkdir()
+    (tmp_path / ".adadps-abc").mkdir()
     begin(tmp_path)
-    assert not list(tmp_path.glob(".step-*"))
+    assert not list(tmp_path.glob(".adadps-*"))
 
 
 def damage_truncate(folder, name):
@@ -479,7 +479,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="No space"):
         advance(run)
     monkeypatch.undo()
-    assert not list(tmp_path.glob(".step-*"))
+    assert not list(tmp_path.glob(".adadps-*"))
     assert advance(begin(tmp_path)).result().privacy.steps_paid == 16
 
 

@@ -10,13 +10,13 @@ import shutil
 import numpy as np
 import pytest
 
-from adadps import checkpoint, payment, run, whole_folder
+from adadps import checkpoint, payment, run, writing
 from adadps.ledger import disk
 from killing import Findings, Scene, in_a_fork, killed_after, killed_at_line, train
 
 KILLS = int(os.environ.get("ADADPS_KILLS", "20"))
 STRIDE = int(os.environ.get("ADADPS_EVERY_LINE", "23"))
-FILES = {room.__file__ for room in (checkpoint, disk, payment, run, whole_folder)}
+FILES = {room.__file__ for room in (checkpoint, disk, payment, run, writing)}
 RNG = np.random.default_rng()
 
 

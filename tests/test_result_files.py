@@ -215,7 +215,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_with_its_path(tmp_path):
 
 @pytest.mark.parametrize(
     "moment",
-    ["result.save_file", "result.Result.describe", "whole_folder.os.rename", "whole_folder.sync"],
+    ["result.save_file", "result.Result.describe", "writing.os.replace", "writing.sync"],
 )
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
 def test_an_interrupted_save_leaves_nothing_behind(tmp_path, monkeypatch, moment, interruption):

@@ -29,7 +29,7 @@ from torch import Tensor
 from adadps.errors import ContractError, DataError
 from adadps.result import Measurement
 from adadps.types import Params, require
-from adadps.whole_folder import write_whole_folder
+from adadps.writing import DRAFT, new_folder
 
 FORMAT = 1
 LEDGER = "ledger"
@@ -121,7 +121,7 @@ class Checkpoints:
         """The newest checkpoint, or None in a new folder; what a killed process left is removed."""
         try:
             found = self._steps()
-            for draft in Path(self.folder).glob(".step-*"):
+            for draft in Path(self.folder).glob(f"{DRAFT}*"):
                 shutil.rmtree(draft, ignore_errors=True)
         except OSError as error:
             raise DataError(
@@ -139,7 +139,8 @@ class Checkpoints:
                 f"Expected to be alone in {self.folder}, found {older[-1].name}, which another "
                 "process has written meanwhile. Resume a run once at a time."
             )
-        write_whole_folder(target, lambda draft: _write(draft, checkpoint))
+        with new_folder(target) as draft:
+            _write(draft, checkpoint)
         for folder in older:
             shutil.rmtree(folder, ignore_errors=True)
 

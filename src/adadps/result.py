@@ -14,10 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from adadps.data.examples import as_features
+from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
 from adadps.gradients.objective import predict
+from adadps.result_soundness import require_sound
 from adadps.types import Params
-from adadps.whole_folder import write_whole_folder
+from adadps.writing import new_folder
 
 FORMAT = 1
 FEATURE_WEIGHTS = "adadps.feature_weights"
@@ -125,7 +127,8 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write ``weights.safetensors`` and ``result.json`` into a new folder, all or nothing."""
         target = Path(folder)
-        write_whole_folder(target, self._write)
+        with new_folder(target) as draft:
+            self._write(draft)
         return target
 
     def _write(self, draft: Path) -> None:
@@ -133,7 +136,13 @@ class Result:
         if self.feature_weights is not None:
             tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
         save_file(tensors, draft / "weights.safetensors")
-        text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
+        try:
+            text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
+        except TypeError as error:
+            raise DataError(
+                f"Expected settings of numbers, texts and lists, found: {error}. Put their names "
+                "into the settings instead."
+            ) from error
         (draft / "result.json").write_text(text + "\n", encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:
@@ -154,36 +163,39 @@ def load_result(folder: str | Path) -> Result:
     """Read a saved result; nothing in it is executed."""
     source = Path(folder)
     try:
-        held = json.loads((source / "result.json").read_text(encoding="utf-8"))
-        if held["format"] != FORMAT:
-            raise DataError(
-                f"Expected a result of format {FORMAT}, found {held['format']} in {source}. "
-                "Read it with the version of adadps that wrote it."
-            )
-        tensors = load_file(source / "weights.safetensors")
-        privacy = dict(held["privacy"])
-        for name in ("epsilon", "clip_norm"):
-            privacy[name] = math.inf if privacy[name] is None else privacy[name]
-        for name in ("not_private_because", "assumed_public"):
-            privacy[name] = tuple(privacy[name])
-        feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
-        return Result(
-            privacy=PrivacyStatement(**privacy),
-            method=held["method"],
-            side_information=tuple(held["side_information"]),
-            settings=held["settings"],
-            history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
-            params=tensors,
-            feature_weights=feature_weights,
-            debug=tuple(held["debug"]),
-        )
-    except DataError:
-        raise
+        held = parse_json((source / "result.json").read_text(encoding="utf-8"))
+        found = held["format"]
+        if found == FORMAT:
+            return _result_of(held, load_file(source / "weights.safetensors"))
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise DataError(
             f"Expected a result saved by adadps in {source}, found something unreadable "
             f"({type(error).__name__}: {error}). Check the path, or train again."
         ) from error
+    raise DataError(
+        f"Expected a result of format {FORMAT}, found {found} in {source}. Read it with the "
+        "version of adadps that wrote it."
+    )
+
+
+def _result_of(held: dict[str, Any], tensors: Params) -> Result:
+    require_sound(held)
+    privacy = dict(held["privacy"])
+    for name in ("epsilon", "clip_norm"):
+        privacy[name] = math.inf if privacy[name] is None else privacy[name]
+    for name in ("not_private_because", "assumed_public"):
+        privacy[name] = tuple(privacy[name])
+    feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
+    return Result(
+        privacy=PrivacyStatement(**privacy),
+        method=held["method"],
+        side_information=tuple(held["side_information"]),
+        settings=held["settings"],
+        history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
+        params=tensors,
+        feature_weights=feature_weights,
+        debug=tuple(held["debug"]),
+    )
 
 
 def _finite(value: Any) -> Any:

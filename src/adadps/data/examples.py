@@ -18,6 +18,12 @@ from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
 
+COMPUTABLE = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
+"""The kinds of numbers that a model can be given."""
+
 Features = Tensor | SparseRows
 """A dense tensor with one entry of its first axis an example, or sparse rows."""
 
@@ -68,6 +74,8 @@ class PublicExamples:
                 f"Expected a public batch size between 1 and the {len(self.examples)} public "
                 f"examples, found {self.batch_size}. Choose it in that range."
             )
+        if self.seed < 0:
+            raise DataError(f"Expected a seed >= 0, found {self.seed}. Choose another one.")
 
     @cached_property
     def rows(self) -> PublicRows:
@@ -171,20 +179,39 @@ def _as_targets(targets: Any) -> Tensor:
 
 def _as_tensor(values: Any, what: str) -> Tensor:
     """Tensors as they are; anything else as numbers, with float64 rounded to float32."""
-    if isinstance(values, Tensor):
-        held = values.detach()
-    else:
-        try:
-            held = torch.as_tensor(np.asarray(values))
-        except (TypeError, ValueError) as error:
-            raise DataError(
-                f"Expected numbers as {what}, found something else ({error}). Turn texts into bags "
-                "of words, and categories and labels into integers."
-            ) from error
-        held = held.float() if held.dtype == torch.float64 else held
+    held = as_numbers(values, what)
+    if not isinstance(values, Tensor) and held.dtype == torch.float64:
+        held = held.float()
     if held.ndim == 0:
         raise DataError(
             f"Expected {what} with one example along the first axis, found a single number. Give a "
             "vector, a matrix, or a tensor of shape (examples, ...)."
+        )
+    return held
+
+
+def as_numbers(values: Any, what: str) -> Tensor:
+    """A tensor of real numbers that can be computed with, whatever holds them.
+
+    >>> as_numbers([[1, 2]], "features")
+    tensor([[1, 2]])
+    """
+    if isinstance(values, Tensor):
+        held = values.detach()
+    else:
+        try:
+            array = np.asarray(values)
+            held = torch.as_tensor(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+            held = held.reshape(array.shape)  # a single number was made a vector
+        except (OverflowError, TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"Expected numbers as {what}, found something else ({error}). Turn texts into bags "
+                "of words, and categories and labels into integers."
+            ) from error
+    if held.is_meta or held.layout is not torch.strided or held.dtype not in COMPUTABLE:
+        where = "no memory" if held.is_meta else f"{held.dtype} in {held.layout}"
+        raise DataError(
+            f"Expected real numbers in memory as {what}, found a tensor with {where}. Convert them "
+            "to a dense tensor of float32 or int64."
         )
     return held

@@ -56,7 +56,10 @@ def digest_of(parts: Iterable[Tensor | str]) -> str:
         if isinstance(part, Tensor):
             sha.update(str((part.dtype, tuple(part.shape))).encode())
             for some in _pieces(part.detach()):
-                sha.update(some.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                line = some.cpu().contiguous().reshape(-1)
+                if line.stride(0) != 1:  # a single number may have any stride, and be contiguous
+                    line = line.clone(memory_format=torch.contiguous_format)
+                sha.update(line.view(torch.uint8).numpy().data)
         else:
             sha.update(part.encode() + b"\0")
     return sha.hexdigest()

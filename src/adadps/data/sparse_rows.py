@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -70,9 +71,13 @@ class SparseRows:
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
         """Copy a scipy sparse matrix; repeated entries are added up."""
-        csr = sparse.csr_matrix(matrix, dtype=np.float64, copy=True)
-        csr.sum_duplicates()
-        csr.check_format(full_check=True)  # compiled loops trust what is here
+        with _explained():
+            if np.iscomplexobj(matrix):
+                raise TypeError("complex numbers")
+            _require_sound(matrix)
+            csr = sparse.csr_matrix(matrix, dtype=np.float64, copy=True)
+            csr.sum_duplicates()
+            csr.check_format(full_check=True)  # compiled loops trust what is here
         return cls(
             torch.from_numpy(csr.indptr.astype(np.int64)),
             torch.from_numpy(csr.indices.astype(np.int64)),
@@ -88,16 +93,24 @@ class SparseRows:
                 f"Expected sparse features as a matrix, found shape {tuple(matrix.shape)}. "
                 "Give one row an example."
             )
-        coo = matrix.to_sparse(layout=torch.sparse_coo).coalesce().cpu()
-        rows, columns = coo.indices().numpy()
-        entries = (coo.values().numpy(), (rows, columns))
+        with _explained():
+            coo = matrix.detach().to_sparse(layout=torch.sparse_coo).coalesce().cpu()
+            rows, columns = coo.indices().numpy()
+            entries = (coo.values().numpy(), (rows, columns))
         return cls.from_scipy(sparse.coo_matrix(entries, shape=tuple(coo.shape)))
 
     def require_consistent(self) -> None:
         """Refuse rows that contradict themselves: compiled loops would not notice."""
-        require_within(self.columns, self.width)
+        with _explained():
+            whole = all(part.dtype == torch.int64 for part in (self.offsets, self.columns))
+            if not whole or not isinstance(self.width, int) or self.width < 0:
+                raise TypeError("offsets, columns or a width that are no whole numbers")
+            if self.values.dtype not in (torch.float32, torch.float64):
+                raise TypeError(f"values of {self.values.dtype}")
+            require_within(self.columns, self.width)
         held = self.to(torch.device("cpu"))
-        same = len(held.columns) == len(held.values)
+        lines = all(part.ndim == 1 for part in (held.offsets, held.columns, held.values))
+        same = lines and len(held.offsets) > 0 and len(held.columns) == len(held.values)
         if not same or not compiled.is_consistent(*held._arrays()[:2], scratch(self.width)):
             raise DataError(
                 "Expected sparse rows with each column once in a row and offsets that lead through "
@@ -238,6 +251,28 @@ class SparseRows:
         dense = self.values.new_zeros(len(self), self.width)
         dense[self.rows, self.columns] = self.values
         return dense
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say in our words what is wrong with a sparse matrix."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (IndexError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"Expected a sound sparse matrix of real numbers, found another ({error}). Build it "
+            "with scipy.sparse or `SparseRows.from_scipy`."
+        ) from error
+
+
+def _require_sound(matrix: Any) -> None:
+    """Indices outside of a matrix would be written to when it is converted."""
+    if matrix.ndim != 2:
+        raise ValueError(f"shape {matrix.shape}")
+    if hasattr(matrix, "check_format"):
+        matrix.check_format(full_check=True)
 
 
 def require_within(places: Tensor, length: int) -> None:

@@ -34,10 +34,12 @@ class BagOfWords:
     dampened: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.vocabulary, str) or len(set(self.vocabulary)) != len(self.vocabulary):
+        words = self.vocabulary
+        texts = isinstance(words, Sequence) and all(isinstance(word, str) for word in words)
+        if not texts or isinstance(words, str) or len(set(words)) != len(words):
             raise DataError(
-                "Expected a vocabulary of different words, found one text or a repeated word. Give "
-                "a tuple of words."
+                "Expected a vocabulary of different words, found one text, a repeated word, or "
+                "something else. Give a tuple of words."
             )
         if not self.vocabulary or any(word != word.lower() for word in self.vocabulary):
             raise DataError(
@@ -72,7 +74,7 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     word = re.compile(_TOKEN)
     try:
         candidates = top_n_list(language, 4 * size + 100)
-    except LookupError as error:
+    except (LookupError, ValueError) as error:  # langcodes refuses what is no tag at all
         raise DataError(
             f"Expected a language that wordfreq knows, found '{language}' ({error}). Use a code "
             "such as en, de or fr."

@@ -55,7 +55,7 @@ class DiskLedger:
         self.path = Path(path)
         self._lock = threading.RLock()
         self._process = os.getpid()
-        if not self.path.exists():
+        if not os.path.exists(self.path):  # False for names that cannot be, too
             create(self.path, budget)
         self._connection = connect(self.path)
         try:

@@ -10,8 +10,14 @@ import attr
 import numpy as np
 from dp_accounting import DpEvent, dp_event
 
+from adadps.data.strict_json import parse_json
 from adadps.errors import ContractError, DataError
 
+DEEPEST = 32
+LARGEST = 1e300
+"""What is larger cannot be computed with."""
+_PROBABILITIES = ("sampling_probability", "sampling_probs")
+_SIGNED = ("shape", "sensitivities")
 _KINDS: dict[str, type[DpEvent]] = {
     name: kind
     for name, kind in vars(dp_event).items()  # the package itself does not name all of them
@@ -35,7 +41,7 @@ def event_of(text: str) -> DpEvent:
     GaussianDpEvent(noise_multiplier=2.0)
     """
     try:
-        event = _event(json.loads(text))
+        event = _event(parse_json(text))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unknown(text) from error
     if not isinstance(event, DpEvent):
@@ -72,8 +78,39 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _event(value: Any) -> Any:
-    if isinstance(value, dict):
-        ((name, fields),) = value.items()
-        return _KINDS[name](**{field: _event(inner) for field, inner in fields.items()})
-    return [_event(inner) for inner in value] if isinstance(value, list) else value
+def _event(value: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(value, list):
+        return [_event(inner, depth + 1) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    ((name, given),) = value.items()
+    made = {field: _event(inner, depth + 1) for field, inner in given.items()}
+    kind = _KINDS[name]
+    for field in attr.fields(kind):
+        if field.name in made and not _fits(made[field.name], field):
+            raise ValueError(f"{field.name} of {name} is something else")
+    return kind(**made)
+
+
+def _fits(value: Any, field: Any) -> bool:
+    """Is it of the kind that the field is for? An accountant would not ask."""
+    if isinstance(value, DpEvent):
+        return field.type is DpEvent
+    if isinstance(value, list):
+        of_events = field.name == "events"
+        return field.type not in (int, float, DpEvent) and all(
+            isinstance(one, DpEvent) if of_events else _is_number(one, field.name) for one in value
+        )
+    if field.type is int and not isinstance(value, int):
+        return False
+    return field.type is not DpEvent and field.name != "events" and _is_number(value, field.name)
+
+
+def _is_number(value: Any, name: str) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low = -LARGEST if name in _SIGNED else 0
+    high = 1 if name in _PROBABILITIES else LARGEST
+    return low <= value <= high

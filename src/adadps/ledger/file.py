@@ -23,7 +23,8 @@ from urllib.parse import quote
 
 from adadps.accounting import Budget
 from adadps.errors import DataError
-from adadps.whole_folder import sync
+from adadps.ledger.soundness import complaint_about
+from adadps.writing import sync
 
 APPLICATION = 0x61445053  # "aDPS": how a ledger is told from other databases
 FORMAT = 1
@@ -64,7 +65,7 @@ _TABLE_NAMES = {"terms", "runs", "events", "reservations"}
 def create(path: Path, budget: Budget | None) -> None:
     """Make a new ledger at ``path``, whole or not at all; one that is there already stays."""
     journal = path.with_name(path.name + "-wal")
-    if journal.exists() and not path.exists():
+    if os.path.exists(journal) and not os.path.exists(path):
         raise DataError(
             f"Expected a new ledger or a whole one at {path}, found only its journal {journal}, "
             "which holds charges. Restore the ledger beside it, or choose another name."
@@ -78,7 +79,7 @@ def create(path: Path, budget: Budget | None) -> None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
         sync(path.parent)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, ValueError, sqlite3.Error) as error:  # a NUL in the name is a ValueError
         raise DataError(
             f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
             "disk that can be written to; nothing was charged."
@@ -140,7 +141,7 @@ def explained(path: Path) -> Iterator[None]:
             f"Expected a ledger that can be read and written at {path}, found: {error}. Check the "
             "path, its permissions and the space on the disk; nothing that was charged is lost."
         ) from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # its messages may quote broken names
         raise DataError(
             f"Expected a ledger of adadps at {path}, found something unreadable ({error}). Check "
             "the path, or restore a copy; it was left as it is."
@@ -158,8 +159,8 @@ def _write(draft: Path, budget: Budget | None) -> None:
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
-    if not path.is_file():
-        found = "something else" if path.exists() else "nothing"
+    if not os.path.isfile(path):  # False for names that cannot be, too
+        found = "something else" if os.path.exists(path) else "nothing"
         raise DataError(
             f"Expected a ledger at {path}, found {found} there. Check the path; "
             "`DiskLedger(path, budget=...)` makes a new one."
@@ -199,6 +200,7 @@ def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
         ).fetchone()
         rows = connection.execute("SELECT count(*) FROM terms").fetchone()[0]
         complaint = "ok" if count == last and rows == 1 else "entries are missing"
+        complaint = complaint_about(connection) or "ok" if complaint == "ok" else complaint
     if complaint != "ok":
         raise DataError(
             f"Expected a whole ledger at {path}, found a damaged one ({complaint}). Restore a "

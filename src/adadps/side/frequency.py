@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from torch import Tensor
 
-from adadps.data.examples import Features, as_features
+from adadps.data.examples import Features, as_features, as_numbers
 from adadps.data.overlap import PublicRows, public_rows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
@@ -90,8 +89,7 @@ def formula(floor: float, power: float) -> str:
 
 def given_frequencies(values: Any, *, source: str, public_because: str) -> Frequencies:
     """Frequencies that the caller has, with their provenance."""
-    held = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
-    held = held.double()
+    held = as_numbers(values, "frequencies").double()
     _require_frequencies(held)
     return Frequencies(held, Provenance(source, public_because, digest_of([held])))
 

@@ -1,0 +1,70 @@
+"""`adadps bench`: time and memory of a step beside others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adadps.commands.console import out, say, told
+
+
+def bench(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Which to measure; may be repeated. Default: all.")
+    ] = None,
+    contender: Annotated[
+        list[str] | None, typer.Option(help="Who takes part; may be repeated. Default: all.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Exact number of steps to time.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Default: all usable cores.")] = None,
+    epoch: Annotated[
+        bool, typer.Option(help="Time one whole epoch of logreg-10k instead of single steps.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write rows here, each as soon as it is there.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Keep the rows of the JSON file; measure what is missing.")
+    ] = False,
+    from_file: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: show the rows of this file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw bars of the times here (png).")] = None,
+    markdown: Annotated[bool, typer.Option(help="Print tables in Markdown.")] = False,
+) -> None:
+    """Time a step beside plain torch, Opacus and a microbatch loop, and compare with targets.
+
+    Each contender runs in its own process, one after the other. Opacus comes with the extra bench.
+
+    Workloads: logreg-10k, logreg-10k-50, logreg-1m-50, autoencoder-64, autoencoder-256,
+    embedding-bag, lstm. Contenders: adadps, adadps-feature, adadps-dp-sgd, torch, torch-sparse,
+    opacus-hooks, opacus-ghost, microbatch-loop.
+
+    Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
+    """
+    from adadps.bench import chart, command, table  # noqa: PLC0415
+    from adadps.bench.sheets import sheets  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file  # noqa: PLC0415
+
+    with told():
+        named = (workload or [], contender or [])
+        if from_file:
+            rows = command.stored(from_file, *named)
+        else:
+            timing = command.timing_of(steps, threads)
+            jobs = [] if epoch else command.jobs_of(*named)
+            file = command.RowFile(json_file, resume=resume)
+            if epoch:
+                rows = command.measure_an_epoch(timing, file, say)
+            else:
+                rows = command.measure_all(jobs, timing, file, say)
+        if plot:
+            write_file(plot, chart.draw(rows))
+        if markdown:
+            sys.stdout.write(table.as_markdown(sheets(rows)))
+        else:
+            for sheet in sheets(rows):
+                out.print(table.as_rich(sheet))

@@ -1,0 +1,37 @@
+"""`adadps demo`: several methods at one budget, on data that comes with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adadps.commands.console import err, out, print_json, table_of_rows, told
+
+_COLUMNS = {
+    "method": "method",
+    "side information": "side",
+    "accuracy (held out)": "accuracy",
+    "ε": "epsilon",
+    "seconds": "seconds",
+}
+
+
+def demo(
+    out_folder: Annotated[
+        Path, typer.Option("--out", help="Where the report and the model go.")
+    ] = Path("adadps-demo"),
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every private method.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Train on data that comes with the package: DP-SGD, DP-Adam, AdaDPS at equal epsilon."""
+    from adadps.demo import run_demo  # noqa: PLC0415  (torch and the data load only when needed)
+
+    with told():
+        outcome = run_demo(out_folder, epsilon, say=err.print)
+        if as_json:
+            print_json(outcome.rows)
+        else:
+            out.print(table_of_rows("Section of a Debian package", _COLUMNS, outcome.rows))
+            out.print(f"Report: {outcome.report}\nModel:  {outcome.model}")

@@ -1,0 +1,76 @@
+"""`adadps plan`: epsilon, the noise or the number of steps, before any data is touched."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from adadps.commands.console import choice, err, out, print_json, table_of_facts, told
+from adadps.contract import Sampling
+from adadps.planning import make_plan
+from adadps.stages.groups import Groups, by_label, by_position, in_advance
+from adadps.types import Accountant, Relation
+
+_GROUPINGS = {"label": by_label, "advance": in_advance, "position": by_position}
+_RELATIONS = {
+    "add-remove": Relation.ADD_OR_REMOVE_ONE,
+    "zero-out": Relation.ZERO_OUT,
+    "replace": Relation.REPLACE_ONE,
+}
+
+
+def plan(
+    examples: Annotated[int, typer.Option(help="Declared number of training examples (public).")],
+    batch_size: Annotated[float, typer.Option(help="Expected number of examples in a batch.")],
+    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length of the run in steps.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget to fit.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise divided by the clip norm.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples).")] = None,
+    accountant: Annotated[
+        Accountant | None, typer.Option(help="Default: pld where it fits, else rdp.")
+    ] = None,
+    sampling: Annotated[Sampling, typer.Option(help="How batches are drawn.")] = Sampling.POISSON,
+    relation: Annotated[
+        str | None, typer.Option(help="add-remove, zero-out or replace; default by sampling.")
+    ] = None,
+    group_size: Annotated[int, typer.Option(help="Examples clipped as one group.")] = 1,
+    group_by: Annotated[str, typer.Option(help="label or advance; position is refused.")] = "label",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compute epsilon, the noise, or the number of steps, before any data is touched.
+
+    Give two of: a length (--epochs or --steps), --epsilon, --noise-multiplier.
+
+    Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
+    """
+    with told():
+        with err.status("composing the steps; this takes some seconds"):
+            made = make_plan(
+                examples=examples,
+                batch_size=batch_size,
+                steps=steps,
+                epochs=epochs,
+                epsilon=epsilon,
+                noise_multiplier=noise_multiplier,
+                delta=delta,
+                accountant=accountant,
+                sampling=sampling,
+                relation=None if relation is None else choice(relation, _RELATIONS, "relation"),
+                groups=_groups(group_size, group_by),
+            )
+        if as_json:
+            print_json(made.describe())
+        else:
+            out.print(table_of_facts("Privacy plan", made.describe()))
+
+
+def _groups(size: int, by: str) -> Groups | None:
+    make = choice(by, _GROUPINGS, "way to group")
+    if size == 1 and by != "position":
+        return None
+    groups: Groups = make(size)
+    return groups

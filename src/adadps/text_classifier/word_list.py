@@ -1,0 +1,54 @@
+"""Word frequencies from a file that the user declares public."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from adadps.data.tables import Table, read_table
+from adadps.errors import DataError, SideInformationError
+from adadps.side import Frequencies, given_frequencies
+
+
+def frequencies_from_file(
+    path: Path, words: Sequence[str], *, source: str | None, public_because: str | None
+) -> Frequencies:
+    """One frequency for each of ``words`` from a table with the columns word and frequency.
+
+    Words that are not in the table get 0, i.e. the floor of A; others in it are left aside.
+    """
+    if not source or not public_because:
+        raise SideInformationError(
+            f"Expected to hear where {path} comes from and why it is public, found nothing. Add "
+            "--side-source TEXT and --side-because TEXT: both stand in the result."
+        )
+    table = read_table(path)
+    known = dict(zip(table.column("word"), _numbers(table), strict=True))
+    if len(known) != len(table):
+        raise DataError(
+            f"Expected every word once in {path}, found one more than once. Add them up first."
+        )
+    values = [known.get(word, 0.0) for word in words]
+    if not any(values):
+        raise SideInformationError(
+            f"Expected frequencies above zero of some of the {len(words)} words of the vocabulary "
+            f"in {path}, found none. Write words in lower case, or choose another --language."
+        )
+    return given_frequencies(values, source=source, public_because=public_because)
+
+
+def _numbers(table: Table) -> list[float]:
+    numbers = []
+    for text, line in zip(table.column("frequency"), table.lines, strict=True):
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise DataError(
+                f"Expected a finite frequency >= 0 on every line of {table.source}, found "
+                f"{text[:40]!r} on line {line}. Mend the line or leave it out."
+            )
+        numbers.append(number)
+    return numbers

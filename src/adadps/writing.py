@@ -1,0 +1,122 @@
+"""New files and folders, whole or not at all.
+
+Each is made beside its place, synchronised with the disk and then renamed, so that nobody finds a
+half-made one, and after an error nothing is left: no draft, and no folder that was only made to
+hold it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from adadps.errors import DataError
+
+DRAFT = ".adadps-"
+"""How the names of drafts begin."""
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A draft to fill; when all went well it becomes ``target``, which must not exist yet.
+
+    >>> place = Path(tempfile.mkdtemp()) / "model"
+    >>> with new_folder(place) as draft:
+    ...     _ = (draft / "weights").write_text("1 2 3")
+    >>> [file.name for file in place.iterdir()]
+    ['weights']
+    """
+    with _explained(target):
+        _require_absent(target, "Choose another name")
+        with _parents(target):
+            draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target.parent))
+            try:
+                yield draft
+                for file in draft.iterdir():
+                    sync(file)
+                draft.chmod(0o755)
+                sync(draft)
+                _require_absent(target, "Choose another name")
+                os.replace(draft, target)
+            except BaseException:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
+            sync(target.parent)
+
+
+@contextmanager
+def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A draft to fill; when all went well it becomes ``target``."""
+    with _explained(target):
+        if target.is_dir():
+            raise DataError(
+                f"Expected the name of a file, found the folder {target}. Name a file in it; "
+                "nothing was overwritten."
+            )
+        if not overwrite:
+            _require_absent(target, "Choose another name, or add --force")
+        with _parents(target):
+            descriptor, name = tempfile.mkstemp(prefix=DRAFT, dir=target.parent)
+            os.close(descriptor)
+            draft = Path(name)
+            try:
+                yield draft
+                draft.chmod(0o644)
+                sync(draft)
+                if not overwrite:
+                    _require_absent(target, "Choose another name, or add --force")
+                os.replace(draft, target)
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
+
+
+@contextmanager
+def _parents(target: Path) -> Iterator[None]:
+    """Make the folders above; after an error, take back those that were not there before."""
+    missing = [folder for folder in target.parents if not folder.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with suppress(OSError):  # someone else may have put something there
+            for folder in missing:
+                if folder.exists():
+                    folder.rmdir()
+        raise
+
+
+def _require_absent(target: Path, cure: str) -> None:
+    if "\0" in str(target):
+        raise DataError("Expected a name of a file or folder, found one with a NUL in it. Mend it.")
+    if os.path.lexists(target):
+        raise DataError(
+            f"Expected a name that does not exist yet, found {target}. {cure}; nothing was "
+            "overwritten."
+        )
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"Expected to write {target}, found: {error}. Choose a place that can be written to; "
+            "nothing was overwritten."
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
