@@ -80,7 +80,8 @@ def train(scene, trace=None):
     )
     for batch in run.batches():
         run.step(batch)
-    run.result().save(scene.end)
+    if not scene.end.exists():  # a kill right after it was written
+        run.result().save(scene.end)
     sys.settrace(None)
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
@@ -405,7 +406,8 @@ def test_hazard_22_the_file_does_not_depend_on_private_data(tmp_path):
         trained(DiskLedger(tmp_path / name), steps=6, data=data)
         with closing(sqlite3.connect(tmp_path / name)) as connection:
             (run,) = connection.execute("SELECT name FROM runs").fetchone()
-        files.append(content(tmp_path / name).replace(run, "run"))
+            (identity,) = connection.execute("SELECT identity FROM terms").fetchone()
+        files.append(content(tmp_path / name).replace(run, "run").replace(identity, "identity"))
     assert files[0] == files[1]
 
 
@@ -490,3 +492,70 @@ def test_a_name_that_comes_back_is_the_same_run_with_the_same_plan(tmp_path):
             ledger.open("first", ADD, PLD, RunFacts(chain="two", planned_steps=5))
         with pytest.raises(ContractError, match="one run"):
             ledger.open("second", ADD, PLD)
+
+
+# --- accidents ----------------------------------------------------------------------------------
+
+
+def test_threads_cannot_overspend_a_ledger_in_memory():
+    alone = MemoryLedger(BUDGET)
+    alone.open("first", ADD, RDP)
+    fits = spend_all(alone, LARGE)
+    for _ in range(20):
+        ledger = MemoryLedger(BUDGET)
+        ledger.open("first", ADD, RDP)
+        with ThreadPoolExecutor(8) as pool:
+            spent = sum(pool.map(lambda _, held=ledger: spend_all(held, LARGE), range(8)))
+        assert spent == fits == ledger.entries
+
+
+def test_an_interrupt_while_waiting_for_the_ledger_leaves_it_free(tmp_path, monkeypatch):
+    ledger = DiskLedger(tmp_path / "ledger", budget=BUDGET)
+    ledger.open("first", ADD, RDP)
+    connection = ledger._connection
+
+    class Interrupted:
+        def execute(self, statement, *values):
+            done = connection.execute(statement, *values)
+            if statement.startswith("BEGIN"):
+                raise KeyboardInterrupt
+            return done
+
+        def __getattr__(self, name):
+            return getattr(connection, name)
+
+    monkeypatch.setattr(ledger, "_connection", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        ledger.authorise(SMALL)
+    monkeypatch.undo()
+    DiskLedger(tmp_path / "ledger").open("second", ADD, RDP)
+    ledger.authorise(SMALL)
+    assert ledger.entries == 1
+
+
+def test_a_ledger_that_is_replaced_under_a_run_is_noticed(tmp_path):
+    ledger = DiskLedger(tmp_path / "ledger", budget=BUDGET)
+    ledger.open("first", ADD, RDP)
+    ledger.authorise(SMALL)
+    DiskLedger(tmp_path / "other", budget=BUDGET).close()
+    (tmp_path / "other").replace(tmp_path / "ledger")
+    with pytest.raises(DataError, match="replaced"):
+        ledger.authorise(SMALL)
+
+
+def test_a_changed_event_is_noticed(tmp_path):
+    path = tmp_path / "ledger"
+    with DiskLedger(path, budget=BUDGET) as ledger:
+        ledger.open("first", ADD, RDP)
+        ledger.authorise(GaussianDpEvent(5.125))
+    content = path.read_bytes()
+    assert content.count(b"5.125") == 2  # the event, and the index that keeps events apart
+    path.write_bytes(content.replace(b"5.125", b"7.125", 1))
+    with pytest.raises(DataError, match="damaged"):
+        DiskLedger(path)
+
+
+def test_two_ledgers_have_two_identities(tmp_path):
+    one, other = (DiskLedger(tmp_path / name, budget=BUDGET) for name in ("one", "other"))
+    assert one.identity == DiskLedger(tmp_path / "one").identity != other.identity
+    assert MemoryLedger().identity != MemoryLedger().identity

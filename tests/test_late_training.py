@@ -169,3 +169,50 @@ def test_pretraining_decays_too():
                method=chain(first, average(), sgd(0.1)), steps=1,
                sampler=poisson(examples=4, expected_size=4))  # fmt: skip
     torch.testing.assert_close(layer.weight.detach(), before * (1 - 0.2))
+
+
+@pytest.mark.parametrize(
+    ("lr", "dtype", "waits"),
+    [(0.1, torch.float32, True), (1e-8, torch.float32, False), (0.1, torch.bfloat16, False)],
+)
+def test_hazard_18_weights_that_would_be_rounded_when_they_are_read_do_not_wait(lr, dtype, waits):
+    """How often a row was read, and rounded, would show in it."""
+    layer = sparse_linear(20, 2, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    layer = layer.to(dtype)
+    run = PrivateRun(
+        layer,
+        cross_entropy,
+        examples(COUNTS, LABELS),
+        method=chain(privatize(clip_norm=1.0, noise_multiplier=1.0), sgd(lr)),
+        sampler=poisson(examples=60, expected_size=6),
+        steps=5,
+    )
+    for batch in run.batches():
+        run.step(batch)
+        if batch.index == 3:
+            assert bool(run._weights._late) is waits
+            assert (type(layer.weight) is nn.Parameter) is not waits
+
+
+def test_hazard_18_a_rate_that_falls_ends_the_waiting():
+    layer = sparse_linear(20, 2, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    run = PrivateRun(
+        layer,
+        cross_entropy,
+        examples(COUNTS, LABELS),
+        method=chain(
+            privatize(clip_norm=1.0, noise_multiplier=1.0), sgd(lambda t: 0.1 * 0.1 ** (2 * t))
+        ),
+        sampler=poisson(examples=60, expected_size=6),
+        steps=6,
+    )
+    waiting = []
+    for batch in run.batches():
+        run.step(batch)
+        waiting.append(bool(run._weights._late))
+    assert waiting[0]
+    assert not waiting[4]

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from adadps.errors import ContractError, DataError
-from adadps.result import Measurement
+from adadps.errors import ContractError, DataError, SettingError
+from adadps.result import Measurement, save_tensors
 from adadps.types import Params, require
 from adadps.writing import DRAFT, new_folder
 
@@ -43,6 +43,8 @@ class Checkpoint:
 
     run: str
     plan: str
+    ledger: str
+    frozen: str
     planned: int
     taken: int
     paid: int
@@ -58,13 +60,23 @@ class Checkpoint:
         """Was side information read, and the method's state made of it?"""
         return self.states is not None
 
-    def require_plan(self, plan: str) -> None:
-        """Refuse to go on with another plan."""
+    def require_same(self, *, plan: str, ledger: str, frozen: str) -> None:
+        """Refuse to go on with another plan, on another ledger, or with other frozen weights."""
         if self.plan != plan:
             raise ContractError(
                 f"Expected the plan of run {self.run}, whose checkpoint is there (hash "
                 f"{self.plan[:12]}), found another ({plan[:12]}). Go on with the same method, "
                 "sampler, steps, accountant and side information, or choose another folder."
+            )
+        if self.ledger != ledger:
+            raise ContractError(
+                f"Expected the ledger on which run {self.run} began, found another one. Give that "
+                "ledger: a new one, or one in memory, does not know what was spent."
+            )
+        if self.frozen != frozen:
+            raise DataError(
+                f"Expected the frozen weights and buffers with which run {self.run} began, found "
+                "other ones. Build the model as it was; load what it had loaded."
             )
 
     def require_paid(self, paid: int) -> None:
@@ -72,8 +84,8 @@ class Checkpoint:
         if paid < self.paid:
             raise ContractError(
                 f"Expected a ledger with the {self.paid} charges that run {self.run} had made at "
-                f"its checkpoint, found {paid}. Give the ledger of that run: a new one, one in "
-                "memory, or an old copy would forget what was spent."
+                f"its checkpoint, found {paid}. Give the ledger of that run: an old copy would "
+                "forget what was spent."
             )
 
     def put_into(self, params: Params) -> None:
@@ -105,7 +117,8 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         every = self.every
-        require(every is None or every >= 1, "every >= 1", every, "It is a number of steps.")
+        fits = every is None or (isinstance(every, int) and every >= 1)
+        require(fits, "a whole number every >= 1", every, "It is a number of steps.")
 
     def is_due(self, taken: int, planned: int) -> bool:
         """Is there to be a checkpoint after ``taken`` of ``planned`` steps?"""
@@ -118,11 +131,9 @@ class Checkpoints:
         return Path(self.folder) / LEDGER
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint, or None in a new folder; what a killed process left is removed."""
+        """The newest checkpoint, or None in a new folder."""
         try:
             found = self._steps()
-            for draft in Path(self.folder).glob(f"{DRAFT}*"):
-                shutil.rmtree(draft, ignore_errors=True)
         except OSError as error:
             raise DataError(
                 f"Expected a folder of checkpoints at {self.folder}, found: {error}. Choose "
@@ -131,17 +142,17 @@ class Checkpoints:
         return _read(found[-1]) if found else None
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Keep this checkpoint; older ones go when it is on the disk."""
+        """Keep this checkpoint; older ones and forgotten drafts go when it is on the disk."""
         older = self._steps()
         target = Path(self.folder) / f"step-{checkpoint.taken:08d}"
-        if older and older[-1] >= target:
+        if older and _number(older[-1]) >= checkpoint.taken:
             raise DataError(
                 f"Expected to be alone in {self.folder}, found {older[-1].name}, which another "
                 "process has written meanwhile. Resume a run once at a time."
             )
         with new_folder(target) as draft:
             _write(draft, checkpoint)
-        for folder in older:
+        for folder in (*older, *Path(self.folder).glob(f"{DRAFT}*")):  # drafts of killed processes
             shutil.rmtree(folder, ignore_errors=True)
 
     def _steps(self) -> list[Path]:
@@ -151,7 +162,11 @@ class Checkpoints:
                 f"Expected a folder for checkpoints, found a file at {folder}. Choose another name."
             )
         found = folder.glob("step-*") if folder.exists() else ()
-        return sorted(path for path in found if path.name[5:].isdecimal())
+        return sorted((path for path in found if path.name[5:].isdecimal()), key=_number)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name[5:])
 
 
 def _write(draft: Path, checkpoint: Checkpoint) -> None:
@@ -164,11 +179,13 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
     if checkpoint.feature_weights is not None:
         tensors[_FEATURE_WEIGHTS] = checkpoint.feature_weights.detach().cpu().contiguous()
     file = draft / "tensors.safetensors"
-    save_file(tensors, file)
+    save_tensors(tensors, file)
     content = {
         "format": FORMAT,
         "run": checkpoint.run,
         "plan": checkpoint.plan,
+        "ledger": checkpoint.ledger,
+        "frozen": checkpoint.frozen,
         "planned": checkpoint.planned,
         "taken": checkpoint.taken,
         "paid": checkpoint.paid,
@@ -199,8 +216,10 @@ def _read(folder: Path) -> Checkpoint:
         return Checkpoint(
             run=_checked(held["run"], str),
             plan=_checked(held["plan"], str),
+            ledger=_checked(held["ledger"], str),
+            frozen=_checked(held["frozen"], str),
             planned=_count(held["planned"]),
-            taken=_count(held["taken"]),
+            taken=_count(held["taken"], most=held["planned"]),
             paid=_count(held["paid"]),
             marks=tuple(_checked(mark, str) for mark in _checked(held["marks"], list)),
             history=tuple(_measurement(entry) for entry in _checked(held["history"], list)),
@@ -259,13 +278,20 @@ def _checked(value: Any, *kinds: type) -> Any:
     return value
 
 
-def _count(value: Any) -> int:
+def _count(value: Any, most: int = 2**62) -> int:
     count = _checked(value, int)
-    if not 0 <= count < 2**62:
+    if not 0 <= count <= most:
         raise ValueError(f"expected a count, found {count}")
     return int(count)
 
 
 def opened(checkpoints: Checkpoints | str | Path | None) -> Checkpoints | None:
     """Checkpoints in a folder that may be given by its name alone."""
-    return Checkpoints(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
+    if checkpoints is None or isinstance(checkpoints, Checkpoints):
+        return checkpoints
+    if not isinstance(checkpoints, str | Path):
+        raise SettingError(
+            f"Expected a folder for checkpoints, found {type(checkpoints).__name__}. Give its "
+            "path, or `Checkpoints(path, every=...)`."
+        )
+    return Checkpoints(checkpoints)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
@@ -35,6 +37,15 @@ def is_free(event: DpEvent) -> bool:
     if isinstance(event, SelfComposedDpEvent):
         return event.count == 0 or is_free(event.event)
     return isinstance(event, NoOpDpEvent)
+
+
+def composed(charges: Iterable[tuple[DpEvent, int]]) -> DpEvent:
+    """Charges, each with how often it was made, as one event.
+
+    >>> composed([(GaussianDpEvent(5.0), 2)]).events[0].count
+    2
+    """
+    return ComposedDpEvent([SelfComposedDpEvent(event, count) for event, count in charges])
 
 
 def in_words(event: DpEvent) -> str:

@@ -16,6 +16,10 @@ model's parameter holds nothing but released values, rounded to a public grid,
     g = 2^(⌊log2 min_j c_j⌋ - 10),
 
 which is the same for all rows. A row that is read, or leaves, was noised at every step.
+
+*Rounding must not tell rows apart.* A multiple of g is kept exactly by a float of m bits as long as
+it is below 2^m g. Larger weights would be rounded each time they are read, and how often depends on
+the batches. So a table with such weights, compared with its noise, does not keep noise for later.
 """
 
 from __future__ import annotations
@@ -46,6 +50,9 @@ FLUSHED_AT_ONCE = 2**20
 LONGEST_PAST = 2**16
 """After so many steps every row gets its noise, and the history begins anew."""
 
+LOOKED_AT_EVERY = 256
+"""How many steps may pass until the largest weight is looked at again."""
+
 SMALLEST_DEVIATION = 1e-150
 """The square of less than this is no number any more."""
 
@@ -59,6 +66,8 @@ class LateRows:
         self._process = process()
         self._lock = threading.RLock()  # another thread may read the model
         self._past = _Past()
+        self._looked_at: tuple[int, float | None] = (0, None)
+        self.keeps_multiples = True
         of_rows = np.zeros((len(self._weights), 3), np.int32)  # together: one trip to memory a row
         self._since = of_rows[:, 0]
         self._waiting = Waiting(self._weights, axis, of_rows[:, 1:])
@@ -96,6 +105,17 @@ class LateRows:
             self._past.step(deviation, keep)
             # What is kept of it is taken when it is read.
             self._waiting.put(change.rows.cpu().numpy(), factors, factor / keep)
+            self._look_at_largest()
+
+    def _look_at_largest(self) -> None:
+        """Now and then: are all weights, which are released ones, small enough to be exact?"""
+        moment = (self._past.now // LOOKED_AT_EVERY, self._past.grid_width)
+        if self._past.grid_width is None or moment == self._looked_at:
+            return
+        self._looked_at = moment
+        low, high = self._weights.aminmax() if self._weights.numel() else (0.0, 0.0)
+        limit = self._past.grid_width * 2 / torch.finfo(self._weights.dtype).eps
+        self.keeps_multiples = max(-float(low), float(high)) <= limit
 
     def _release(self, rows: Integers) -> None:
         """Add the changes of these rows, and the noise of all steps since, to the weights."""

@@ -6,7 +6,6 @@ first step is charged like a first step, and what its earlier lives have reserve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
@@ -14,15 +13,17 @@ from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfCompo
 from adadps.accounting import (
     Life,
     default_delta,
+    epsilon_of,
     epsilon_of_lives,
     grouping_of,
     largest,
     require_delta,
 )
+from adadps.events import composed, exposes
 from adadps.ledger import Ledger, RunFacts
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
-from adadps.types import Accountant
+from adadps.types import Accountant, Relation
 
 AT_ONCE = 16
 """So many steps are reserved at once on a disk, and no more than a hundredth of the run."""
@@ -49,17 +50,22 @@ class Payment:
         groups = method.release.groups
         self.units = groups.units_of(sampler) if groups else sampler
         self._begins_after = begins_after
-        self._earlier = ledger.lives(run)
+        self._earlier = ledger.charged(run)
 
     @property
     def paid(self) -> int:
-        """How many charges the run has made in all its lives, one for all side information."""
-        return sum(life.steps + life.informed for life in self._lives())
+        """How many charges the run has made in all its lives."""
+        return sum(count for _, count in self.ledger.charged(self.run))
+
+    @property
+    def was_exposed(self) -> bool:
+        """Has a life of this run before this one done something that was not private?"""
+        return any(exposes(event) for event, _ in self._earlier)
 
     @property
     def paid_steps(self) -> int:
         """How many steps the run has reserved in all its lives."""
-        return sum(life.steps for life in self._lives())
+        return sum(life.steps for life in self.ledger.lives(self.run))
 
     def open(self) -> None:
         """Open the run on the ledger."""
@@ -99,34 +105,54 @@ class Payment:
     def last_step(self, planned: int) -> int:
         """Where a run must end so as to keep its budget.
 
-        One whose earlier lives paid for steps that were lost takes as many fewer as it must.
+        One whose earlier lives have paid for what was lost takes as many fewer steps as it must.
         """
         left = planned - self._begins_after
-        lost = sum(life.steps for life in self._earlier) > self._begins_after
-        if not (lost and left) or self.ledger.budget is None:
+        if not self._earlier or not left or self.ledger.budget is None:
             return planned
-        charges = self.units.charged_steps(left)
-        room = self.ledger.room(self._step_event(1), charges)
-        if room < charges:
-            left = largest(lambda steps: self.units.charged_steps(steps) <= room, limit=left)
+        if self._side_events():
+            room = left if self.fits(left) else largest(self.fits, limit=left)
+            return self._begins_after + room
+        charged = self.units.charged_steps
+        room = self.ledger.room(self._step_event(1), charged(left))
+        if room < charged(left):
+            left = largest(lambda steps: charged(steps) <= room, limit=left)
         return self._begins_after + left
 
     def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
-        """What the mechanism costs by what was paid, or will when ``steps`` steps are taken."""
-        return epsilon_of_lives(
-            self._method,
-            self._sampler,
-            self._lives() if steps is None else self._planned_lives(steps),
+        """What the run costs by all that was charged, or will when ``steps`` steps are taken."""
+        accountant = accountant or self.accountant
+        alike = self._sampler.relation is not Relation.REPLACE_ONE
+        if accountant is not self.accountant and not alike:  # who else would charge other events
+            return self.mechanism_epsilon(steps, accountant)
+        charged = self.ledger.charged(self.run)
+        return epsilon_of(
+            composed(charged if steps is None else self._planned(steps)),
             delta=self.delta,
-            accountant=accountant or self.accountant,
+            accountant=accountant,
+            relation=self._sampler.relation,
         )
 
-    def _lives(self) -> Sequence[Life]:
-        return self.ledger.lives(self.run)
+    def mechanism_epsilon(self, steps: int | None, accountant: Accountant) -> float:
+        """What so many steps of the mechanism would cost, whatever was charged."""
+        lives = self.ledger.lives(self.run)
+        if steps is not None:
+            more = max(0, steps - self._begins_after)
+            lives = (*lives, Life(more, informed=self._plan.paid_first > 0))
+        return epsilon_of_lives(
+            self._method, self._sampler, lives, delta=self.delta, accountant=accountant
+        )
 
-    def _planned_lives(self, steps: int) -> Sequence[Life]:
-        life = Life(max(0, steps - self._begins_after), informed=self._plan.paid_first > 0)
-        return (*self._earlier, life)
+    def _planned(self, steps: int) -> list[tuple[DpEvent, int]]:
+        more = self.units.charged_steps(max(0, steps - self._begins_after))
+        merged: dict[str, tuple[DpEvent, int]] = {}
+        for event, count in (
+            *self._earlier,
+            *((event, 1) for event in self._side_events()),
+            (self._step_event(1), more),
+        ):
+            merged[repr(event)] = (event, merged.get(repr(event), (event, 0))[1] + count)
+        return list(merged.values())
 
     def _side_events(self) -> tuple[DpEvent, ...]:
         if not self._plan.paid_first:

@@ -135,7 +135,7 @@ class Result:
         tensors = {name: value.contiguous().cpu() for name, value in self.params.items()}
         if self.feature_weights is not None:
             tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
-        save_file(tensors, draft / "weights.safetensors")
+        save_tensors(tensors, draft / "weights.safetensors")
         try:
             text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
         except TypeError as error:
@@ -157,6 +157,17 @@ class Result:
             "history": [_finite(asdict(entry)) for entry in self.history],
             "debug": [_finite(entry) for entry in self.debug],
         }
+
+
+def save_tensors(tensors: Params, file: Path) -> None:
+    """Write tensors, or say in our words why it cannot be."""
+    try:
+        save_file(tensors, file)
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"Expected to write {file}, found: {error}. Check the space on the disk, and that the "
+            "folder can be written to; nothing was overwritten."
+        ) from error
 
 
 def load_result(folder: str | Path) -> Result:

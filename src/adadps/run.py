@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
@@ -32,11 +32,18 @@ from adadps.gradients.objective import objective
 from adadps.gradients.waist import GradientBatch, Units
 from adadps.late_parameter import settle_and_unwatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
-from adadps.ledger import Ledger
+from adadps.ledger import DiskLedger, Ledger
 from adadps.noise import Randomness, secure
 from adadps.payment import Payment, without_side_information
 from adadps.result import Measurement, PrivacyStatement, Result
-from adadps.run_facts import UNIT, ledger_for, plan_of, sampling_of, side_information_of
+from adadps.run_facts import (
+    UNIT,
+    frozen_part_of,
+    ledger_for,
+    plan_of,
+    sampling_of,
+    side_information_of,
+)
 from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
 from adadps.states import pack, unpack
@@ -44,12 +51,15 @@ from adadps.threads import torch_alone
 from adadps.types import Accountant, Params, Step, require
 from adadps.weights import Weights
 
-_LATEST_RUN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_LATEST_RUN: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
 
 LITTLE_WORK = 2**24
 """So many multiplications are not worth torch's threads, which keep cores busy after them."""
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
+
+
+EARLIER_MARK = "a step of this run was charged as not private before it was resumed"
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,10 @@ class PrivateRun:
         )
         self._checkpoints = opened(checkpoints)
         held = self._checkpoints.latest() if self._checkpoints else None
-        self.name = held.run if held else secrets.token_hex(8)
+        self.ledger = ledger_for(ledger, budget, self._checkpoints)
+        accountant = accountant or _accountant(method, sampler, ledger)
+        plan = plan_of(method, sampler, steps, accountant)
+        self._plan_hash = plan.plan_hash(sampler.relation, accountant)
         self._process = os.getpid()
         self.method, self.sampler, self._planned = method, sampler, steps
         self.randomness = randomness or secure()
@@ -136,13 +149,20 @@ class PrivateRun:
         self._data, self._loss, self._chunk = data, loss, physical_batch_size
         self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
         self._groups = method.release.groups
-        self._taken = held.taken if held else 0
+        self._taken = self._kept = held.taken if held else 0
         self._drawn: _Drawn | None = None
-        self.not_private_because = self._reasons(held)
+        self._is_broken = False
 
-        self.ledger = ledger_for(ledger, budget, self._checkpoints)
-        accountant = accountant or _accountant(method, sampler, ledger)
-        plan = plan_of(method, sampler, steps, accountant)
+        self._lock = threading.Lock()
+        self._claim(model)
+        self.objective = objective(model, loss, data)
+        self._frozen = frozen_part_of(model) if self._checkpoints else ""
+        if held:
+            held.require_same(
+                plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen
+            )
+            self.randomness.require_fresh()
+        self.name = held.run if held else self._new_or_known_name()
         self._payment = Payment(
             self.ledger,
             self.name,
@@ -153,16 +173,10 @@ class PrivateRun:
             delta=delta,
             begins_after=self._taken,
         )
-        self._plan_hash = plan.plan_hash(sampler.relation, self.accountant)
         if held:
-            held.require_plan(self._plan_hash)
             held.require_paid(self._payment.paid)
-            self.randomness.require_fresh()
-        self.steps = steps if self.not_private_because else self._payment.last_step(steps)
+        self.not_private_because = self._reasons(held)
 
-        self._lock = threading.Lock()
-        self._claim(model)
-        self.objective = objective(model, loss, data)
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature(data.features))
         self._params = self.objective.params()
         self._little_for_torch = self._is_little_for_torch(self._params)
@@ -176,22 +190,24 @@ class PrivateRun:
             held.put_into(self._params)
         if held and held.begun:
             self._go_on(held)
-            return
-        self._states = method.init(self._params)
-        if self._checkpoints:
-            pack(self._states, self._params)  # what cannot be kept is refused before it is needed
-            if held is None:
-                self._checkpoints.write(self._checkpoint(begun=False))
-        self._begin(before_paying)
+        else:
+            self._begin(before_paying, first=held is None)
+        if self._taken == self.steps:
+            self._hand_over()
 
-    def _begin(self, before_paying: Callable[[PrivateRun], None] | None) -> None:
+    def _begin(self, before_paying: Callable[[PrivateRun], None] | None, *, first: bool) -> None:
         """Open the run on its ledger, and pay for side information before any is drawn.
 
-        A first checkpoint is there before: from here on the run has a name, whatever happens.
+        The first checkpoint is there before anything is paid: then the run is found again.
         """
-        self._payment.open()
+        self._states = self.method.init(self._params)
+        if self._checkpoints:
+            pack(self._states, self._params)  # what cannot be kept is refused before it is needed
+        self._open()
         if before_paying is not None:
             before_paying(self)
+        if self._checkpoints and first:
+            self._checkpoints.write(self._checkpoint(begun=False))
         self._payment.pay_for_side_information()
         for preparation in self.method.preparations:
             self.objective = preparation.prepare(self.objective)
@@ -199,10 +215,30 @@ class PrivateRun:
     def _go_on(self, held: Checkpoint) -> None:
         """Take up a run where its checkpoint has left it; side information comes with it."""
         self._states = unpack(held.states, held.state_tensors, self._params)
+        if not isinstance(self._states, tuple) or len(self._states) != len(self.method.steps):
+            raise DataError(
+                f"Expected a checkpoint with states of {len(self.method.steps)} stages, found "
+                "another one. Restore a copy, or begin a new run in another folder."
+            )
         if held.feature_weights is not None:
             weights = held.feature_weights.to(self._device)
             self.objective = self.objective.reparametrised(weights)
+        self._open()
+
+    def _open(self) -> None:
         self._payment.open()
+        exposed = self.not_private_because
+        self.steps = self._planned if exposed else self._payment.last_step(self._planned)
+
+    def _new_or_known_name(self) -> str:
+        """A new name; in a folder whose checkpoint is gone, that of the run on its ledger."""
+        known = None
+        if self._checkpoints and isinstance(self.ledger, DiskLedger):
+            found = self.ledger.run_of(self._plan_hash)
+            is_its_own = self.ledger.path == self._checkpoints.ledger
+            if found and (is_its_own or not self.ledger.charged(found)):
+                known = found
+        return known or secrets.token_hex(8)
 
     @property
     def delta(self) -> float:
@@ -222,11 +258,16 @@ class PrivateRun:
 
     def batches(self) -> Iterator[Batch]:
         """The batches of the steps that are left; each is paid for before it is drawn."""
-        while self._taken < self.steps:
+        while True:
+            self._keep_if_due()
+            if self._taken >= self.steps:
+                return
             self._require_own_process()
+            self._require_whole()
             if self._drawn is None:
                 self._pay()
-                self._drawn = self._draw()
+                with self._or_broken():
+                    self._drawn = self._draw()
             offered = self._drawn
             yield offered.batch
             if self._drawn is offered:
@@ -234,13 +275,12 @@ class PrivateRun:
                     "Expected `run.step(batch)` before the next batch, found a batch without its "
                     "step. Take the step: the batch is paid for."
                 )
-            if self._checkpoints and self._checkpoints.is_due(self._taken, self.steps):
-                self._checkpoints.write(self._checkpoint())
 
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
         self._require_own_process()
         self._require_own_model()
+        self._require_whole()
         with self._lock:
             if self._drawn is None or batch != self._drawn.batch:
                 raise OrderError(
@@ -250,6 +290,10 @@ class PrivateRun:
                 )
             drawn, self._drawn = self._drawn, None
             self._taken += 1
+        with self._or_broken():
+            self._take(drawn)
+
+    def _take(self, drawn: _Drawn) -> None:
         facts: dict[str, Tensor] = {}
         with torch_alone() if self._little_for_torch else nullcontext():
             step = self._step(facts)
@@ -259,9 +303,42 @@ class PrivateRun:
         if self.debug:
             self._debug.append(self._facts(drawn, facts))
         if self._taken == self.steps:
-            self._weights.hand_over()
-            lay_out_by_output(self._relaid)
-            self._weights = Weights(self.objective.model, self.objective.params(), self.randomness)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the model its plain parameters back, with all their noise."""
+        self._weights.hand_over()
+        lay_out_by_output(self._relaid)
+        self._weights = Weights(self.objective.model, self.objective.params(), self.randomness)
+
+    @contextmanager
+    def _or_broken(self) -> Iterator[None]:
+        """What was paid for happens whole, or the run is over.
+
+        A step that has ended half-way has not added its noise; if others followed, whoever sees the
+        weights of all steps would know which one failed, and failures can depend on the data.
+        """
+        try:
+            yield
+        except BaseException:
+            self._is_broken = True
+            raise
+
+    def _require_whole(self) -> None:
+        if self._is_broken:
+            raise ContractError(
+                "Expected a run of whole steps, found one in which a step was interrupted by an "
+                "error. Resume it from its checkpoint, or begin a new run; what was paid stays "
+                "paid."
+            )
+
+    def _keep_if_due(self) -> None:
+        """Write a checkpoint if it is time for one that is not there yet."""
+        if self._checkpoints is None or self._is_broken or self._taken == self._kept:
+            return
+        if self._checkpoints.is_due(self._taken, self.steps):
+            self._checkpoints.write(self._checkpoint())
+            self._kept = self._taken
 
     @property
     def taken(self) -> int:
@@ -291,7 +368,7 @@ class PrivateRun:
                 evaluation.name,
                 evaluation.declared,
                 name,
-                metric(outputs, targets),
+                float(metric(outputs, targets)),
             )
             for name, metric in evaluation.metrics.items()
         ]
@@ -314,10 +391,13 @@ class PrivateRun:
         self, steps: int | None = None, accountant: Accountant | None = None
     ) -> float:
         """What the mechanism alone would cost, with fresh randomness and no debugging."""
+        if self.not_private_because:
+            return self._payment.mechanism_epsilon(steps, accountant or self.accountant)
         return self._payment.epsilon(steps, accountant)
 
     def result(self, settings: dict[str, Any] | None = None) -> Result:
         """What this run leaves behind."""
+        self._keep_if_due()
         return Result(
             privacy=self._statement(),
             method=str(self.method),
@@ -360,6 +440,7 @@ class PrivateRun:
         reasons += [self.randomness.mark] if self.randomness.mark else []
         reasons += [DEBUG_MARK] if self.debug else []
         reasons += held.marks if held else ()
+        reasons += [EARLIER_MARK] if self._payment.was_exposed else []
         return tuple(dict.fromkeys(reasons))
 
     def _checkpoint(self, *, begun: bool = True) -> Checkpoint:
@@ -367,6 +448,8 @@ class PrivateRun:
         return Checkpoint(
             run=self.name,
             plan=self._plan_hash,
+            ledger=self.ledger.identity,
+            frozen=self._frozen,
             planned=self._planned,
             taken=self._taken,
             paid=self._payment.paid,
@@ -452,11 +535,11 @@ class PrivateRun:
         """One run at a time changes a model; what an abandoned one left is settled."""
         for parameter in model.parameters():
             settle_and_unwatch(parameter)
-        _LATEST_RUN[model] = self.name
-        self._claimed = model
+        self._claimed, self._claim_of_this = model, object()
+        _LATEST_RUN[model] = self._claim_of_this
 
     def _require_own_model(self) -> None:
-        if _LATEST_RUN.get(self._claimed) != self.name:
+        if _LATEST_RUN.get(self._claimed) is not self._claim_of_this:
             raise ContractError(
                 "Expected one run at a time on a model, found that another run has begun on it. "
                 "Finish one before the next, or train a copy of the model."

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from adadps.accounting import Budget, grouping_of
 from adadps.checkpoint import Checkpoints
+from adadps.data.provenance import digest_of
 from adadps.errors import ContractError
 from adadps.events import in_words, is_free
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger, RunFacts
+from adadps.ledger.event_text import text_of
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain, Informed
 from adadps.types import Accountant
@@ -36,14 +40,28 @@ def sampling_of(method: Chain, sampler: Sampler) -> dict[str, object]:
 
 def plan_of(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> RunFacts:
     """What the ledger is told: all of it is public."""
+    side = method.side_events(sampler.relation, accountant)
     return RunFacts(
         unit=UNIT,
         sampler=sampling_of(method, sampler),
         chain=str(method),
         side_information=side_information_of(method),
         planned_steps=steps,
-        paid_first=len(method.side_events(sampler.relation, accountant)),
+        prices=(
+            *(text_of(event) for event in side),
+            _price_of_a_step(method, sampler, accountant),
+            f"clip norm {method.release.clip_norm!r}",
+        ),
+        paid_first=len(side),
     )
+
+
+def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) -> str:
+    if method.exposures:
+        return "not private"
+    release = method.release
+    units = release.groups.units_of(sampler) if release.groups else sampler
+    return text_of(units.step_event(release.noise_multiplier, 1, accountant, grouping_of(method)))
 
 
 def ledger_for(
@@ -57,3 +75,13 @@ def ledger_for(
     if ledger is not None:
         return ledger
     return DiskLedger(checkpoints.ledger, budget=budget) if checkpoints else MemoryLedger(budget)
+
+
+def frozen_part_of(model: nn.Module) -> str:
+    """A hash of what is not trained: frozen parameters and buffers, which were given from outside.
+
+    >>> frozen_part_of(nn.Linear(2, 1)) == frozen_part_of(nn.Linear(2, 1))
+    True
+    """
+    fixed = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    return digest_of(part for pair in (*fixed, *model.named_buffers()) for part in pair)

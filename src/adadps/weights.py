@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from adadps.late import LateRows
@@ -26,6 +27,7 @@ class Weights:
     def __init__(self, model: nn.Module, params: Params, noise: Noise) -> None:
         self._model, self._params, self._noise = model, params, noise
         self._late: dict[str, LateRows] = {}
+        self._now: set[str] = set()  # tables that get all their noise at every step
 
     def read(self, rows: Mapping[str, Tensor] | None = None) -> Params:
         """All parameters, noised; of a table in ``rows``, only those rows are sure to be."""
@@ -39,7 +41,7 @@ class Weights:
         late = set(partly_read)
         now: dict[tuple[float, float], list[tuple[Tensor, Tensor | OuterSum]]] = {}
         for name, leaf in update.items():
-            if name in late and _row_sparse(leaf) and self._can_watch(name):
+            if name in late and _row_sparse(leaf) and self._can_wait(name):
                 self._apply_late(name, leaf, update.keep)
                 continue
             weights = self._all_of(name)
@@ -63,8 +65,19 @@ class Weights:
         for parameter in self._model.parameters():
             unwatch(parameter)
 
-    def _can_watch(self, name: str) -> bool:
-        """Parameters of other classes than torch's own are noised at every step."""
+    def _can_wait(self, name: str) -> bool:
+        """May this table keep its noise for later?
+
+        Not if its weights are of another class than torch's own, or have so few bits, or are so
+        large, that they are rounded when they are read (`adadps.late`).
+        """
+        if name in self._late and not self._late[name].keeps_multiples:
+            self._late.pop(name).settle()
+            unwatch(self._model.get_parameter(name))
+            self._now.add(name)
+        exact = self._params[name].dtype in {torch.float32, torch.float64}
+        if name in self._now or not exact:
+            return False
         return name in self._late or can_watch(self._model.get_parameter(name))
 
     def _all_of(self, name: str) -> Tensor:

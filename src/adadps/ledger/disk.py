@@ -18,7 +18,7 @@ from typing import Self
 from dp_accounting import DpEvent
 
 from adadps.accounting import Budget, Life
-from adadps.errors import ContractError
+from adadps.errors import ContractError, DataError
 from adadps.ledger.event_text import event_of, text_of
 from adadps.ledger.facts import (
     RunFacts,
@@ -74,6 +74,8 @@ class DiskLedger:
                 "new ledger for other data."
             )
         self._spending = Spending(held)
+        (self.identity,) = self._connection.execute("SELECT identity FROM terms").fetchone()
+        self._place = _place(self.path)
         self._events: dict[int, DpEvent] = {}
         self._event_numbers: dict[str, int] = {}
         self._seen = 0
@@ -196,6 +198,24 @@ class DiskLedger:
             self._seen = last
             self._reserved[payer, text] = count - 1
 
+    def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
+        """All charges of a run, in every process."""
+        with self._transaction("DEFERRED"):
+            held = self._connection.execute(
+                "SELECT event, count(*) FROM reservations "
+                "WHERE run IN (SELECT id FROM runs WHERE name = ?) GROUP BY event ORDER BY min(id)",
+                (run,),
+            ).fetchall()
+            return tuple((self._event(number), count) for number, count in held)
+
+    def run_of(self, plan_hash: str) -> str | None:
+        """The latest run with this plan, if there is one."""
+        with self._transaction("DEFERRED"):
+            held = self._connection.execute(
+                "SELECT name FROM runs WHERE plan_hash = ? ORDER BY id DESC LIMIT 1", (plan_hash,)
+            ).fetchone()
+        return None if held is None else str(held[0])
+
     def lives(self, run: str) -> tuple[Life, ...]:
         """What each life of a run has been charged for, in every process."""
         with self._transaction("DEFERRED"):
@@ -221,8 +241,13 @@ class DiskLedger:
         """Work on what all processes have written so far; IMMEDIATE: alone, to write."""
         self._require_own_process()
         with self._lock, explained(self.path):
-            self._connection.execute(f"BEGIN {kind}")
             try:
+                self._connection.execute(f"BEGIN {kind}")
+                if kind == "IMMEDIATE" and _place(self.path) != self._place:
+                    raise DataError(
+                        f"Expected the ledger {self.path} to stay in its place, found it moved, "
+                        "removed or replaced. Put it back; nothing was charged."
+                    )
                 self._catch_up()
                 yield
                 self._connection.execute("COMMIT")
@@ -292,6 +317,15 @@ class DiskLedger:
                 "Expected a ledger in the process that opened it, found a fork of that process. "
                 "Open it again in the child: `DiskLedger(path)`."
             )
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Which file is there; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _words(budget: Budget | None) -> str:

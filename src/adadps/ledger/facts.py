@@ -37,6 +37,7 @@ def _plain(value: Any) -> Any:
 class RunFacts:
     """What is planned, in words and numbers that are public.
 
+    ``prices`` are the exact charges that the plan consists of, and the clip norm, as text.
     ``paid_first`` is how many charges come before the first step, for side information: none in a
     life that continues from a checkpoint.
     """
@@ -46,6 +47,7 @@ class RunFacts:
     chain: str = ""
     side_information: tuple[Mapping[str, str | None], ...] = ()
     planned_steps: int | None = None
+    prices: tuple[str, ...] = ()
     paid_first: int = 0
     code_version: str = field(default_factory=code_version)
 
@@ -65,6 +67,7 @@ class RunFacts:
             "chain": self.chain,
             "side_information": [dict(source) for source in self.side_information],
             "planned_steps": self.planned_steps,
+            "prices": list(self.prices),
         }
         return hashlib.sha256(canonical(plan).encode()).hexdigest()
 

@@ -14,6 +14,7 @@ made whole beside its place and then linked to its name, so that no half-made le
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ PATIENCE_IN_SECONDS = 60.0
 
 _TABLES = """
 CREATE TABLE terms (
-    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1), identity TEXT NOT NULL,
     epsilon REAL, delta REAL, relation TEXT, accountant TEXT, unit TEXT,
     most_planned INTEGER REFERENCES events, most_planned_count INTEGER
 );
@@ -153,7 +154,10 @@ def _write(draft: Path, budget: Budget | None) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_TABLES + _GROW_ONLY)
         held = (budget.epsilon, budget.delta) if budget else (None, None)
-        connection.execute("INSERT INTO terms (only_row, epsilon, delta) VALUES (1, ?, ?)", held)
+        connection.execute(
+            "INSERT INTO terms (only_row, identity, epsilon, delta) VALUES (1, ?, ?, ?)",
+            (secrets.token_hex(16), *held),
+        )
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
@@ -192,7 +196,7 @@ def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse a damaged file, and one from which entries were taken."""
     held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     complaint = "" if held >= _TABLE_NAMES else "tables are missing"
-    complaint = complaint or connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    complaint = complaint or connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     complaint = complaint.splitlines()[-1]
     if complaint == "ok":
         count, last = connection.execute(

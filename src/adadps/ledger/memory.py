@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 from collections.abc import Sequence
 
 from dp_accounting import DpEvent
@@ -31,7 +33,10 @@ class MemoryLedger:
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
+        self.identity = secrets.token_hex(16)
+        self._lock = threading.RLock()
         self._spending = Spending(budget)
+        self._charged: dict[str, dict[str, tuple[DpEvent, int]]] = {}
         self._plans: dict[str, str] = {}
         self._lives: dict[str, list[tuple[int, int]]] = {}  # charges, and how many came first
         self._latest: str | None = None
@@ -61,15 +66,16 @@ class MemoryLedger:
         """Begin or continue a run under this ledger's relation, accountant and unit."""
         facts = facts or RunFacts()
         terms, plan = Terms(relation, accountant, facts.unit), facts.plan_hash(relation, accountant)
-        (self._spending.terms or terms).require_same(terms)
-        if run in self._plans:
-            require_same_plan(run, self._plans[run], plan)
-        else:
-            require_another_run(terms, self._spending.runs)
-            self._spending.begin_run(terms)
-            self._plans[run], self._lives[run] = plan, []
-        self._lives[run].append((0, facts.paid_first))
-        self._latest = run
+        with self._lock:
+            (self._spending.terms or terms).require_same(terms)
+            if run in self._plans:
+                require_same_plan(run, self._plans[run], plan)
+            else:
+                require_another_run(terms, self._spending.runs)
+                self._spending.begin_run(terms)
+                self._plans[run], self._lives[run], self._charged[run] = plan, [], {}
+            self._lives[run].append((0, facts.paid_first))
+            self._latest = run
 
     def authorise(
         self,
@@ -80,13 +86,20 @@ class MemoryLedger:
         at_once: int = 1,  # noqa: ARG002  (there is no disk to wait for)
     ) -> None:
         """Charge ``event`` if the budget allows it."""
-        payer = known_payer(run, self._latest, self._plans)
-        self._spending.require_room(event, ahead)
-        if self._spending.is_planned_most(event, ahead):
-            self._spending.most_planned = (event, ahead)
-        self._spending.charge(event)
-        charges, paid_first = self._lives[payer][-1]
-        self._lives[payer][-1] = (charges + 1, paid_first)
+        with self._lock:
+            payer = known_payer(run, self._latest, self._plans)
+            self._spending.require_room(event, ahead)
+            if self._spending.is_planned_most(event, ahead):
+                self._spending.most_planned = (event, ahead)
+            self._spending.charge(event)
+            charges, paid_first = self._lives[payer][-1]
+            self._lives[payer][-1] = (charges + 1, paid_first)
+            key, held = repr(event), self._charged[payer]
+            held[key] = (event, held.get(key, (event, 0))[1] + 1)
+
+    def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
+        """All charges of a run."""
+        return tuple(self._charged.get(run, {}).values())
 
     def lives(self, run: str) -> tuple[Life, ...]:
         """What each life of a run has been charged for."""
@@ -94,7 +107,8 @@ class MemoryLedger:
 
     def room(self, event: DpEvent, wanted: int) -> int:
         """How many of ``wanted`` such events fit now."""
-        return self._spending.room(event, wanted)
+        with self._lock:
+            return self._spending.room(event, wanted)
 
     def epsilon(self, delta: float) -> float:
         """Epsilon of everything charged so far; infinite if something was exposed."""

@@ -16,6 +16,10 @@ class Ledger(Protocol):
     """Where privacy is paid for."""
 
     @property
+    def identity(self) -> str:
+        """A random name that no other ledger has; a run that is resumed wants the one it had."""
+
+    @property
     def budget(self) -> Budget | None:
         """What may be spent in all; None if charges are only counted."""
 
@@ -48,6 +52,9 @@ class Ledger(Protocol):
         plans most of sets the order of the Rényi filter. A ledger may charge up to ``at_once`` of
         them now and ask nobody the next times.
         """
+
+    def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
+        """All charges of a run in all its lives, each with how often it was made."""
 
     def lives(self, run: str) -> tuple[Life, ...]:
         """What each life of a run has been charged for; empty if the run is not known."""

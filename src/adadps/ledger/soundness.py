@@ -17,6 +17,7 @@ _INTEGER, _REAL, _TEXT = "'integer'", "'real'", "'text'"
 _OR_NOTHING = ", 'null'"
 _KINDS = {
     "terms": {
+        "identity": _TEXT,
         "epsilon": _REAL + _OR_NOTHING,
         "delta": _REAL + _OR_NOTHING,
         "relation": _TEXT + _OR_NOTHING,

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent
 
 from adadps.accounting import Budget, epsilon_of, largest
 from adadps.errors import BudgetError, ContractError, SettingError
-from adadps.events import exposes, is_free
+from adadps.events import composed, exposes, is_free
 from adadps.ledger.facts import Terms
 from adadps.renyi import RenyiCurve, renyi_curve
 from adadps.types import Accountant
@@ -133,9 +133,8 @@ class Spending:
             return math.inf
         if self.terms.accountant is Accountant.RDP:
             return self._sum(event, count).epsilon(delta)
-        composed = ComposedDpEvent([SelfComposedDpEvent(one, times) for one, times in charged])
         return epsilon_of(
-            composed,
+            composed(charged),
             delta=delta,
             accountant=self.terms.accountant,
             relation=self.terms.relation,

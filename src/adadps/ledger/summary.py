@@ -10,13 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
 from adadps.accounting import Budget, Life, default_delta, epsilon_of, require_delta
 from adadps.errors import AdadpsError, SettingError
+from adadps.events import composed
 from adadps.ledger.event_text import event_of
 from adadps.ledger.facts import Terms, terms_of
 from adadps.ledger.file import FORMAT, connect_to_read, explained
@@ -175,9 +176,8 @@ def _epsilon(
 ) -> float | str | None:
     if not charges:
         return 0.0
-    composed = ComposedDpEvent([SelfComposedDpEvent(event, count) for event, count in charges])
     try:
-        found = epsilon_of(composed, delta=delta, accountant=accountant, relation=relation)
+        found = epsilon_of(composed(charges), delta=delta, accountant=accountant, relation=relation)
     except AdadpsError:
         return "not computable"
     return found if math.isfinite(found) else None

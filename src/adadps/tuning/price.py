@@ -18,10 +18,11 @@ from adadps.accounting import (
 )
 from adadps.contract import Grouping
 from adadps.errors import ContractError, SettingError
+from adadps.events import composed
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.tuning.score import Score
-from adadps.tuning.selection import FixedGrid, PrivateSelection, composed
+from adadps.tuning.selection import FixedGrid, PrivateSelection
 from adadps.types import Accountant, require
 
 Value = str | int | float | bool | None

@@ -16,6 +16,7 @@ from adadps.data.assumed import declared
 from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.evaluation import Evaluation
+from adadps.events import composed
 from adadps.gradients.loss import Loss
 from adadps.ledger import Ledger, RunFacts
 from adadps.noise import Randomness, secure
@@ -26,7 +27,7 @@ from adadps.tuning.grid import settings_of
 from adadps.tuning.outcome import TuningResult
 from adadps.tuning.price import PlannedTrial, Setting
 from adadps.tuning.score import Score, looked_at
-from adadps.tuning.selection import FixedGrid, PrivateSelection, composed
+from adadps.tuning.selection import FixedGrid, PrivateSelection
 from adadps.tuning.trial import Finished, Make, Trials
 from adadps.types import Accountant
 

@@ -19,10 +19,8 @@ from typing import Protocol
 
 import numpy as np
 from dp_accounting import (
-    ComposedDpEvent,
     DpEvent,
     NonPrivateDpEvent,
-    SelfComposedDpEvent,
 )
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
@@ -130,11 +128,6 @@ def private_selection(*, mean_trials: float, shape: float) -> PrivateSelection:
     'private selection among 4 settings (geometric with mean 10, number secret)'
     """
     return PrivateSelection(NumberOfTrials(mean=float(mean_trials), shape=float(shape)))
-
-
-def composed(charges: Sequence[tuple[DpEvent, int]]) -> DpEvent:
-    """All charges as one event."""
-    return ComposedDpEvent([SelfComposedDpEvent(event, count) for event, count in charges])
 
 
 def most_expensive(events: Sequence[DpEvent], relation: Relation) -> DpEvent:
