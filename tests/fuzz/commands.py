@@ -87,7 +87,7 @@ def _plan(rng: Random, folder: Path, wild: float) -> list[str]:
         "--json": ("",),
     }
     needed = ["--examples", _pick(rng, wild, ("1000",)), "--batch-size", _pick(rng, wild, ("100",))]
-    accountant = ["--accountant", "rdp"] if rng.random() < 0.95 else []  # PLD takes its time
+    accountant = ["--accountant", "rdp"] if rng.random() < 0.98 else []  # PLD takes its time
     lengths = [part for pair in chosen for part in pair]
     return ["plan", *needed, *lengths, *accountant, *_options(rng, wild, known, 3)]
 
@@ -127,7 +127,7 @@ def _train(rng: Random, folder: Path, wild: float) -> list[str]:
         "--json": ("",),
     }
     ledger = _pick(rng, wild, ("new.ledger", "sub/new.ledger", "old.ledger"), ("data.csv",))
-    paid = ["--ledger", str(folder / ledger.lstrip("/~"))] if rng.random() < 0.9 else []
+    paid = ["--ledger", str(folder / ledger.lstrip("/~"))] if rng.random() < 0.98 else []
     if paid and rng.random() < max(0.1, wild):
         paid += ["--ledger-budget", _pick(rng, wild, ("9", "5"))]
     columns = ["--text", _pick(rng, wild, ("text",)), "--label", _pick(rng, wild, ("label",))]

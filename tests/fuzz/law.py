@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from adadps.cli import app
 from adadps.errors import AdadpsError
 
-SECONDS_FOR_ONE = 60
+SECONDS_FOR_ONE = 240
 ENDINGS: Counter[str] = Counter()
 """How many calls of this process succeeded, and how many were refused: fuzzing needs both."""
 _TOLD = re.compile(r"(\w+Error: |Usage: |╭─ Error)")
