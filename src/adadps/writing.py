@@ -42,7 +42,14 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A draft to fill; when all went well it becomes ``target``."""
+    """A draft to fill; when all went well it becomes ``target``.
+
+    >>> place = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> with new_file(place, overwrite=False) as draft:
+    ...     _ = draft.write_text("name")
+    >>> place.read_text()
+    'name'
+    """
     with _explained(target):
         if target.is_dir():
             raise DataError(
