@@ -79,9 +79,9 @@ def command_ends_well(arguments: list[str], folder: Path, kept: tuple[str, ...] 
     return shown
 
 
-def _content(folder: Path) -> dict[str, bytes | None]:
+def _content(folder: Path) -> dict[str, bytes | str]:
     return {
-        os.path.relpath(path, folder): path.read_bytes() if path.is_file() else None
+        os.path.relpath(path, folder): path.read_bytes() if path.is_file() else "a folder"
         for path in folder.rglob("*")
     }
 
