@@ -61,12 +61,12 @@ def test_what_appears_meanwhile_stays(tmp_path, make):
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/below"])
+@pytest.mark.parametrize("name", ["x" * 300, "new/" + "x" * 300, "a\0b", "new/a\0b", "file/below"])
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_names_that_cannot_be_are_refused(tmp_path, make, name):
+def test_names_that_cannot_be_are_refused_before_any_work(tmp_path, make, name):
     (tmp_path / "file").write_text("keep me", encoding="utf-8")
     with pytest.raises(DataError, match="Expected"), make(tmp_path / name):
-        pass
+        pytest.fail("work was done for a name that cannot be")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

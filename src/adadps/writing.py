@@ -30,36 +30,42 @@ def new_folder(target: Path) -> Iterator[Path]:
     >>> [file.name for file in place.iterdir()]
     ['weights']
     """
-    with _explained(target):
+    with _explained(target), _parents(target):
         _require_absent(target, "Choose another name")
-        with _parents(target):
-            draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target.parent))
-            try:
-                yield draft
-                for file in draft.iterdir():
-                    sync(file)
-                draft.chmod(0o755)
-                sync(draft)
-                _require_absent(target, "Choose another name")
-                os.replace(draft, target)
-            except BaseException:
-                shutil.rmtree(draft, ignore_errors=True)
-                raise
-            sync(target.parent)
+        draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target.parent))
+        try:
+            yield draft
+            for file in draft.iterdir():
+                sync(file)
+            draft.chmod(0o755)
+            sync(draft)
+            _require_absent(target, "Choose another name")
+            os.replace(draft, target)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        sync(target.parent)
 
 
 @contextmanager
 def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A draft to fill; when all went well it becomes ``target``."""
+    """A draft to fill; when all went well it becomes ``target``.
+
+    >>> place = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> with new_file(place, overwrite=False) as draft:
+    ...     _ = draft.write_text("name")
+    >>> place.read_text()
+    'name'
+    """
     with _explained(target):
         if target.is_dir():
             raise DataError(
                 f"Expected the name of a file, found the folder {target}. Name a file in it; "
                 "nothing was overwritten."
             )
-        if not overwrite:
-            _require_absent(target, "Choose another name, or add --force")
         with _parents(target):
+            if not (overwrite and target.is_file()):
+                _require_absent(target, "Choose another name, or add --force")
             descriptor, name = tempfile.mkstemp(prefix=DRAFT, dir=target.parent)
             os.close(descriptor)
             draft = Path(name)
@@ -91,13 +97,16 @@ def _parents(target: Path) -> Iterator[None]:
 
 
 def _require_absent(target: Path, cure: str) -> None:
+    """Refuse a name that is taken, and one that cannot be, before any work is done for it."""
     if "\0" in str(target):
         raise DataError("Expected a name of a file or folder, found one with a NUL in it. Mend it.")
-    if os.path.lexists(target):
-        raise DataError(
-            f"Expected a name that does not exist yet, found {target}. {cure}; nothing was "
-            "overwritten."
-        )
+    try:
+        os.lstat(target)
+    except FileNotFoundError:
+        return
+    raise DataError(
+        f"Expected a name that does not exist yet, found {target}. {cure}; nothing was overwritten."
+    )
 
 
 @contextmanager

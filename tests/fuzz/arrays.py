@@ -46,6 +46,8 @@ _TORCH = (
 def arrays(rng: Random, folder: Path) -> None:
     """One call with odd arguments."""
     features, targets = _anything(rng), _anything(rng)
+    if rng.random() < 0.5 and hasattr(features, "shape") and len(features.shape):
+        targets = [0] * features.shape[0]
     kind = rng.randrange(6)
     if kind <= 1:
         ending_of(lambda: examples(features, targets))
@@ -124,7 +126,7 @@ def _scipy(rng: Random) -> Any:
         made.indices[place] = rng.choice((-1, 7, 2**31 - 1, 0))
     if form == "csr" and rng.random() < 0.3:
         made.indptr[rng.randrange(len(made.indptr))] = rng.choice((-1, 0, 2, 99))
-    if form in ("csr", "csc", "coo") and made.nnz and rng.random() < 0.3:
+    if form in ("csr", "csc", "coo") and made.data.size and rng.random() < 0.3:
         made.data[0] = rng.choice((np.nan, np.inf, 1e300))
     return made
 

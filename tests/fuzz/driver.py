@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fuzz.law import bounded
+from fuzz.law import ENDINGS, bounded
 from fuzz.targets import TARGETS, Target, run_one
 
 MOST_MEMORY = 12 * 2**30
@@ -29,12 +29,15 @@ class Report:
     target: str
     inputs: int = 0
     seconds: float = 0.0
+    well: int = 0
+    refused: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
 
 
 def run_some(target: Target, seed: int, first: int, count: int, until: float) -> Report:
     """Inputs ``first``, ``first + 1``, ... of a target, as long as there is time."""
     report, begin = Report(target.name), time.monotonic()
+    well, refused = ENDINGS["well"], ENDINGS["refused"]
     with tempfile.TemporaryDirectory(prefix="adadps-fuzz-", dir=_quick_disk()) as folder:
         for number in range(first, first + count):
             if time.monotonic() > until:
@@ -46,6 +49,7 @@ def run_some(target: Target, seed: int, first: int, count: int, until: float) ->
             except Exception:
                 report.failures.append((number, traceback.format_exc(limit=-12)))
     report.seconds = time.monotonic() - begin
+    report.well, report.refused = ENDINGS["well"] - well, ENDINGS["refused"] - refused
     return report
 
 
@@ -86,6 +90,8 @@ def run_all(targets: list[Target], inputs: int, seconds: float, seed: int, proce
             total = totals[report.target]
             total.inputs += report.inputs
             total.seconds += report.seconds
+            total.well += report.well
+            total.refused += report.refused
             total.failures += report.failures
             for number, trace in report.failures[: max(0, SHOWN - len(total.failures))]:
                 print(f"--- {report.target} --at {number} --seed {seed}\n{trace}", flush=True)
@@ -97,6 +103,7 @@ def _tell(totals: list[Report], seed: int, seconds: float) -> int:
     for total in totals:
         each = 1000 * total.seconds / max(1, total.inputs)
         print(f"{total.target:14} {total.inputs:7d} inputs {each:8.2f} ms each", end="")
+        print(f" {total.well:7d} calls well {total.refused:7d} refused", end="")
         print(f" {len(total.failures):5d} failures")
         for last, numbers in _by_last_line(total).items():
             print(f"    {len(numbers)} x {last[:150]}   e.g. --at {numbers[0]}")

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from typer.testing import CliRunner
 from adadps.cli import app
 from adadps.errors import AdadpsError
 
-SECONDS_FOR_ONE = 60
+SECONDS_FOR_ONE = 240
+ENDINGS: Counter[str] = Counter()
+"""How many calls of this process succeeded, and how many were refused: fuzzing needs both."""
 _TOLD = re.compile(r"(\w+Error: |Usage: |╭─ Error)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _RUNNER = CliRunner()
@@ -39,8 +42,11 @@ class Ending:
 def ending_of(call: Callable[[], Any]) -> Ending:
     """Success or an error of our own that says something; anything else is a breach."""
     try:
-        return Ending(call())
+        ended = Ending(call())
+        ENDINGS["well"] += 1
+        return ended
     except AdadpsError as error:
+        ENDINGS["refused"] += 1
         str(error).encode("utf-8", "backslashreplace")
         if not str(error).strip():
             raise BreachError(f"{type(error).__name__} without a message") from error
@@ -51,6 +57,7 @@ def command_ends_well(arguments: list[str], folder: Path, kept: tuple[str, ...] 
     """Run a command; after an error the folder must be as it was, apart from names in ``kept``."""
     before = _content(folder)
     shown = _RUNNER.invoke(app, arguments)
+    ENDINGS["refused" if shown.exit_code else "well"] += 1
     told = _COLOURS.sub("", shown.stderr)
     if shown.exception is not None and not isinstance(shown.exception, SystemExit):
         raise shown.exception
@@ -72,9 +79,9 @@ def command_ends_well(arguments: list[str], folder: Path, kept: tuple[str, ...] 
     return shown
 
 
-def _content(folder: Path) -> dict[str, bytes | None]:
+def _content(folder: Path) -> dict[str, bytes | str]:
     return {
-        os.path.relpath(path, folder): path.read_bytes() if path.is_file() else None
+        os.path.relpath(path, folder): path.read_bytes() if path.is_file() else "a folder"
         for path in folder.rglob("*")
     }
 

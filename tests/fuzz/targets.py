@@ -259,7 +259,7 @@ class Target:
 
 
 TARGETS = (
-    Target(tables, 0.28),
+    Target(tables, 0.29),
     Target(bags, 0.08),
     Target(arrays.arrays, 0.14),
     Target(results, 0.12),
@@ -268,7 +268,7 @@ TARGETS = (
     Target(ledger_values, 0.06),
     Target(models, 0.05),
     Target(word_lists, 0.05),
-    Target(commands.commands, 0.02),
+    Target(commands.commands, 0.01),
 )
 
 

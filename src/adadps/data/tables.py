@@ -77,7 +77,13 @@ def read_table(path: str | Path) -> Table:
 
 
 def write_table(stream: BinaryIO, path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write rows, the header first, in the form that the name ``path`` promises."""
+    """Write rows, the header first, in the form that the name ``path`` promises.
+
+    >>> stream = io.BytesIO()
+    >>> write_table(stream, Path("fruit.tsv"), [["name", "colour"], ["apple", "green"]])
+    >>> stream.getvalue()
+    b'name\\tcolour\\napple\\tgreen\\n'
+    """
     packed = path.suffix.lower() == ".gz"
     content: BinaryIO = gzip.GzipFile(fileobj=stream, mode="wb") if packed else stream  # type: ignore[assignment]
     text = io.TextIOWrapper(content, encoding="utf-8", newline="")
@@ -151,12 +157,14 @@ def _numbered(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _checked_header(source: Path, row: list[str]) -> tuple[str, ...]:
-    repeated = sorted({name for name in row if row.count(name) > 1}) if len(row) < 10_000 else []
-    if repeated or len(set(row)) != len(row):
-        raise DataError(
-            f"Expected different names in the header of {source}, found '"
-            f"{(repeated or ['one'])[0]}' more than once. Rename the columns."
-        )
+    seen: set[str] = set()
+    for name in row:
+        if name in seen:
+            raise DataError(
+                f"Expected different names in the header of {source}, found '{name}' more than "
+                "once. Rename the columns."
+            )
+        seen.add(name)
     return tuple(row)
 
 
