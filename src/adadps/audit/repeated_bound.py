@@ -31,6 +31,10 @@ CHOOSING = 0.25
 """The share of the runs by which the set is chosen; the bound comes from the rest."""
 
 
+CAUTION = 0.9999
+"""A set is chosen by what its frequencies let expect even on a bad day, not by a lucky sample."""
+
+
 @dataclass(frozen=True)
 class Guess:
     """The set R: a score on one side of a threshold, said to be likelier in one of the worlds."""
@@ -61,10 +65,14 @@ class Frequencies:
 
     def epsilon(self, *, delta: float, confidence: float) -> float:
         """max(0, log((p - δ) / q)), p and q each exact at half of the error that is allowed."""
+        return max(0.0, self.log_ratio(delta=delta, confidence=confidence))
+
+    def log_ratio(self, *, delta: float, confidence: float) -> float:
+        """log((p - δ) / q), which is below 0 where the runs say nothing."""
         error = (1 - confidence) / 2
         likely = at_least(self.hits, self.runs, error) - delta
         unlikely = at_most(self.false_hits, self.other_runs, error)
-        return max(0.0, math.log(likely / unlikely)) if likely > 0 else 0.0
+        return math.log(likely / unlikely) if likely > 0 else -math.inf
 
 
 def at_least(hits: int, runs: int, error: float) -> float:
@@ -92,10 +100,9 @@ def choose(
     without: Mapping[str, Numbers],
     *,
     delta: float,
-    confidence: float,
 ) -> Guess:
-    """The set with the largest bound on these runs, which must not be used for the bound itself."""
-    best, largest = None, -1.0
+    """The set that promises the largest bound; these runs must not be used for the bound itself."""
+    best, largest = None, -math.inf
     for observer, scores in with_example.items():
         together = np.concatenate([scores, without[observer]])
         for threshold in np.unique(np.quantile(together, np.linspace(0, 1, THRESHOLDS))):
@@ -103,8 +110,8 @@ def choose(
                 for means_with in (True, False):
                     guess = Guess(observer, float(threshold), above, means_with)
                     counted = count(guess, with_example, without)
-                    found = counted.epsilon(delta=delta, confidence=confidence)
-                    if found > largest:
+                    found = counted.log_ratio(delta=delta, confidence=CAUTION)
+                    if best is None or found > largest:
                         best, largest = guess, found
     assert best is not None
     return best
@@ -146,6 +153,6 @@ def bound(
         [{name: scores[part] for name, scores in world.items()} for world in worlds]
         for part in (slice(0, border), slice(border, None))
     )
-    guess = choose(*first, delta=delta, confidence=confidence)
+    guess = choose(*first, delta=delta)
     counted = count(guess, *second)
     return counted.epsilon(delta=delta, confidence=confidence), guess, counted
