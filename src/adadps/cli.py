@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from adadps.audit.command import audit_app
 from adadps.contract import Sampling
 from adadps.errors import AdadpsError, SettingError
 from adadps.planning import Plan, make_plan
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 ledger_app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(audit_app, name="audit")
 out = Console()
 err = Console(stderr=True)
 

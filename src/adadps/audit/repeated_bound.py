@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ THRESHOLDS = 101
 CHOOSING = 0.25
 """The share of the runs by which the set is chosen; the bound comes from the rest."""
 
+
+NOTHING = 1e-300
+"""Stands for a probability of zero, or less."""
 
 CAUTION = 0.9999
 """A set is chosen by what its frequencies let expect even on a bad day, not by a lucky sample."""
@@ -65,56 +69,67 @@ class Frequencies:
 
     def epsilon(self, *, delta: float, confidence: float) -> float:
         """max(0, log((p - δ) / q)), p and q each exact at half of the error that is allowed."""
-        return max(0.0, self.log_ratio(delta=delta, confidence=confidence))
-
-    def log_ratio(self, *, delta: float, confidence: float) -> float:
-        """log((p - δ) / q), which is below 0 where the runs say nothing."""
-        error = (1 - confidence) / 2
-        likely = at_least(self.hits, self.runs, error) - delta
-        unlikely = at_most(self.false_hits, self.other_runs, error)
-        return math.log(likely / unlikely) if likely > 0 else -math.inf
+        found = _log_ratio(
+            (self.hits, self.runs), (self.false_hits, self.other_runs), delta, confidence
+        )
+        return max(0.0, float(found))
 
 
-def at_least(hits: int, runs: int, error: float) -> float:
+def _log_ratio(
+    hits: tuple[Any, int], false_hits: tuple[Any, int], delta: float, confidence: float
+) -> Any:
+    """log((p - δ) / q), which is below 0 where the runs say nothing; for many sets at once."""
+    error = (1 - confidence) / 2
+    likely = at_least(*hits, error) - delta
+    unlikely = at_most(*false_hits, error)
+    return np.log(np.maximum(likely, NOTHING) / unlikely)
+
+
+def at_least(hits: Any, runs: int, error: float) -> Any:
     """A probability that is below the true one, but for a chance of ``error``.
 
     All of n tosses heads: p^n = error.
 
-    >>> round(at_least(10, 10, 0.05), 4) == round(0.05 ** (1 / 10), 4)
+    >>> round(float(at_least(10, 10, 0.05)), 4) == round(0.05 ** (1 / 10), 4)
     True
     """
-    return 0.0 if hits == 0 else float(beta.ppf(error, hits, runs - hits + 1))
+    found = beta.ppf(error, np.maximum(hits, 1), runs - np.maximum(hits, 1) + 1)
+    return np.where(np.equal(hits, 0), 0.0, found)
 
 
-def at_most(hits: int, runs: int, error: float) -> float:
+def at_most(hits: Any, runs: int, error: float) -> Any:
     """A probability that is above the true one, but for a chance of ``error``.
 
-    >>> round(at_most(0, 10, 0.05), 4) == round(1 - 0.05 ** (1 / 10), 4)
+    >>> round(float(at_most(0, 10, 0.05)), 4) == round(1 - 0.05 ** (1 / 10), 4)
     True
     """
-    return 1.0 if hits == runs else float(beta.isf(error, hits + 1, runs - hits))
+    return 1 - at_least(np.subtract(runs, hits), runs, error)
 
 
 def choose(
-    with_example: Mapping[str, Numbers],
-    without: Mapping[str, Numbers],
-    *,
-    delta: float,
+    with_example: Mapping[str, Numbers], without: Mapping[str, Numbers], *, delta: float
 ) -> Guess:
     """The set that promises the largest bound; these runs must not be used for the bound itself."""
-    best, largest = None, -math.inf
+    found = []
     for observer, scores in with_example.items():
-        together = np.concatenate([scores, without[observer]])
-        for threshold in np.unique(np.quantile(together, np.linspace(0, 1, THRESHOLDS))):
-            for above in (True, False):
-                for means_with in (True, False):
-                    guess = Guess(observer, float(threshold), above, means_with)
-                    counted = count(guess, with_example, without)
-                    found = counted.log_ratio(delta=delta, confidence=CAUTION)
-                    if best is None or found > largest:
-                        best, largest = guess, found
-    assert best is not None
-    return best
+        others = without[observer]
+        together = np.concatenate([scores, others])
+        thresholds = np.unique(np.quantile(together, np.linspace(0, 1, THRESHOLDS)))
+        above = [_at_or_above(world, thresholds) for world in (scores, others)]
+        sizes = [len(scores), len(others)]
+        for upper in (True, False):
+            inside = above if upper else [n - hits for n, hits in zip(sizes, above, strict=True)]
+            for means_with, (likely, other) in ((True, (0, 1)), (False, (1, 0))):
+                hits, false_hits = ((inside[i], sizes[i]) for i in (likely, other))
+                promised = _log_ratio(hits, false_hits, delta, CAUTION)
+                best = int(np.argmax(promised))
+                guess = Guess(observer, float(thresholds[best]), upper, means_with)
+                found.append((float(promised[best]), guess))
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def _at_or_above(scores: Numbers, thresholds: Numbers) -> Any:
+    return len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left")
 
 
 def count(
