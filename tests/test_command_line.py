@@ -16,7 +16,9 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-@pytest.mark.parametrize("command", [[], ["plan"], ["demo"], ["reproduce"], ["bench"], ["ledger"]])
+@pytest.mark.parametrize(
+    "command", [[], ["plan"], ["demo"], ["reproduce"], ["bench"], ["ledger"], ["audit"]]
+)
 def test_help_explains_each_command(command):
     shown = runner.invoke(app, [*command, "--help"])
     assert shown.exit_code == 0

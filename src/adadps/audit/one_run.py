@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from adadps.audit.canaries import Canaries, View, joined
 from adadps.audit.one_run_bound import best_of
-from adadps.audit.outcome import AuditResult, Claim
+from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.data.examples import Examples
 from adadps.errors import ContractError
 from adadps.gradients.loss import Loss
@@ -66,6 +66,7 @@ def audit_one_run(
     """
     require(bool(shares), "at least one share of guesses", "none", "Use 1.0 to guess all.")
     require(all(0 < share <= 1 for share in shares), "shares in (0, 1]", shares, "1.0 guesses all.")
+    require_confidence(confidence)
     included = _coins(len(canaries))
     run = PrivateRun(
         model,

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import binom
 
+from adadps.audit.outcome import require_confidence
 from adadps.types import require
 
 LARGEST = 50.0
@@ -53,7 +54,7 @@ def one_run_epsilon(
     >>> round(found, 3) == round(math.log(1 / (0.05 ** (-1 / 100) - 1)), 3)
     True
     """
-    require(0 < confidence < 1, "0 < confidence < 1", confidence, "0.95 is usual.")
+    require_confidence(confidence)
     require(0 <= delta < 1, "0 <= delta < 1", delta, "Take that of the claim.")
     error = 1 - confidence
 

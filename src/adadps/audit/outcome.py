@@ -6,8 +6,15 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from adadps.types import require
+
 CONSISTENT = "consistent"
 BROKEN = "BROKEN: lower bound above claim"
+
+
+def require_confidence(confidence: float) -> None:
+    """Refuse a confidence that is not strictly between 0 and 1."""
+    require(0 < confidence < 1, "0 < confidence < 1", confidence, "0.95 is usual.")
 
 
 @dataclass(frozen=True)

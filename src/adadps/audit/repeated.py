@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from adadps.audit.observers import Observer, Released, in_one_line
-from adadps.audit.outcome import AuditResult, Claim
+from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.audit.repeated_bound import Numbers, bound
 from adadps.data.examples import Examples
 from adadps.errors import ContractError
@@ -54,6 +54,7 @@ def audit_repeated(
     exceeds it with probability at most 1 - ``confidence``.
     """
     require(runs >= 16, "at least 16 runs", runs, "Some hundreds say something.")
+    require_confidence(confidence)
     worlds: list[dict[str, list[float]]] = [{name: [] for name in observers} for _ in range(2)]
     claims: set[Claim] = set()
     with progress_bar(runs, progress, label="auditing") as bar:
@@ -66,7 +67,8 @@ def audit_repeated(
             bar.advance()
     claim = _one(claims)
     scores: list[dict[str, Numbers]] = [
-        {name: np.asarray(values) for name, values in world.items()} for world in worlds
+        {name: np.nan_to_num(np.asarray(values)) for name, values in world.items()}
+        for world in worlds
     ]
     epsilon, guess, counted = bound(*scores, delta=claim.delta, confidence=confidence)
     return AuditResult(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
+from adadps.audit.outcome import require_confidence
 from adadps.types import require
 
 Numbers = npt.NDArray[np.float64]
@@ -158,7 +159,7 @@ def bound(
     >>> round(bound(*apart, delta=0.0, confidence=0.95)[0], 1)  # 750 runs allow no more
     5.3
     """
-    require(0 < confidence < 1, "0 < confidence < 1", confidence, "0.95 is usual.")
+    require_confidence(confidence)
     require(0 <= delta < 1, "0 <= delta < 1", delta, "Take that of the claim.")
     runs = min(len(scores) for world in (with_example, without) for scores in world.values())
     require(runs >= 8, "at least 8 runs in either world", runs, "Some hundreds say something.")
