@@ -3,8 +3,10 @@
 An audit at confidence 1 - 1e-6 calls an intact run broken that seldom.
 """
 
+import importlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +54,7 @@ from adadps.late_parameter import LateParameter
 from museum.broken_parts import NoNoise
 from problems import cross_entropy
 
+ROOT = Path(__file__).parents[1]
 SURE = 1 - 1e-6
 SETTING = {"epsilon": 1.0, "delta": 0.1, "steps": 1, "rate": 1.0}
 PAIRS = [(m, p) for m in METHODS for p in PATHS if (m, p) != ("dp-adam", "late")]
@@ -350,3 +353,19 @@ def test_a_result_says_broken_only_above_the_claim():
     held = AuditResult("one run", Claim(1.0, 0.1, "r"), 1.0, 0.9, 1, 1, 1, 1)
     assert not held.broken
     assert replace(held, lower_bound=1.001).broken
+
+
+# --- the published table ---
+
+
+def test_the_page_shows_the_rows_of_its_file(monkeypatch):
+    """And in them every broken trainer is above its claim, the library nowhere."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    table = importlib.import_module("audit_table")
+    rows = json.loads(table.JSON.read_text(encoding="utf-8"))
+    assert {tuple(row["row"]) for row in rows} == {name for name, _ in table.jobs()}
+    page = table.JSON.with_suffix(".md").read_text(encoding="utf-8")
+    for part in table.tables(rows):
+        assert part in page
+    for row in rows:
+        assert row["verdict"].startswith("BROKEN") is (row["row"][2] == "broken"), row

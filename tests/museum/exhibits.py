@@ -311,8 +311,9 @@ def impossible_entries(released) -> float:
 
 
 def float32_noise():
-    rows = [torch.ones(1, PARTS), torch.zeros(1, PARTS)]
-    pair = Neighbours(*(examples(row, torch.tensor([100.0])) for row in rows))
+    rows, targets = torch.zeros(2, PARTS), torch.full((2,), 100.0)
+    rows[0] = 1.0
+    pair = Neighbours(examples(rows, targets), examples(rows[1:], targets[1:]))
     method = dp_sgd(intact_stage(), 2.0)
     intact = library(method=method, make_model=lambda: zero_linear(PARTS))
     seen = {"impossible entries": impossible_entries}
