@@ -38,7 +38,8 @@ from adadps import (
 from adadps.audit import Claim, Neighbours, Released, audit_repeated, observers_along, trainer_of
 from adadps.audit.observers import Observer, in_one_line
 from adadps.audit.repeated import Trainer
-from adadps.audit.worst_case import WIDTH, half_squared, pull, worst_case, zero_linear
+from adadps.audit.worst_case import WIDTH, pull, worst_case, zero_linear
+from adadps.losses import squared_error
 from adadps.side import fixed
 from adadps.stages import by_label
 
@@ -90,7 +91,7 @@ def library(
     def train(data):
         once = trainer_of(
             make_model,
-            half_squared,
+            squared_error,
             method=chosen,
             sampler=poisson(examples=count, expected_size=rate * count),
             steps=steps,
@@ -120,7 +121,7 @@ def replaced_stage(what, stage, runs):
 
 
 def by_size(sizes):
-    """Rows on one feature, with gradients of these sizes at w = 0."""
+    """Rows on one feature, with gradients proportional to these sizes at w = 0."""
     features = np.zeros((len(sizes), WIDTH), np.float32)
     features[:, 0] = 1
     return examples(features, -torch.tensor(sizes))
@@ -216,7 +217,7 @@ def resumed(make_randomness) -> Trainer:
         for _ in range(2):
             part = trainer_of(
                 lambda: model,
-                half_squared,
+                squared_error,
                 method=chosen,
                 sampler=sampler,
                 steps=1,
@@ -243,7 +244,7 @@ def resumed_with_the_same_seed():
         "resumed with the same seed",
         resumed(same_seed_again),
         resumed(lambda: secure),
-        Neighbours(examples(row, torch.tensor([0.5, 0.0])), nothing),
+        Neighbours(examples(row, torch.tensor([0.25, 0.0])), nothing),
         observers_along(pull()),
         FEW,
     )

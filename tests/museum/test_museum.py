@@ -24,8 +24,9 @@ from adadps import (
     side,
 )
 from adadps.audit import audit_one_run, own_feature_canaries
-from adadps.audit.worst_case import half_squared, zero_linear
+from adadps.audit.worst_case import zero_linear
 from adadps.contract import Grouping
+from adadps.losses import squared_error
 from adadps.run import PrivateRun
 from adadps.stages import Groups, by_position
 
@@ -113,7 +114,7 @@ def with_canaries(stage, count=1000):
     )
     return audit_one_run(
         zero_linear(3 + count),
-        half_squared,
+        squared_error,
         data,
         canaries=canaries,
         method=dp_sgd(stage, 0.1),
@@ -154,7 +155,7 @@ def test_the_museum_public_statistics_from_private_data_are_caught_by_provenance
     )
     run = PrivateRun(
         zero_linear(3),
-        half_squared,
+        squared_error,
         data,
         method=declared,
         sampler=poisson(examples=20, expected_size=5),

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from adadps import dp_sgd, examples, fit, poisson, privatize
 from adadps.audit.engine_paths import PATHS
-from adadps.audit.worst_case import half_squared
+from adadps.losses import squared_error
 from low_bits import excluded
 
 WIDTH, SIZE, SIGMA = 4096, 2, 1.0
@@ -31,7 +31,7 @@ def released(path, present, noise_multiplier=SIGMA):
     model = PATHS[path].make_model(WIDTH).double()
     fit(
         model,
-        half_squared,
+        squared_error,
         examples(features, torch.tensor([-100.0], dtype=torch.float64)),
         method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=noise_multiplier), float(SIZE)),
         sampler=poisson(examples=SIZE, expected_size=SIZE),

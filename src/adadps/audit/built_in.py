@@ -19,8 +19,9 @@ from adadps.audit.observers import observers_along
 from adadps.audit.one_run import audit_one_run
 from adadps.audit.outcome import AuditResult
 from adadps.audit.repeated import audit_repeated, trainer_of
-from adadps.audit.worst_case import FAR, WIDTH, half_squared, pull, worst_case
+from adadps.audit.worst_case import FAR, WIDTH, pull, worst_case
 from adadps.data.examples import examples
+from adadps.losses import squared_error
 from adadps.sampling import Poisson, poisson
 from adadps.stages import Chain, privatize
 from adadps.types import Accountant, require
@@ -70,7 +71,7 @@ class RepeatedSettings(BuiltIn):
         method = self._method(sampler, WIDTH)
         trainer = trainer_of(
             lambda: path.make_model(WIDTH),
-            half_squared,
+            squared_error,
             method=method,
             sampler=sampler,
             steps=self.steps,
@@ -106,7 +107,7 @@ class CanarySettings(BuiltIn):
         sampler = poisson(examples=count, expected_size=count * self.rate)
         return audit_one_run(
             path.make_model(width),
-            half_squared,
+            squared_error,
             data,
             canaries=canaries,
             method=self._method(sampler, width),

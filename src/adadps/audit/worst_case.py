@@ -1,6 +1,6 @@
 """A tiny problem in which one example pulls as hard as clipping allows, always the same way.
 
-Linear regression, ½ (w·x - y)², from w = 0. The example has x = e₀ and a target so far away that
+Linear regression, (w·x - y)², from w = 0. The example has x = e₀ and a target so far away that
 its gradient is far beyond the clip at every step: clipped, it is C·e₀. Other rows can oppose it:
 alone they pull the other way, less hard; if a sum of gradients is clipped instead of each, the
 example turns that sum around.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy import sparse
-from torch import Tensor, nn
+from torch import nn
 
 from adadps.audit.repeated import Neighbours
 from adadps.data.examples import Examples, examples
@@ -21,7 +21,7 @@ WIDTH = 32
 """Weights of the problem: enough that the size of the noise can be seen in one step."""
 
 FAR = 1000.0
-"""The worst-case example's gradient before it is clipped; rows that oppose it have half of it."""
+"""How far the worst-case example's target is; rows that oppose it have half of that."""
 
 
 def worst_case(
@@ -54,11 +54,6 @@ def zero_linear(width: int = WIDTH) -> nn.Linear:
     model = nn.Linear(width, 1, bias=False)
     nn.init.zeros_(model.weight)
     return model
-
-
-def half_squared(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½ (w·x - y)² for every example."""
-    return 0.5 * (outputs.squeeze(1) - targets).square()
 
 
 def pull(width: int = WIDTH) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
