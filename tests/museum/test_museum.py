@@ -1,8 +1,8 @@
 """Every broken trainer of the museum is caught by an audit, and the library passes the same ones.
 
 Each audit has a confidence of 1 - 1e-6: that is how often it would call an intact trainer broken.
-The chance that it misses a broken one is below 1e-6 too: those that are wrong by a factor of two
-have bounds more than five standard deviations above their claims, all others are seen at once.
+It hardly ever misses a broken one: for trainers that are wrong by a factor of two, 1,500 simulated
+audits gave bounds of 1.85 ± 0.16 for a claim of 0.87, the lowest 1.37; others are seen at once.
 """
 
 from functools import cache

@@ -8,13 +8,14 @@ model would not learn from the others, such as mislabelled ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from adadps.data.examples import Examples, Features, examples
@@ -71,7 +72,8 @@ def pull(view: View, canaries: Examples) -> Tensor:
         part = canaries.take(rows).to(first.device)
         features = _dense(view.objective.prepare(part.features), first.dtype)
         params = {name: value.detach().requires_grad_() for name, value in view.before.items()}
-        losses = view.loss(functional_call(model, params, (features,)), part.targets)
+        with _evaluating(model):
+            losses = view.loss(functional_call(model, params, (features,)), part.targets)
         shares = torch.ones_like(losses, requires_grad=True)
         gradients = torch.autograd.grad(
             losses, list(params.values()), shares, create_graph=True, materialize_grads=True
@@ -161,6 +163,17 @@ def joined(first: Examples, second: Examples) -> Examples:
         "Expected canaries of the same kind and width as the data, found others. Prepare both in "
         "the same way."
     )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without the chance of dropout."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _dense(features: Features, dtype: torch.dtype) -> Tensor:
