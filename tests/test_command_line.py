@@ -18,7 +18,17 @@ def plain(text):
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["plan"], ["train"], ["predict"], ["demo"], ["reproduce"], ["bench"], ["ledger"]],
+    [
+        [],
+        ["plan"],
+        ["train"],
+        ["predict"],
+        ["demo"],
+        ["reproduce"],
+        ["bench"],
+        ["ledger"],
+        ["audit"],
+    ],
 )
 def test_help_explains_each_command(command):
     shown = runner.invoke(app, [*command, "--help"])

@@ -122,6 +122,24 @@ MUTATIONS = {
         "out[i] = (total[i] + deviation * z[i]) * factor",
         "tests/statistical/test_noise.py -k hazard_18",
     ),
+    "an audit forgets δ": Mutation(
+        "audit/repeated_bound.py",
+        "likely = at_least(*hits, error) - delta",
+        "likely = at_least(*hits, error)",
+        "tests/statistical/test_audit_bounds.py -k never_overlap",
+    ),
+    "an audit of one run forgets half of δ": Mutation(
+        "audit/one_run_bound.py",
+        "2 * canaries * delta * slope",
+        "canaries * delta * slope",
+        "tests/statistical/test_audit_bounds.py -k by_hand",
+    ),
+    "an audit looks at the runs that it was chosen by": Mutation(
+        "audit/repeated_bound.py",
+        "counted = count(guess, *second)",
+        "counted = count(guess, *first)",
+        "tests/statistical/test_audit_bounds.py -k nothing_leaks",
+    ),
     "late noise is halved": Mutation(
         "kernels/rows.py",
         "(target[j] + change[j]) + deviation * normals[j]",

@@ -21,6 +21,7 @@ from scipy import stats
 from adadps import SettingError, threads
 from adadps.noise import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
 from adadps.normals import BLOCK
+from low_bits import excluded
 
 SCALES = [1e-6, 0.3, 1.0, 1.9, 2.0, 12345.678]
 
@@ -486,19 +487,6 @@ def test_hazard_18_rows_lie_on_the_grid_they_share(shape):
 
 
 NEIGHBOURS = [(0.0, 1.0), (0.1, -0.9), (1e-3, 1.0), (2.0**-40, 0.7)]
-
-
-def excluded(released, total, rounded):
-    """Where no float64 noise can have led from ``total`` to the released value: the attack."""
-    reachable = torch.zeros(len(released), dtype=torch.bool)
-    nearest = released - total
-    for candidate in (
-        nearest,
-        torch.nextafter(nearest, torch.full_like(nearest, math.inf)),
-        torch.nextafter(nearest, torch.full_like(nearest, -math.inf)),
-    ):
-        reachable |= rounded(total + candidate) == released
-    return ~reachable
 
 
 @pytest.mark.parametrize(("total", "neighbour"), NEIGHBOURS)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,6 +17,7 @@ from adadps.errors import ContractError, DataError
 from adadps.types import Accountant, Relation
 
 
+@cache
 def code_version() -> str:
     """The version of adadps that is installed."""
     try:

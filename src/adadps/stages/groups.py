@@ -28,6 +28,12 @@ class Groups:
 
     def __post_init__(self) -> None:
         require(self.size >= 1, "a group size of at least 1", self.size, "Leave groups out for 1.")
+        require(
+            self.grouping is not Grouping.NONE,
+            "groups with a known price",
+            self.grouping.value,
+            "Build them with `by_label` or `in_advance`.",
+        )
 
     def units_of(self, sampler: Sampler) -> Sampler:
         """What the sampler draws: examples, or groups that were fixed in advance."""

@@ -1,0 +1,181 @@
+"""Canaries: examples whose presence an observer tries to see in what one run released.
+
+The best ones do not disturb each other. A canary that *owns a feature* touches only the weights of
+that feature: its clipped gradient is orthogonal to all others, and the observer looks where nothing
+but the canary and noise can be. For models without features to own, any examples will do that the
+model would not learn from the others, such as mislabelled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from adadps.data.examples import Examples, Features, examples
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError
+from adadps.gradients.loss import Loss
+from adadps.gradients.objective import Objective
+from adadps.types import Params, require
+
+AT_ONCE = 512
+"""How many canaries are scored at once."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What an observer of one run knows: the model, the loss, the weights before and after."""
+
+    objective: Objective
+    loss: Loss
+    before: Params
+    after: Params
+
+
+Score = Callable[[View, Examples], Tensor]
+"""One number for each canary: the larger, the likelier it was in the data."""
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """The canaries of an audit, how they are scored, and a row that stands for one left out.
+
+    ``blank`` has no gradient. It is needed for samplers that rest on the number of examples; under
+    Poisson sampling, a canary that is left out is not there at all.
+    """
+
+    examples: Examples
+    score: Score
+    blank: Examples | None = field(default=None)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+def pull(view: View, canaries: Examples) -> Tensor:
+    """-⟨∇ loss_i(w₀), w_T - w₀⟩: how far the weights went where the canary pulls them.
+
+    White-box, for any model that torch can differentiate twice. All products ⟨∇ loss_i, m⟩ come
+    from one backward pass through ⟨Σ u_i ∇ loss_i, m⟩, which is linear in u.
+    """
+    model, first = view.objective.model, next(iter(view.before.values()))
+    moved = [view.after[name] - value for name, value in view.before.items()]
+    scores = []
+    for rows in torch.split(torch.arange(len(canaries)), AT_ONCE):
+        part = canaries.take(rows).to(first.device)
+        features = _dense(view.objective.prepare(part.features), first.dtype)
+        params = {name: value.detach().requires_grad_() for name, value in view.before.items()}
+        with _evaluating(model):
+            losses = view.loss(functional_call(model, params, (features,)), part.targets)
+        shares = torch.ones_like(losses, requires_grad=True)
+        gradients = torch.autograd.grad(
+            losses, list(params.values()), shares, create_graph=True, materialize_grads=True
+        )
+        products = [(g * m).sum() for g, m in zip(gradients, moved, strict=True)]
+        along = torch.stack(products).sum()
+        scores.append(-torch.autograd.grad(along, shares)[0].double().cpu())
+    return torch.cat(scores)
+
+
+def loss_drop(view: View, canaries: Examples) -> Tensor:
+    """loss_i(w₀) - loss_i(w_T): how much better the model became at the canary; for any model."""
+
+    def losses(params: Params) -> Tensor:
+        outputs = view.objective.outputs(params, canaries.features)
+        return view.loss(outputs, canaries.targets.to(outputs.device)).detach().double().cpu()
+
+    return losses(view.before) - losses(view.after)
+
+
+def own_feature_canaries(
+    data: Examples, *, count: int, target: float, value: float = 1.0, score: Score = pull
+) -> tuple[Examples, Canaries]:
+    """Widen ``data`` by ``count`` features, one for each canary and zero everywhere else.
+
+    Build the model for the wider rows, without a bias: all examples would share it. ``target`` is
+    what the canaries are labelled with: far from what the model starts with, so that they are
+    clipped.
+
+    >>> wide, canaries = own_feature_canaries(examples(torch.rand(5, 2), torch.rand(5)),
+    ...                                       count=3, target=100.0)
+    >>> wide.features.shape, canaries.examples.features[1]
+    (torch.Size([5, 5]), tensor([0., 0., 0., 1., 0.]))
+    """
+    require(count >= 1, "at least one canary", count, "Some hundreds say something.")
+    features = data.features
+    targets = torch.full((count, *data.targets.shape[1:]), target).to(data.targets.dtype)
+    if isinstance(features, SparseRows):
+        places = features.width + np.arange(count)
+        entries = (np.full(count, value), (np.arange(count), places))
+        rows = sparse.csr_matrix(entries, shape=(count, features.width + count))
+        wide: Features = SparseRows(
+            features.offsets, features.columns, features.values, features.width + count
+        )
+        blank = examples(sparse.csr_matrix((1, features.width + count)), targets[:1])
+        held = examples(rows, targets)
+    elif features.ndim == 2:
+        own = value * torch.eye(count)
+        wide = torch.cat([features, features.new_zeros(len(features), count)], 1)
+        held = examples(torch.cat([own.new_zeros(count, features.shape[1]), own], 1), targets)
+        blank = examples(torch.zeros(1, features.shape[1] + count), targets[:1])
+    else:
+        raise DataError(
+            f"Expected features with one row an example, found shape {tuple(features.shape)}. Use "
+            "`given_canaries` for other models."
+        )
+    return Examples(wide, data.targets), Canaries(held, score, blank)
+
+
+def given_canaries(
+    canaries: Examples, *, score: Score = loss_drop, blank: Examples | None = None
+) -> Canaries:
+    """Examples of the caller's choice, scored by the drop of their loss, for any model.
+
+    >>> held = given_canaries(examples(torch.rand(3, 2), torch.rand(3)))
+    >>> len(held)
+    3
+    """
+    return Canaries(canaries, score, blank)
+
+
+def joined(first: Examples, second: Examples) -> Examples:
+    """The rows of both, one set after the other."""
+    targets = torch.cat([first.targets, second.targets.to(first.targets)])
+    a, b = first.features, second.features
+    if isinstance(a, SparseRows) and isinstance(b, SparseRows):
+        rows = SparseRows(
+            torch.cat([a.offsets, a.offsets[-1] + b.offsets[1:]]),
+            torch.cat([a.columns, b.columns]),
+            torch.cat([a.values, b.values]),
+            a.width,
+        )
+        return examples(rows, targets)
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape[1:] == b.shape[1:]:
+        return examples(torch.cat([a, b.to(a)]), targets)
+    raise DataError(
+        "Expected canaries of the same kind and width as the data, found others. Prepare both in "
+        "the same way."
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without the chance of dropout."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def _dense(features: Features, dtype: torch.dtype) -> Tensor:
+    rows = features.to_dense() if isinstance(features, SparseRows) else features
+    return rows.to(dtype) if rows.is_floating_point() else rows

@@ -1,0 +1,136 @@
+"""Audit by one run with canaries, for any method and model.
+
+Every canary is put into the data by a fair coin of its own; the coins come from the operating
+system and stay here. Flipping one coin adds or removes one example (or, for samplers that rest on
+the number of examples, turns it into a blank row), which is the relation of the claim.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from adadps.audit.canaries import Canaries, View, joined
+from adadps.audit.one_run_bound import best_of
+from adadps.audit.outcome import AuditResult, Claim, require_confidence
+from adadps.data.examples import Examples
+from adadps.errors import ContractError
+from adadps.gradients.loss import Loss
+from adadps.progress import progress_bar
+from adadps.run import PrivateRun, RunOptions
+from adadps.sampling import Sampler
+from adadps.stages.chain import Chain
+from adadps.types import require
+
+SHARES = (1.0, 0.5, 0.25, 0.1)
+"""Of which shares of the canaries the coins are guessed; the surest guesses first."""
+
+
+def audit_one_run(
+    model: nn.Module,
+    loss: Loss,
+    data: Examples,
+    *,
+    canaries: Canaries,
+    method: Chain,
+    sampler: Sampler,
+    steps: int,
+    confidence: float,
+    shares: Sequence[float] = SHARES,
+    settings: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    **options: Unpack[RunOptions],
+) -> AuditResult:
+    """Train once on ``data`` and a random half of the canaries; bound ε by guessing which half.
+
+    The declared number of examples of ``sampler`` is that of the data with all canaries. The bound
+    is theorem 5.2 of Steinke, Nasr and Jagielski (2023), for several numbers of guesses with the
+    error shared between them. If the claim is true, the bound exceeds it with probability at most
+    1 - ``confidence``.
+
+    >>> from adadps import dp_sgd, examples, poisson, privatize
+    >>> from adadps.audit import own_feature_canaries
+    >>> data, canaries = own_feature_canaries(examples(torch.rand(50, 2), torch.rand(50)),
+    ...                                       count=50, target=100.0)
+    >>> squared = lambda outputs, targets: (outputs.squeeze(1) - targets) ** 2
+    >>> found = audit_one_run(torch.nn.Linear(52, 1, bias=False), squared, data, canaries=canaries,
+    ...                       method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=4.0), lr=0.1),
+    ...                       sampler=poisson(examples=100, expected_size=100), steps=1,
+    ...                       delta=1e-6, confidence=1 - 1e-6)
+    >>> found.verdict
+    'consistent'
+    """
+    require(bool(shares), "at least one share of guesses", "none", "Use 1.0 to guess all.")
+    require(all(0 < share <= 1 for share in shares), "shares in (0, 1]", shares, "1.0 guesses all.")
+    require_confidence(confidence)
+    included = _coins(len(canaries))
+    run = PrivateRun(
+        model,
+        loss,
+        joined(data, _in_the_data(canaries, included, sampler)),
+        method=method,
+        sampler=sampler,
+        steps=steps,
+        **options,
+    )
+    before = {name: value.clone() for name, value in run.params.items()}
+    with progress_bar(steps, progress, label="auditing") as bar:
+        for batch in run.batches():
+            run.step(batch)
+            bar.advance()
+    after = {name: value.clone() for name, value in run.params.items()}
+    scores = canaries.score(View(run.objective, loss, before, after), canaries.examples)
+    claim = Claim(run.epsilon(), run.delta, sampler.relation.value)
+    numbers = sorted({max(1, round(share * len(canaries))) for share in shares})
+    epsilon, guesses, right = best_of(
+        guessed(scores, included), numbers, delta=claim.delta, confidence=confidence
+    )
+    return AuditResult(
+        audit="one run",
+        claim=claim,
+        lower_bound=epsilon,
+        confidence=confidence,
+        runs=1,
+        canaries=len(canaries),
+        guesses=guesses,
+        right_guesses=right,
+        settings={"method": str(method), "steps": steps, **(settings or {})},
+    )
+
+
+def guessed(scores: Tensor, included: Tensor) -> list[bool]:
+    """Guess the upper half in and the lower half out; was it right, the surest guess first?
+
+    >>> guessed(torch.tensor([9.0, 1.0, 5.0, 4.0]), torch.tensor([True, False, False, True]))
+    [True, True, False, False]
+    """
+    order = torch.argsort(scores, descending=True)
+    surest = torch.stack([order, order.flip(0)], 1).flatten()[: len(scores)]
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    says_in = places < (len(order) + 1) // 2
+    return [bool(says_in[i] == included[i]) for i in surest]
+
+
+def _coins(count: int) -> Tensor:
+    tossed = secrets.randbits(count)
+    return torch.tensor([bool(tossed >> place & 1) for place in range(count)])
+
+
+def _in_the_data(canaries: Canaries, included: Tensor, sampler: Sampler) -> Examples:
+    rows = torch.nonzero(included).squeeze(1)
+    if not sampler.size_is_fixed:
+        return canaries.examples.take(rows)
+    if canaries.blank is None:
+        raise ContractError(
+            "Expected a blank row for canaries that are left out, found none. This sampler rests "
+            "on the number of examples: give `blank`, a row without gradient, or use Poisson "
+            "sampling."
+        )
+    everything = joined(canaries.examples, canaries.blank)
+    place = torch.where(included, torch.arange(len(canaries)), len(canaries))
+    return everything.take(place)

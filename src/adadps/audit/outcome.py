@@ -1,0 +1,75 @@
+"""What an audit has found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from adadps.types import require
+
+CONSISTENT = "consistent"
+BROKEN = "BROKEN: lower bound above claim"
+
+
+def require_confidence(confidence: float) -> None:
+    """Refuse a confidence that is not strictly between 0 and 1."""
+    require(0 < confidence < 1, "0 < confidence < 1", confidence, "0.95 is usual.")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run says about its own privacy: ε at δ towards a relation of data sets."""
+
+    epsilon: float
+    delta: float
+    relation: str
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A claimed ε beside the lower bound that was found, with its confidence.
+
+    If the claim is true, the lower bound exceeds it with probability at most 1 - ``confidence``.
+    A lower bound below the claim proves nothing: it is limited by the number of runs or canaries.
+
+    >>> found = AuditResult(audit="one run", claim=Claim(1.0, 1e-5, "add or remove one"),
+    ...                     lower_bound=2.5, confidence=0.95, runs=1, canaries=100, guesses=40,
+    ...                     right_guesses=40)
+    >>> found.broken, found.verdict
+    (True, 'BROKEN: lower bound above claim')
+    """
+
+    audit: str
+    claim: Claim
+    lower_bound: float
+    confidence: float
+    runs: int
+    canaries: int
+    guesses: int
+    right_guesses: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def broken(self) -> bool:
+        """Is the lower bound above the claim?"""
+        return self.lower_bound > self.claim.epsilon
+
+    @property
+    def verdict(self) -> str:
+        """The same in words."""
+        return BROKEN if self.broken else CONSISTENT
+
+    def describe(self) -> dict[str, Any]:
+        """Everything, ready for JSON; an infinite ε becomes null."""
+        held = asdict(self)
+        claim = held.pop("claim")
+        claimed = claim["epsilon"] if math.isfinite(claim["epsilon"]) else None
+        return {
+            "audit": held.pop("audit"),
+            "claimed_epsilon": claimed,
+            "delta": claim["delta"],
+            "relation": claim["relation"],
+            **held,
+            "verdict": self.verdict,
+        }

@@ -1,0 +1,174 @@
+"""A lower bound on ε from the scores of many runs, half of them with one example more.
+
+For an (ε, δ)-private mechanism and every set R of what can be observed,
+
+    P[R with the example] ≤ e^ε P[R without it] + δ,     and the other way round.
+
+So the frequencies of one set R in two samples give ε ≥ log((p - δ) / q), with p bounded from below
+and q from above (Clopper and Pearson 1934, exact for every sample size). R is a score beyond a
+threshold. *Which* score, threshold and side is chosen by looking at some runs, and the bound is
+computed from the others: then one set is tried, and the confidence is what it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import beta
+
+from adadps.audit.outcome import require_confidence
+from adadps.types import require
+
+Numbers = npt.NDArray[np.float64]
+
+THRESHOLDS = 101
+"""How many quantiles of the scores are tried as thresholds."""
+
+CHOOSING = 0.25
+"""The share of the runs by which the set is chosen; the bound comes from the rest."""
+
+
+NOTHING = 1e-300
+"""Stands for a probability of zero, or less."""
+
+CAUTION = 0.9999
+"""A set is chosen by what its frequencies let expect even on a bad day, not by a lucky sample."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The set R: a score on one side of a threshold, said to be likelier in one of the worlds."""
+
+    observer: str
+    threshold: float
+    above: bool
+    means_with: bool
+
+    def hits(self, scores: Numbers) -> int:
+        """How many of these scores lie in R."""
+        inside = scores >= self.threshold if self.above else scores < self.threshold
+        return int(inside.sum())
+
+    def __str__(self) -> str:
+        side, world = ("≥" if self.above else "<"), ("with" if self.means_with else "without")
+        return f"{self.observer} {side} {self.threshold:.4g}: {world} the example"
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """How often R occurred: where it is said to be likely, and where it is not."""
+
+    hits: int
+    runs: int
+    false_hits: int
+    other_runs: int
+
+    def epsilon(self, *, delta: float, confidence: float) -> float:
+        """max(0, log((p - δ) / q)), p and q each exact at half of the error that is allowed."""
+        found = _log_ratio(
+            (self.hits, self.runs), (self.false_hits, self.other_runs), delta, confidence
+        )
+        return max(0.0, float(found))
+
+
+def _log_ratio(
+    hits: tuple[Any, int], false_hits: tuple[Any, int], delta: float, confidence: float
+) -> Any:
+    """log((p - δ) / q), which is below 0 where the runs say nothing; for many sets at once."""
+    error = (1 - confidence) / 2
+    likely = at_least(*hits, error) - delta
+    unlikely = at_most(*false_hits, error)
+    return np.log(np.maximum(likely, NOTHING) / unlikely)
+
+
+def at_least(hits: Any, runs: int, error: float) -> Any:
+    """A probability that is below the true one, but for a chance of ``error``.
+
+    All of n tosses heads: p^n = error.
+
+    >>> round(float(at_least(10, 10, 0.05)), 4) == round(0.05 ** (1 / 10), 4)
+    True
+    """
+    found = beta.ppf(error, np.maximum(hits, 1), runs - np.maximum(hits, 1) + 1)
+    return np.where(np.equal(hits, 0), 0.0, found)
+
+
+def at_most(hits: Any, runs: int, error: float) -> Any:
+    """A probability that is above the true one, but for a chance of ``error``.
+
+    >>> round(float(at_most(0, 10, 0.05)), 4) == round(1 - 0.05 ** (1 / 10), 4)
+    True
+    """
+    return 1 - at_least(np.subtract(runs, hits), runs, error)
+
+
+def choose(
+    with_example: Mapping[str, Numbers], without: Mapping[str, Numbers], *, delta: float
+) -> Guess:
+    """The set that promises the largest bound; these runs must not be used for the bound itself."""
+    found = []
+    for observer, scores in with_example.items():
+        others = without[observer]
+        together = np.concatenate([scores, others])
+        thresholds = np.unique(np.quantile(together, np.linspace(0, 1, THRESHOLDS)))
+        above = [_at_or_above(world, thresholds) for world in (scores, others)]
+        sizes = [len(scores), len(others)]
+        for upper in (True, False):
+            inside = above if upper else [n - hits for n, hits in zip(sizes, above, strict=True)]
+            for means_with, (likely, other) in ((True, (0, 1)), (False, (1, 0))):
+                hits, false_hits = ((inside[i], sizes[i]) for i in (likely, other))
+                promised = _log_ratio(hits, false_hits, delta, CAUTION)
+                best = int(np.argmax(promised))
+                guess = Guess(observer, float(thresholds[best]), upper, means_with)
+                found.append((float(promised[best]), guess))
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def _at_or_above(scores: Numbers, thresholds: Numbers) -> Any:
+    return len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left")
+
+
+def count(
+    guess: Guess, with_example: Mapping[str, Numbers], without: Mapping[str, Numbers]
+) -> Frequencies:
+    """How often ``guess`` is made in both worlds."""
+    worlds = [with_example[guess.observer], without[guess.observer]]
+    likely, unlikely = worlds if guess.means_with else worlds[::-1]
+    return Frequencies(guess.hits(likely), len(likely), guess.hits(unlikely), len(unlikely))
+
+
+def bound(
+    with_example: Mapping[str, Numbers],
+    without: Mapping[str, Numbers],
+    *,
+    delta: float,
+    confidence: float,
+) -> tuple[float, Guess, Frequencies]:
+    """Choose a set on the first quarter of the runs, and bound ε by the others.
+
+    Scores are given by observer, in the order of the runs.
+
+    >>> from numpy.random import default_rng
+    >>> rng = default_rng(0)
+    >>> apart = {"score": rng.normal(9, 1, 1000)}, {"score": rng.normal(0, 1, 1000)}
+    >>> round(bound(*apart, delta=0.0, confidence=0.95)[0], 1)  # 750 runs allow no more
+    5.3
+    """
+    require_confidence(confidence)
+    require(0 <= delta < 1, "0 <= delta < 1", delta, "Take that of the claim.")
+    runs = min(len(scores) for world in (with_example, without) for scores in world.values())
+    require(runs >= 8, "at least 8 runs in either world", runs, "Some hundreds say something.")
+    border = math.ceil(CHOOSING * runs)
+    worlds = (with_example, without)
+    first, second = (
+        [{name: scores[part] for name, scores in world.items()} for world in worlds]
+        for part in (slice(0, border), slice(border, None))
+    )
+    guess = choose(*first, delta=delta)
+    counted = count(guess, *second)
+    return counted.epsilon(delta=delta, confidence=confidence), guess, counted
