@@ -213,7 +213,7 @@ MUTATIONS = {
         "tests/test_hazards.py -k hazard_06",
     ),
     "public rows are trained on as private ones": Mutation(
-        "run.py",
+        "drawing.py",
         "kept = self._is_private[rows]",
         "kept = self._is_private[rows] | True",
         "tests/test_hazards.py -k hazard_20",

@@ -437,7 +437,7 @@ def test_hazard_21_a_diverged_model_is_the_worst_and_does_not_crash():
     assert accuracy(model(FEATURES), torch.zeros(60).long()) == 1.0
     measured = tolerant(evaluation).metrics
     assert math.isnan(measured["accuracy"](model(FEATURES), torch.zeros(60).long()))
-    found = tuned(score=highest(evaluation, "accuracy"), grid={"lr": [1e38, 0.0001]})
+    found = tuned(score=highest(evaluation, "accuracy"), grid={"lr": [1e45, 0.0001]})
     assert found.setting == {"lr": 0.0001}
     assert found.trials[0].score is None
 

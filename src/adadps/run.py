@@ -11,26 +11,24 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from adadps.accounting import Budget, grouping_of
 from adadps.checkpoint import Checkpoint, Checkpoints, opened
+from adadps.claims import Claim
 from adadps.data.assumed import declared
 from adadps.data.examples import Examples, PublicExamples, take
-from adadps.data.overlap import private_rows
+from adadps.drawing import Batch, Drawing, Drawn
 from adadps.errors import ContractError, DataError, OrderError
 from adadps.evaluation import Evaluation
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
-from adadps.gradients.waist import GradientBatch, Units
-from adadps.late_parameter import settle_and_unwatch
+from adadps.gradients.waist import GradientBatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
 from adadps.ledger import DiskLedger, Ledger
 from adadps.noise import Randomness, secure
@@ -44,14 +42,12 @@ from adadps.run_facts import (
     sampling_of,
     side_information_of,
 )
-from adadps.sampling import Rows, Sampler
+from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.states import pack, unpack
 from adadps.threads import torch_alone
 from adadps.types import Accountant, Params, Step, require
 from adadps.weights import Weights
-
-_LATEST_RUN: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
 
 LITTLE_WORK = 2**24
 """So many multiplications are not worth torch's threads, which keep cores busy after them."""
@@ -60,21 +56,6 @@ DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were r
 
 
 EARLIER_MARK = "a step of this run was charged as not private before it was resumed"
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A drawn batch. Its content stays inside the run that drew it."""
-
-    run: str
-    index: int
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    batch: Batch
-    rows: Tensor
-    units: Units | None
 
 
 class RunOptions(TypedDict, total=False):
@@ -148,13 +129,12 @@ class PrivateRun:
         self._debug: list[dict[str, float]] = []
         self._data, self._loss, self._chunk = data, loss, physical_batch_size
         self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
-        self._groups = method.release.groups
         self._taken = self._kept = held.taken if held else 0
-        self._drawn: _Drawn | None = None
+        self._drawn: Drawn | None = None
         self._is_broken = False
 
         self._lock = threading.Lock()
-        self._claim(model)
+        self._claim = Claim(model)
         self.objective = objective(model, loss, data)
         self._frozen = frozen_part_of(model) if self._checkpoints else ""
         if held:
@@ -181,9 +161,13 @@ class PrivateRun:
         self._params = self.objective.params()
         self._little_for_torch = self._is_little_for_torch(self._params)
         self._weights = Weights(model, self._params, self.randomness)
-        self._draws = self._begin_drawing()
-        self._is_private = private_rows(data, method.public_rows)
-        self._all_private = bool(self._is_private.all())
+        self._drawing = Drawing(
+            data,
+            method=method,
+            sampler=sampler,
+            units=self._payment.units,
+            randomness=self.randomness,
+        )
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
         if held:
@@ -279,7 +263,7 @@ class PrivateRun:
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
         self._require_own_process()
-        self._require_own_model()
+        self._claim.require_valid()
         self._require_whole()
         with self._lock:
             if self._drawn is None or batch != self._drawn.batch:
@@ -293,7 +277,7 @@ class PrivateRun:
         with self._or_broken():
             self._take(drawn)
 
-    def _take(self, drawn: _Drawn) -> None:
+    def _take(self, drawn: Drawn) -> None:
         facts: dict[str, Tensor] = {}
         with torch_alone() if self._little_for_torch else nullcontext():
             step = self._step(facts)
@@ -467,19 +451,10 @@ class PrivateRun:
         else:
             self._payment.pay_for_step(self._taken + 1, self.steps)
 
-    def _draw(self) -> _Drawn:
-        drawn: Rows = next(self._draws)
-        units = None
-        if self._groups:
-            rng, size = self.randomness.generator, self.sampler.expected_size
-            drawn, units = self._groups.expand(drawn, size, rng)
-        rows, batch = torch.from_numpy(drawn), Batch(self.name, self._taken + 1)
-        if self._all_private:
-            return _Drawn(batch, rows, units)
-        kept = self._is_private[rows]
-        return _Drawn(batch, rows[kept], units.take(kept) if units else None)
+    def _draw(self) -> Drawn:
+        return self._drawing.next(Batch(self.name, self._taken + 1))
 
-    def _gradients(self, drawn: _Drawn) -> tuple[GradientBatch, Collection[str]]:
+    def _gradients(self, drawn: Drawn) -> tuple[GradientBatch, Collection[str]]:
         """Gradients of the batch, and the names of tables of which it reads only some rows."""
         if len(drawn.rows) == 0:
             return ChunkedGradients(()), ()
@@ -508,7 +483,7 @@ class PrivateRun:
         params = self._weights.read(self.objective.reads(batch.features))
         return self.objective.mean_gradient(params, batch)
 
-    def _facts(self, drawn: _Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
+    def _facts(self, drawn: Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
         """Un-noised facts about the batch, after the step; for debugging only."""
         found = {"step": float(self._taken), "batch_size": float(len(drawn.rows))}
         if len(drawn.rows):
@@ -531,40 +506,12 @@ class PrivateRun:
     def _device(self) -> torch.device:
         return next(self.objective.model.parameters()).device
 
-    def _claim(self, model: nn.Module) -> None:
-        """One run at a time changes a model; what an abandoned one left is settled."""
-        for parameter in model.parameters():
-            settle_and_unwatch(parameter)
-        self._claimed, self._claim_of_this = model, object()
-        _LATEST_RUN[model] = self._claim_of_this
-
-    def _require_own_model(self) -> None:
-        if _LATEST_RUN.get(self._claimed) is not self._claim_of_this:
-            raise ContractError(
-                "Expected one run at a time on a model, found that another run has begun on it. "
-                "Finish one before the next, or train a copy of the model."
-            )
-
     def _require_own_process(self) -> None:
         if os.getpid() != self._process:
             raise ContractError(
                 "Expected a run in the process that began it, found a fork of that process, which "
                 "would spend the same budget twice. Begin the run in the child."
             )
-
-    def _begin_drawing(self) -> Iterator[Rows]:
-        """Check the number of units against the declared one, and begin."""
-        size = len(self._data)
-        units = self._payment.units
-        if self._groups is not None and units is not self.sampler:
-            if size != self.sampler.examples:
-                raise DataError(
-                    f"Expected the {self.sampler.examples} declared examples for groups fixed in "
-                    f"advance, found {size}. Declare the true number."
-                )
-            size //= self._groups.size
-        units.require_declared(size)
-        return units.batches(size, self.randomness.generator)
 
 
 def _accountant(method: Chain, sampler: Sampler, ledger: Ledger | None) -> Accountant:

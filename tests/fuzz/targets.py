@@ -22,7 +22,7 @@ from adadps.text_classifier.from_table import read_texts
 from adadps.text_classifier.saved import TextModel, load_classifier
 from adadps.text_classifier.word_list import frequencies_from_file
 from adadps.types import Accountant, Relation
-from fuzz import arrays, commands, seeds
+from fuzz import arrays, checkpoints, commands, seeds
 from fuzz.law import BreachError, ending_of
 from fuzz.mutation import odd_value, spoiled, spoiled_json, text
 
@@ -235,6 +235,11 @@ def models(rng: Random, folder: Path) -> None:
         held.predict(["apple and saw", text(rng)])
 
 
+def resumed_runs(rng: Random, folder: Path) -> None:
+    """A spoiled checkpoint of a run that is to go on."""
+    checkpoints.resume(rng, folder, _write_spoiled)
+
+
 def word_lists(rng: Random, folder: Path) -> None:
     """A spoiled table of word frequencies."""
     file = folder / "words.csv"
@@ -259,7 +264,7 @@ class Target:
 
 
 TARGETS = (
-    Target(tables, 0.29),
+    Target(tables, 0.27),
     Target(bags, 0.08),
     Target(arrays.arrays, 0.14),
     Target(results, 0.12),
@@ -267,6 +272,7 @@ TARGETS = (
     Target(ledger_bytes, 0.06),
     Target(ledger_values, 0.06),
     Target(models, 0.05),
+    Target(resumed_runs, 0.02),
     Target(word_lists, 0.05),
     Target(commands.commands, 0.01),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from typing import Any
 
 import attr
@@ -17,6 +18,7 @@ DEEPEST = 32
 LARGEST = 1e300
 """What is larger cannot be computed with."""
 _PROBABILITIES = ("sampling_probability", "sampling_probs")
+_INFINITY = "infinity"
 _SIGNED = ("shape", "sensitivities")
 _KINDS: dict[str, type[DpEvent]] = {
     name: kind
@@ -69,7 +71,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
+    if isinstance(value, float) and value == math.inf:
+        return _INFINITY  # which JSON has no number for
     if isinstance(value, int | float):
         return value
     raise ContractError(
@@ -86,7 +90,10 @@ def _event(value: Any, depth: int = 0) -> Any:
     if not isinstance(value, dict):
         return value
     ((name, given),) = value.items()
-    made = {field: _event(inner, depth + 1) for field, inner in given.items()}
+    made = {
+        field: math.inf if inner == _INFINITY else _event(inner, depth + 1)
+        for field, inner in given.items()
+    }
     kind = _KINDS[name]
     for field in attr.fields(kind):
         if field.name in made and not _fits(made[field.name], field):
@@ -111,6 +118,8 @@ def _fits(value: Any, field: Any) -> bool:
 def _is_number(value: Any, name: str) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
+    if value == math.inf:
+        return name == "shape"  # the Poisson law of a number of trials
     low = -LARGEST if name in _SIGNED else 0
     high = 1 if name in _PROBABILITIES else LARGEST
     return low <= value <= high
