@@ -13,6 +13,7 @@ test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
 
 torture: $(VENV)/dev
+	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/test_kills.py
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
 
 check: $(VENV)/dev

@@ -305,6 +305,7 @@ class DiskLedger:
         """The number of an event in the file; it is written if it is new."""
         if text in self._event_numbers:
             return self._event_numbers[text]
+        event_of(text)  # what could not be read again must not be written
         self._connection.execute("INSERT OR IGNORE INTO events (content) VALUES (?)", (text,))
         (number,) = self._connection.execute(
             "SELECT id FROM events WHERE content = ?", (text,)
