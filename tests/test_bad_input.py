@@ -292,3 +292,31 @@ def test_frequencies_find_the_axis_they_fit(shape, expected):
     given = side.given_frequencies(np.arange(1, 6), source="a list", public_because="made up")
     held = side.frequency(given, floor=0.1).init({"weight": torch.zeros(shape)})
     assert held.scale["weight"].shape == expected
+
+
+def test_noise_that_floating_point_would_lose_is_refused():
+    with pytest.raises(SettingError, match="standard deviation"):
+        privatize(clip_norm=1e-310, noise_multiplier=1.0)
+    with pytest.raises(SettingError, match="standard deviation"):
+        side.noisy_frequencies(
+            [[1, 0]], clip_norm=5e-324, noise_multiplier=0.4, floor=0.1, source="words"
+        )
+
+
+def test_other_things_than_examples_and_chains_are_refused():
+    options = {"sampler": poisson(examples=4, expected_size=2), "steps": 1}
+    with pytest.raises(DataError, match=r"adadps\.examples"):
+        fit(nn.Linear(2, 1), losses.squared_error, (1, 2), method=dp_sgd(PRIVACY, 0.1), **options)
+    with pytest.raises(OrderError, match="chain"):
+        fit(nn.Linear(2, 1), losses.squared_error, (1, 2), method=torch.optim.SGD, **options)
+
+
+def test_counts_of_other_documents_than_the_examples_are_refused():
+    counts = side.noisy_frequencies(
+        np.ones((10, 2)), clip_norm=1.0, noise_multiplier=5.0, floor=0.1, source="words"
+    )
+    data = examples(torch.zeros(4, 2), torch.zeros(4, 1))
+    method = adadps(counts, privatize(clip_norm=1.0, noise_multiplier=5.0), lr=0.1)
+    options = {"sampler": poisson(examples=4, expected_size=2), "steps": 1}
+    with pytest.raises(SideInformationError, match="one row of counts"):
+        fit(nn.Linear(2, 1), losses.squared_error, data, method=method, **options)

@@ -372,7 +372,7 @@ def test_a_run_by_hand_pays_before_it_draws(build):
 
 
 def test_a_model_that_does_not_fit_is_found_before_paying():
-    ledger, source = MemoryLedger(), measured(np.ones((3, 7)))
+    ledger, source = MemoryLedger(), measured(np.ones((40, 7)))
     with pytest.raises(SideInformationError, match=r"\(1, 4\)"):
         trained(adadps(source, PRIVACY, 0.1), ledger=ledger)
     assert ledger.entries == 0

@@ -240,7 +240,8 @@ def test_hazard_20_texts_that_are_public_are_left_out_though_features_differ(nam
     privacy = privatize(**EXPOSED)
     assert moved(informed(name, privacy)), "without texts nothing is recognised"
     assert not moved(informed(name, privacy, shouted()))
-    assert moved(informed(name, privacy, shouted()), data=private(texts=None))
+    with pytest.raises(DataError, match="texts of the private examples too"):
+        moved(informed(name, privacy, shouted()), data=private(texts=None))
 
 
 def test_hazard_20_texts_mixed_in_or_trained_on_before_are_left_out_too():

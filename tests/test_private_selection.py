@@ -198,7 +198,7 @@ def test_hazard_21_only_the_best_trial_leaves(monkeypatch, tmp_path, capfd):
     assert [entry.value for entry in found.result.history] == [0.875]
     assert found.trials is None
     assert found.privacy.tuning_trials is None
-    assert torch.equal(found.result.params["weight"], weights[3 + 1].weight)
+    assert torch.equal(found.result.params["weight"], weights[6 + 1].weight)
     assert capfd.readouterr() == ("", "")
     assert "number secret" in text
     assert "must stay secret" in text
@@ -235,7 +235,7 @@ def test_hazard_21_first_weights_do_not_tell_which_trial_was_the_best(monkeypatc
 
         torch.manual_seed(7)
         selected(3, monkeypatch, maker=maker)
-        begun += seen[3:]
+        begun += seen[6:]
     assert len({tuple(weight.flatten().tolist()) for weight in begun}) == 6
 
 
@@ -340,7 +340,7 @@ def test_the_best_score_wins_wherever_it_stands(monkeypatch):
     score = highest(scores(0.25, 0.5, 0.75, 0.125), "merit")
     found = selected(4, monkeypatch, maker=maker, score=score)
     assert found.score == 0.75
-    assert found.setting == {"lr": seen[3 + 2]}
+    assert found.setting == {"lr": seen[6 + 2]}
 
 
 def test_looking_at_public_data_costs_nothing_more(monkeypatch):

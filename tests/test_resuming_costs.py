@@ -8,6 +8,7 @@ from adadps import (
     Accountant,
     Budget,
     BudgetError,
+    ContractError,
     DiskLedger,
     epsilon_of_run,
     shuffled,
@@ -100,3 +101,22 @@ def test_measured_side_information_is_paid_before_it_is_drawn(tmp_path):
     with pytest.raises(BudgetError):
         begin(tmp_path, adadps.adadps(source, NOISY, lr=0.1), budget=Budget(0.01, 1e-3))
     assert source.drawn == 0
+
+
+@pytest.mark.parametrize("accountant", Accountant)
+def test_a_run_on_a_shared_ledger_keeps_to_its_own_epsilon_too(tmp_path, accountant):
+    """The ledger has room for all that is lost; the run has not."""
+    planned = epsilon_of_run(adadps.dp_sgd(NOISY, 0.1), SOME, 12, delta=1e-3, accountant=accountant)
+    own = planned * 1.0001
+    with DiskLedger(tmp_path / "shared", budget=Budget(50.0, 1e-3)) as ledger:
+        options = {"ledger": ledger, "most_epsilon": own, "accountant": accountant}
+        for _ in range(3):
+            advance(begin(tmp_path / "run", **options), until=7)
+        result = advance(begin(tmp_path / "run", **options)).result()
+    assert result.privacy.epsilon <= own
+    assert result.privacy.steps < 12
+
+
+def test_epsilon_at_another_delta_than_the_budgets_is_refused(tmp_path):
+    with pytest.raises(ContractError, match="delta of the budget"):
+        begin(tmp_path, budget=Budget(3.0, 1e-5), delta=0.1)

@@ -38,7 +38,7 @@ from adadps.kernels.rows import release_rows
 from adadps.noise import grid
 from adadps.row_sparse import RowSparse, in_main_memory
 from adadps.threads import process
-from adadps.types import Noise, require
+from adadps.types import SMALLEST_DEVIATION, Noise, require
 from adadps.waiting import Waiting
 
 Integers = npt.NDArray[np.int64]
@@ -52,9 +52,6 @@ LONGEST_PAST = 2**16
 
 LOOKED_AT_EVERY = 256
 """How many steps may pass until the largest weight is looked at again."""
-
-SMALLEST_DEVIATION = 1e-150
-"""The square of less than this is no number any more."""
 
 
 class LateRows:

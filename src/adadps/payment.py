@@ -19,6 +19,7 @@ from adadps.accounting import (
     largest,
     require_delta,
 )
+from adadps.errors import ContractError
 from adadps.events import composed, exposes
 from adadps.ledger import Ledger, RunFacts
 from adadps.sampling import Sampler
@@ -43,13 +44,14 @@ class Payment:
         accountant: Accountant,
         delta: float | None,
         begins_after: int,
+        most_epsilon: float | None = None,
     ) -> None:
         self.ledger, self.run, self.accountant = ledger, run, accountant
         self.delta = _delta(delta, ledger, sampler)
         self._method, self._sampler, self._plan = method, sampler, plan
         groups = method.release.groups
         self.units = groups.units_of(sampler) if groups else sampler
-        self._begins_after = begins_after
+        self._begins_after, self._most = begins_after, most_epsilon
         self._earlier = ledger.charged(run)
 
     @property
@@ -108,7 +110,12 @@ class Payment:
         One whose earlier lives have paid for what was lost takes as many fewer steps as it must.
         """
         left = planned - self._begins_after
-        if not self._earlier or not left or self.ledger.budget is None:
+        if not self._earlier or not left:
+            return planned
+        if self._most is not None and self.epsilon(planned) > self._most:
+            left = largest(self._keeps_to_its_own, limit=left)
+            planned = self._begins_after + left
+        if not left or self.ledger.budget is None:
             return planned
         if self._side_events():
             room = left if self.fits(left) else largest(self.fits, limit=left)
@@ -143,6 +150,9 @@ class Payment:
             self._method, self._sampler, lives, delta=self.delta, accountant=accountant
         )
 
+    def _keeps_to_its_own(self, more: int) -> bool:
+        return self._most is None or self.epsilon(self._begins_after + more) <= self._most
+
     def _planned(self, steps: int) -> list[tuple[DpEvent, int]]:
         more = self.units.charged_steps(max(0, steps - self._begins_after))
         merged: dict[str, tuple[DpEvent, int]] = {}
@@ -172,8 +182,13 @@ def without_side_information(plan: RunFacts) -> RunFacts:
 
 
 def _delta(delta: float | None, ledger: Ledger, sampler: Sampler) -> float:
+    held = ledger.budget
     if delta is None:
-        held = ledger.budget
         return held.delta if held is not None else default_delta(sampler.examples)
     require_delta(delta)
+    if held is not None and delta != held.delta:
+        raise ContractError(
+            f"Expected the delta of the budget, {held.delta:g}, found another, {delta:g}: epsilon "
+            "at one is no claim at the other. Leave delta out."
+        )
     return delta

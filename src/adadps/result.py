@@ -74,7 +74,7 @@ class PrivacyStatement:
         if not self.private:
             return "NOT PRIVATE (ε = ∞): " + "; ".join(self.not_private_because)
         return (
-            f"ε = {self.epsilon:.3f} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
+            f"ε = {_digits(self.epsilon)} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
             f"{self.relation}, per {self.unit}{self._tuned()})"
         )
 
@@ -157,6 +157,11 @@ class Result:
             "history": [_finite(asdict(entry)) for entry in self.history],
             "debug": [_finite(entry) for entry in self.debug],
         }
+
+
+def _digits(epsilon: float) -> str:
+    """Three places, and never 0 for something that is not."""
+    return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
 
 
 def save_tensors(tensors: Params, file: Path) -> None:

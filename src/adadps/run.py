@@ -71,6 +71,7 @@ class RunOptions(TypedDict, total=False):
     assumed_public: Iterable[str]
     tuning_trials: int | None
     checkpoints: Checkpoints | str | Path | None
+    most_epsilon: float | None
 
 
 class PrivateRun:
@@ -84,7 +85,8 @@ class PrivateRun:
         result = run.result()
 
     The model's parameters are updated in place. ``before_paying`` is called with the run before
-    anything is charged or drawn, and may refuse it.
+    anything is charged or drawn, and may refuse it. ``most_epsilon`` is what this run alone may
+    cost, beside the budget of its ledger, however often it is resumed.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class PrivateRun:
         assumed_public: Iterable[str] = (),
         tuning_trials: int | None = None,
         checkpoints: Checkpoints | str | Path | None = None,
+        most_epsilon: float | None = None,
         before_paying: Callable[[PrivateRun], None] | None = None,
     ) -> None:
         require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
@@ -115,6 +118,10 @@ class PrivateRun:
             physical_batch_size,
             "It bounds how many examples are differentiated at once.",
         )
+        if not isinstance(method, Chain):
+            raise OrderError(
+                f"Expected a method such as `dp_sgd(...)` or `chain(...)`, found {method!r}."
+            )
         self._checkpoints = opened(checkpoints)
         held = self._checkpoints.latest() if self._checkpoints else None
         self.ledger = ledger_for(ledger, budget, self._checkpoints)
@@ -133,6 +140,7 @@ class PrivateRun:
         self._drawn: Drawn | None = None
         self._is_broken = False
 
+        _require_parts(method, data)
         self._lock = threading.Lock()
         self._claim = Claim(model)
         self.objective = objective(model, loss, data)
@@ -152,6 +160,7 @@ class PrivateRun:
             accountant=accountant,
             delta=delta,
             begins_after=self._taken,
+            most_epsilon=most_epsilon,
         )
         if held:
             held.require_paid(self._payment.paid)
@@ -512,6 +521,19 @@ class PrivateRun:
                 "Expected a run in the process that began it, found a fork of that process, which "
                 "would spend the same budget twice. Begin the run in the child."
             )
+
+
+def _require_parts(method: Chain, data: Examples) -> None:
+    """Say what is missing where something else was given."""
+    if not isinstance(data, Examples):
+        raise DataError(
+            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
+            "Wrap features and targets by it."
+        )
+    for stage in method.informed:
+        require_examples = getattr(getattr(stage, "side", None), "require_examples", None)
+        if require_examples is not None:
+            require_examples(len(data))
 
 
 def _accountant(method: Chain, sampler: Sampler, ledger: Ledger | None) -> Accountant:

@@ -84,8 +84,10 @@ def _require_within_budget(
     """All steps are known now: refuse a plan that the budget would cut short."""
     budget, randomness = options.get("budget"), options.get("randomness")
     marked = options.get("debug") or (randomness is not None and randomness.mark)
+    if budget is None or not isinstance(method, Chain):
+        return
     others_refuse = marked or method.exposures or options.get("ledger") is not None
-    if budget is None or others_refuse:
+    if others_refuse:
         return
     try:
         found = epsilon_of_run(

@@ -28,6 +28,10 @@ Schedule = float | Callable[[int], float]
 """A constant, or a function of the step t = 1, 2, 3, ..."""
 
 
+SMALLEST_DEVIATION = 1e-150
+"""Less noise is refused: its square is no number any more."""
+
+
 class Kind(Enum):
     """What flows between two stages."""
 

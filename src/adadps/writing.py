@@ -36,6 +36,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         try:
             yield draft
             for file in draft.iterdir():
+                file.chmod(0o644)
                 sync(file)
             draft.chmod(0o755)
             sync(draft)

@@ -51,7 +51,8 @@ def train(
         typer.Option(help="a,b,c. Default: the labels in the file, then assumed public."),
     ] = None,
     batch_size: Annotated[
-        float | None, typer.Option(help="Expected examples in a batch. Default: 4.3 % of all.")
+        float | None,
+        typer.Option(help="Expected examples in a batch. Default: 4.3 %, at least 64."),
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Default: 17.27.")] = None,
     clip_norm: Annotated[
@@ -75,6 +76,9 @@ def train(
         Path | None,
         typer.Option(help="Folder to keep the run in: the same command goes on after a crash."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option(help="Refuse to read classes or the number of examples off the data.")
+    ] = False,
     test: Annotated[
         Path | None, typer.Option(help="Table of held-out texts, for the accuracy.")
     ] = None,
@@ -112,6 +116,7 @@ def train(
             ledger=ledger,
             ledger_budget=ledger_budget,
             checkpoint=checkpoint,
+            strict=strict,
             test=test,
         )
         result = train_from_table(request, say_to_people)
@@ -130,6 +135,7 @@ def _facts(result: Result, folder: Path) -> dict[str, Any]:
         "guarantee": str(privacy),
         "method": result.method,
         "steps": privacy.steps,
+        "steps paid": privacy.steps_paid,
         "noise multiplier": privacy.noise_multiplier,
         **measured,
         **{f"assumed public ({n})": fact for n, fact in enumerate(privacy.assumed_public, 1)},

@@ -60,6 +60,11 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     texts = [held.texts for held in public if held.texts is not None]
     if rows:
         private &= ~torch.from_numpy(identities_of_rows(data.features).within(rows))
-    if texts and data.texts is not None:
+    if texts:
+        if data.texts is None:
+            raise DataError(
+                "Expected the texts of the private examples too, found texts of the public data "
+                "alone, so that equal texts would not be found. Give `examples(..., texts=...)`."
+            )
         private &= ~torch.from_numpy(data.texts.within(texts))
     return private

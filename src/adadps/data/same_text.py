@@ -10,7 +10,7 @@ import html
 import re
 import unicodedata
 
-_TAG = re.compile(r"<\s*[/!?]?\s*[a-zA-Z][^<>]*>")
+_TAG = re.compile(r"<[\s/!?]*+[a-zA-Z][^<>]*+>")
 """An HTML tag such as ``<br />``."""
 
 

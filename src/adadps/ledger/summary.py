@@ -197,6 +197,8 @@ def as_rich(summary: dict[str, Any]) -> Group:
     if budget:
         where = " at the order of the Rényi filter" if summary["filter"] else ""
         whole.add_row("left", f"ε = {summary['left']:.4g}{where}")
+        if summary["filter"]:  # runs were chosen one by one: their sum in hindsight is no claim
+            whole.add_row("may be claimed", f"{terms} (2δ if a run was begun after looking)")
     runs = Table(title="Runs", show_lines=True)
     for heading in ("run", "chain", "sampler", "steps", "side information", "ε", "plan, code"):
         runs.add_column(heading, overflow="fold")

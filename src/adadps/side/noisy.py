@@ -33,7 +33,15 @@ from adadps.errors import SideInformationError
 from adadps.noise import secure
 from adadps.side.frequency import formula, relative_to_largest, require_shape
 from adadps.side.source import Transform, inverse_scale
-from adadps.types import Accountant, Params, Relation, Step, require, require_positive
+from adadps.types import (
+    SMALLEST_DEVIATION,
+    Accountant,
+    Params,
+    Relation,
+    Step,
+    require,
+    require_positive,
+)
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-6, 1e6
 ROUNDING = 1e-9
@@ -64,6 +72,7 @@ class NoisyFrequencies:
         self._shape, self._place, self._source = shape, place, source
         self._width = counts.width if isinstance(counts, SparseRows) else counts.shape[1]
         self._counts: Features | None = counts
+        self._documents = len(counts)
         self._released: Tensor | None = None
         self._lock = threading.Lock()
 
@@ -72,6 +81,15 @@ class NoisyFrequencies:
             "Expected one owner of these noisy frequencies, found an attempt to copy them. A copy "
             "would be noised a second time: make a new one, which is paid for by itself."
         )
+
+    def require_examples(self, number: int) -> None:
+        """Refuse counts of other documents than the examples of a run."""
+        if number != self._documents:
+            raise SideInformationError(
+                f"Expected one row of counts for each of the {number} examples, found "
+                f"{self._documents} rows. Count the words of the same examples, one row each: an "
+                "example in several rows would cost several times as much."
+            )
 
     @property
     def event(self) -> DpEvent:
@@ -155,6 +173,12 @@ def noisy_frequencies(
         f"a noise_multiplier between {SMALLEST_NOISE:g} and {LARGEST_NOISE:g}",
         noise_multiplier,
         "It is the noise's standard deviation divided by clip_norm.",
+    )
+    require(
+        clip_norm * noise_multiplier >= SMALLEST_DEVIATION,
+        f"noise of a standard deviation of at least {SMALLEST_DEVIATION:g}",
+        clip_norm * noise_multiplier,
+        "Less is lost in floating point: raise clip_norm.",
     )
     require_shape(floor, power)
     held = as_features(counts)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from adadps.gradients.waist import GradientBatch, clip_weights, reduce, zeros_like
 from adadps.stages.groups import Groups
-from adadps.types import Kind, Leaf, Params, Step, require, require_positive
+from adadps.types import SMALLEST_DEVIATION, Kind, Leaf, Params, Step, require, require_positive
 
 SMALLEST_NOISE = 1e-6
 """Less noise than this protects nothing, and its grid would leave the range of float64."""
@@ -68,6 +68,12 @@ def privatize(
         f"a noise_multiplier of 0 or between {SMALLEST_NOISE:g} and infinity",
         noise_multiplier,
         "It is the noise's standard deviation divided by clip_norm.",
+    )
+    require(
+        noise_multiplier == 0 or clip_norm * noise_multiplier >= SMALLEST_DEVIATION,
+        f"noise of a standard deviation of at least {SMALLEST_DEVIATION:g}",
+        clip_norm * noise_multiplier,
+        "Less is lost in floating point: raise clip_norm.",
     )
     require(
         clip_norm < float("inf") or noise_multiplier == 0,

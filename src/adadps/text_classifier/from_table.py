@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adadps.accounting import Budget, default_delta, require_epsilon
+from adadps.checkpoint import Checkpoints
+from adadps.data.identity import identities_of_texts
 from adadps.data.tables import read_table
 from adadps.data.text import public_vocabulary
-from adadps.errors import BudgetError, SettingError
+from adadps.errors import BudgetError, DataError, SettingError
 from adadps.ledger import DiskLedger
 from adadps.ledger.summary import summarise
 from adadps.result import Result
@@ -22,6 +24,8 @@ from adadps.text_classifier.training import LabelledTexts, Plan, plan_training, 
 from adadps.text_classifier.word_list import frequencies_from_file
 from adadps.types import Accountant
 from adadps.writing import new_folder
+
+MOSTLY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,7 @@ class Request:
     ledger: Path | None = None
     ledger_budget: float | None = None
     checkpoint: Path | None = None
+    strict: bool = False
     test: Path | None = None
 
     def settings(self, examples: int) -> Settings:
@@ -70,6 +75,7 @@ def train_from_table(request: Request, say: Callable[[str], None]) -> Result:
         say(f"Reading {request.data} ...")
         data = read_texts(request.data, request.text, request.label)
         test = read_texts(request.test, request.text, request.label) if request.test else None
+        _require_held_out(test, data, request.test)
         model = TextModel(
             _declared_classes(request.classes) or data.classes(),
             public_vocabulary(request.words, request.language),
@@ -83,6 +89,9 @@ def train_from_table(request: Request, say: Callable[[str], None]) -> Result:
             f"Training {plan.steps} steps with noise multiplier {plan.noise_multiplier:g} for "
             f"ε = {plan.budget.epsilon:g} at δ = {plan.budget.delta:.3g} ..."
         )
+        held = Checkpoints(request.checkpoint).latest() if request.checkpoint else None
+        if held is not None:
+            say(f"Going on from step {held.taken} of {held.planned}, by {request.checkpoint} ...")
         with _ledger(request, plan.budget) or nullcontext() as ledger:
             try:
                 result = train_classifier(
@@ -111,6 +120,17 @@ def _require_sensible(request: Request) -> None:
     require_epsilon(request.epsilon)
     if request.delta is not None:
         Budget(request.epsilon, request.delta)
+    if request.text == request.label:
+        raise SettingError(
+            f"Expected different columns for texts and labels, found '{request.text}' for both. "
+            "Labels become classes, which stand in the model."
+        )
+    if request.strict and (request.classes is None or request.examples is None):
+        raise SettingError(
+            "Expected --classes and --examples with --strict, found that they would be read off "
+            "the private data. Give both."
+        )
+    _require_places_apart(request)
     informed, side = request.method.takes_side_information, request.side
     if informed and side == "none":
         raise SettingError(
@@ -126,6 +146,33 @@ def _require_sensible(request: Request) -> None:
         raise SettingError("Expected a ledger for --ledger-budget, found none. Add --ledger FILE.")
     if request.ledger_budget is not None:
         require_epsilon(request.ledger_budget)
+
+
+def _require_places_apart(request: Request) -> None:
+    if request.checkpoint is not None:
+        out, folder = (Path(os.path.abspath(path)) for path in (request.out, request.checkpoint))
+        if out == folder or folder in out.parents or out in folder.parents:
+            raise SettingError(
+                f"Expected different places for --out and --checkpoint, found {request.out} and "
+                f"{request.checkpoint}. The model would stand in the way of the run."
+            )
+        if os.path.exists(folder / "result.json"):
+            raise SettingError(
+                f"Expected a folder of its own for --checkpoint, found the model {folder}. Choose "
+                "another name."
+            )
+
+
+def _require_held_out(test: LabelledTexts | None, data: LabelledTexts, path: Path | None) -> None:
+    """Refuse training texts as a test: their accuracy would be an un-noised fact about them."""
+    if test is None:
+        return
+    known = identities_of_texts(test.texts).within([identities_of_texts(data.texts)])
+    if known.mean() > MOSTLY:
+        raise DataError(
+            f"Expected texts in {path} that were not trained on, found mostly training texts. "
+            "Hold some out before training."
+        )
 
 
 def _declared_classes(text: str | None) -> tuple[str, ...] | None:

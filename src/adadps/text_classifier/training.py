@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,11 @@ from adadps.text_classifier.settings import Settings
 from adadps.training import fit
 from adadps.types import Accountant
 
+RARE = 3
+"""A label that is read off the data must not be that of one or two people."""
+
+_MISSING = {"nan", "null", "none", "na", "n/a"}
+
 MOST_CLASSES = 1000
 """More distinct labels than that are rather names or texts."""
 HELD_OUT = "held-out texts"
@@ -31,7 +37,9 @@ HELD_OUT = "held-out texts"
 class LabelledTexts:
     """Texts with labels, and the line of the file at which each stands. Shows no content.
 
-    >>> LabelledTexts("mail.csv", ["win a prize", "see you"], ["spam", "ham"], [2, 3]).classes()
+    >>> mail = LabelledTexts("mail.csv", ["win a prize", "see you"] * 3, ["spam", "ham"] * 3,
+    ...                      [2, 3, 4, 5, 6, 7])
+    >>> mail.classes()
     ('ham', 'spam')
     """
 
@@ -50,6 +58,18 @@ class LabelledTexts:
             raise DataError(
                 f"Expected between 2 and {MOST_CLASSES} different labels in {self.source}, found "
                 f"{len(found)}. Check which column holds the labels, or declare the classes."
+            )
+        seen = Counter(self.labels)
+        rare = [
+            line
+            for label, line in zip(self.labels, self.lines, strict=True)
+            if seen[label] < RARE or label.strip().lower() in _MISSING
+        ]
+        if rare:
+            raise DataError(
+                f"Expected labels that occur at least {RARE} times in {self.source}, found a rarer "
+                f"one, or a missing value, on line {rare[0]}. Classes stand in the model for "
+                "everyone to read: mend the line, or declare the classes by --classes a,b,c."
             )
         return found
 
@@ -138,5 +158,6 @@ def train_classifier(
         budget=plan.budget if ledger is None else None,
         assumed_public=assumed_public,
         checkpoints=checkpoints,
+        most_epsilon=plan.budget.epsilon,
         settings={**plan.settings, "model": model.in_words},
     )

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, as_features
 from adadps.data.examples import examples as checked_examples
-from adadps.errors import SettingError
+from adadps.errors import DataError, SettingError
 from adadps.evaluation import Evaluation, Metric
+from adadps.gradients.objective import predict
 from adadps.result import Result
 from adadps.types import Noise, require_positive
 
@@ -109,13 +110,22 @@ class PrivateAccuracy:
         return GaussianDpEvent(self.noise_multiplier)
 
     def value(self, result: Result, model: nn.Module, noise: Noise) -> float:
-        """(number of right answers + noise) / declared number of examples."""
-        outputs = result.outputs(model, self.examples.features)
-        right = outputs.argmax(1) == self.examples.targets.to(outputs.device)
-        right &= torch.isfinite(outputs).all(1)
-        count = right.sum(dtype=torch.float64).reshape(1).cpu()
+        """(number of right answers + noise) / declared number of examples.
+
+        Each example is answered alone, and counts as 0 or 1: whatever the model does with a batch,
+        one example moves the count by at most 1.
+        """
+        result.restore(model)
+        right = sum(self._is_right(result, model, row) for row in range(len(self.examples)))
+        count = torch.tensor([float(right)], dtype=torch.float64)
         released = noise.release(count, standard_deviation=self.noise_multiplier)
         return float(released) / self.declared_examples
+
+    def _is_right(self, result: Result, model: nn.Module, row: int) -> bool:
+        one = self.examples.take(torch.tensor([row]))
+        outputs = predict(model, one.features, result.feature_weights)
+        finite = outputs.ndim == 2 and bool(torch.isfinite(outputs).all())
+        return finite and int(outputs.argmax(1)) == int(one.targets)
 
     def describe(self) -> dict[str, str]:
         """What is looked at, and how it is declared."""
@@ -168,6 +178,11 @@ def private_accuracy(
         )
     require_positive("noise_multiplier", noise_multiplier)
     held = checked_examples(as_features(features), targets)
+    if held.targets.ndim != 1 or held.targets.is_floating_point():
+        raise DataError(
+            "Expected one class an example as targets, found shape "
+            f"{tuple(held.targets.shape)} of {held.targets.dtype}. Give whole numbers in one axis."
+        )
     return PrivateAccuracy(name, held, examples, float(noise_multiplier))
 
 

@@ -72,17 +72,24 @@ def tune(
     >>> from adadps import accuracy, dp_sgd, examples, on_public, poisson, privatize
     >>> from adadps.losses import cross_entropy
     >>> from adadps.tuning import fixed_grid, highest
-    >>> features, labels = torch.randn(100, 3), torch.arange(100) % 2
+    >>> features, labels = torch.randn(150, 3), torch.arange(150) % 2
     >>> def make(setting):
     ...     noise = privatize(clip_norm=1.0, noise_multiplier=5.0)
     ...     return nn.Linear(3, 2), dp_sgd(noise, lr=setting["lr"])
-    >>> pilot = on_public("pilot", features, labels, accuracy=accuracy)
-    >>> found = tune(make, cross_entropy, examples(features, labels), grid={"lr": [0.1, 1.0]},
+    >>> pilot = on_public("pilot", features[100:], labels[100:], accuracy=accuracy)
+    >>> data = examples(features[:100], labels[:100])
+    >>> found = tune(make, cross_entropy, data, grid={"lr": [0.1, 1.0]},
     ...              score=highest(pilot, "accuracy"), selection=fixed_grid(), steps=10,
     ...              sampler=poisson(examples=100, expected_size=10))
     >>> found.privacy.tuning_trials, found.trial_epsilon < found.privacy.epsilon
     (2, True)
     """
+    unknown = options.keys() - TuneOptions.__annotations__.keys()
+    if unknown:
+        raise ContractError(
+            f"Expected options of `tune`, found {', '.join(sorted(unknown))}. Known: "
+            f"{', '.join(sorted(TuneOptions.__annotations__))}."
+        )
     if (steps is None) == (epochs is None):
         raise ContractError("Expected either steps or epochs, found both or none. Give one.")
     if progress and isinstance(selection, PrivateSelection):

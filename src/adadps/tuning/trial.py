@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adadps.accounting import grouping_of
 from adadps.data.examples import Examples, take
@@ -58,11 +58,24 @@ class Trials:
     models: FreshModels = field(default_factory=FreshModels)
 
     def methods(self, settings: list[Setting]) -> list[Chain]:
-        """The method of every setting; what cannot be trained or scored is refused here."""
+        """The method of every setting; what cannot be trained or scored is refused here.
+
+        `make` is called twice with one seed, and must give the same twice: a model that goes on
+        from the last one, or depends on how often it was made, makes no independent trials.
+        """
         methods = []
         with torch.random.fork_rng(devices=[]):
             for setting in settings:
+                torch.manual_seed(0)
                 model, method = self._made(setting)
+                torch.manual_seed(0)
+                again, same_method = self._made(setting)
+                if str(method) != str(same_method) or not _same_weights(model, again):
+                    raise ContractError(
+                        "Expected `make` to depend on the setting alone, and on torch's generator, "
+                        "found another model or method at its second call. Build the model anew in "
+                        "`make`, and draw its weights by torch. Nothing was paid."
+                    )
                 self._require_trainable(model)
                 methods.append(method)
         return methods
@@ -88,10 +101,11 @@ class Trials:
         """Train and score a trial that is paid for."""
         model, method = self._made(trial.setting)
         again = self.plan(trial.setting, method, accountant)
-        if (repr(again.event), again.reasons) != (repr(trial.event), trial.reasons):
+        planned = (repr(trial.event), trial.reasons, str(trial.method))
+        if (repr(again.event), again.reasons, str(method)) != planned:
             raise ContractError(
-                "Expected `make` to give the same method for the same setting, found one with "
-                "another price. Let it depend on the setting alone."
+                "Expected `make` to give the same method for the same setting, found another one. "
+                "Let it depend on the setting alone."
             )
         result = fit(
             model,
@@ -140,9 +154,25 @@ class Trials:
         held = objective(model, self.loss, self.data)
         for looked in (self.score.examples, *(one.examples for one in self.evaluate)):
             try:
-                held.outputs(held.params(), take(looked.features, torch.arange(1)))
+                outputs = held.outputs(held.params(), take(looked.features, torch.arange(1)))
             except (IndexError, RuntimeError) as error:
                 raise DataError(
                     "Expected data to look at that fits the model, found some that it refuses: "
                     f"{error}. Prepare it like the training data. Nothing was paid."
                 ) from error
+            if looked is self.score.examples and self.score.evaluation is None:
+                _require_one_answer(outputs)
+
+
+def _require_one_answer(outputs: Tensor) -> None:
+    if outputs.ndim != 2:
+        raise DataError(
+            "Expected one row of scores an example for a private accuracy, found outputs of shape "
+            f"{tuple(outputs.shape)} for one example. Nothing was paid."
+        )
+
+
+def _same_weights(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=False)
+    same = one.state_dict().keys() == other.state_dict().keys()
+    return same and all(torch.equal(a, b) for a, b in pairs)
