@@ -135,6 +135,13 @@ def test_hazard_23_weights_in_a_checkpoint_have_all_their_noise(tmp_path):
     del run
 
 
+def test_the_folder_of_a_run_is_shown_as_its_ledger(tmp_path):
+    advance(begin(tmp_path), until=5)
+    shown = adadps.ledger.summary.summarise(tmp_path)
+    assert shown == adadps.ledger.summary.summarise(tmp_path / "ledger")
+    assert shown["entries"] == 5
+
+
 def test_only_the_newest_checkpoint_is_kept(tmp_path):
     advance(begin(tmp_path))
     assert [path.name for path in tmp_path.glob("*step-*")] == ["step-00000012"]

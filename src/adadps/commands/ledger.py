@@ -14,7 +14,7 @@ app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
 
 @app.command("show")
 def show_ledger(
-    file: Annotated[Path, typer.Argument(help="The ledger; it is only read.")],
+    file: Annotated[Path, typer.Argument(help="The ledger, or a run's folder; only read.")],
     delta: Annotated[
         float | None, typer.Option(help="Default: the budget's, else 1/(10 examples).")
     ] = None,

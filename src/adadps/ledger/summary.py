@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -32,9 +33,12 @@ Charges = list[tuple[DpEvent, int]]
 def summarise(path: str | Path, delta: float | None = None) -> dict[str, Any]:
     """Everything that is in a ledger, ready for JSON; it is only read.
 
-    ``delta`` is the one of the budget unless given; without both, 1/(10 n).
+    ``path`` may be the folder of a run that has its ledger there. ``delta`` is the one of the
+    budget unless given; without both, 1/(10 n).
     """
     source = Path(path)
+    if os.path.isfile(source / "ledger"):
+        source /= "ledger"
     with closing(connect_to_read(source)) as connection, explained(source):
         connection.execute("BEGIN")  # one moment of the ledger, whoever writes meanwhile
         return _Reader(connection, delta).summary(source)
