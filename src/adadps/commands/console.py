@@ -42,8 +42,13 @@ def told(interrupted: str = "nothing was written") -> Iterator[None]:
         called = isinstance(error, _ABOUT_THE_CALL)
         raise typer.Exit(WRONGLY_CALLED if called else FOUND_WHILE_WORKING) from None
     except KeyboardInterrupt:
+        sys.unraisablehook = _say_nothing  # what was half-made complains when it is taken down
         err.print(f"Interrupted: {interrupted}.", markup=False, highlight=False)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _say_nothing(_unraisable: object) -> None:
+    """Nobody can do anything about it any more."""
 
 
 def printable(text: str) -> str:
