@@ -212,6 +212,11 @@ def _read(folder: Path) -> Checkpoint:
                 f"Expected the checkpoint that was written to {folder}, found a changed one. "
                 f"Restore a copy. {_OTHERS}"
             )
+        if held["taken"] != _number(folder):
+            raise DataError(
+                f"Expected a checkpoint after the steps in its name, found {held['taken']} in "
+                f"{folder}. Give the folder its name back."
+            )
         tensors = load_file(file)
         return Checkpoint(
             run=_checked(held["run"], str),

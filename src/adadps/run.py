@@ -44,7 +44,7 @@ from adadps.run_facts import (
 )
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
-from adadps.states import pack, unpack
+from adadps.states import pack, require_like, unpack
 from adadps.threads import torch_alone
 from adadps.types import Accountant, Params, Step, require
 from adadps.weights import Weights
@@ -208,13 +208,14 @@ class PrivateRun:
     def _go_on(self, held: Checkpoint) -> None:
         """Take up a run where its checkpoint has left it; side information comes with it."""
         self._states = unpack(held.states, held.state_tensors, self._params)
-        if not isinstance(self._states, tuple) or len(self._states) != len(self.method.steps):
-            raise DataError(
-                f"Expected a checkpoint with states of {len(self.method.steps)} stages, found "
-                "another one. Restore a copy, or begin a new run in another folder."
-            )
+        require_like(self._states, self.method.init(self._params), self._params)
         if held.feature_weights is not None:
             weights = held.feature_weights.to(self._device)
+            if weights.ndim != 1 or not weights.is_floating_point():
+                raise DataError(
+                    f"Expected weights of features in one axis, found {tuple(weights.shape)} of "
+                    f"{weights.dtype}. Restore a copy of the checkpoint."
+                )
             self.objective = self.objective.reparametrised(weights)
         self._open()
 

@@ -113,3 +113,60 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], weights: Params) -> An
         return tuple(_unpacked(inner, tensors, weights) for inner in held)
     inner = {name: _unpacked(value, tensors, weights) for name, value in held.items()}
     return inner if kind == "mapping" else _RECORDS[kind](**inner)
+
+
+def require_like(state: Any, first: Any, weights: Params) -> None:
+    """Refuse a state that cannot have come from the state ``first`` with which a method begins."""
+    if not _is_like(state, first, weights):
+        raise DataError(
+            "Expected the state of this method, found that of another one, or a changed one. "
+            "Restore a copy of the checkpoint, or begin a new run in another folder."
+        )
+
+
+def _is_like(state: Any, first: Any, weights: Params) -> bool:
+    if isinstance(state, Transform):  # the state of side information once it was read
+        return _is_transform(state, weights)
+    if isinstance(first, dict):
+        same = isinstance(state, dict) and state.keys() == first.keys()
+        return same and all(_is_like(state[name], first[name], weights) for name in first)
+    if isinstance(first, tuple):
+        same = isinstance(state, tuple) and len(state) == len(first)
+        return same and all(
+            _is_like(one, other, weights) for one, other in zip(state, first, strict=True)
+        )
+    if isinstance(first, tuple(_RECORDS.values())):
+        names = [field.name for field in fields(cast(Any, first))]
+        return type(state) is type(first) and all(
+            _is_like(getattr(state, name), getattr(first, name), weights) for name in names
+        )
+    return _is_like_leaf(state, first)
+
+
+def _is_like_leaf(state: Any, first: Any) -> bool:
+    if isinstance(first, Tensor):
+        same = isinstance(state, Tensor) and state.dtype == first.dtype
+        return same and state.shape == first.shape
+    if isinstance(first, bool | str) or first is None:
+        return type(state) is type(first)
+    return isinstance(state, int | float) and not isinstance(state, bool)
+
+
+def _is_transform(state: Transform, weights: Params) -> bool:
+    number = isinstance(state.beta, int | float) and isinstance(state.lent, bool)
+    parts = [state.scale] + ([] if state.mean is None else [state.mean])
+    return number and all(
+        isinstance(part, dict)
+        and part.keys() == weights.keys()
+        and all(_broadcasts(value, weights[name]) for name, value in part.items())
+        for part in parts
+    )
+
+
+def _broadcasts(value: Any, weight: Tensor) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.ndim == weight.ndim
+        and all(own in (1, whole) for own, whole in zip(value.shape, weight.shape, strict=True))
+    )
