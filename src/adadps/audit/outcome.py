@@ -10,7 +10,7 @@ from adadps.types import require
 
 CONSISTENT = "consistent"
 BROKEN = "BROKEN: lower bound above claim"
-TOO_LITTLE = "says nothing: no observer could have refuted the claim with so little effort"
+TOO_LITTLE = "says nothing: so few guesses could not have refuted this claim"
 
 
 def require_confidence(confidence: float) -> None:
