@@ -56,12 +56,12 @@ def audit_one_run(
     >>> from adadps import dp_sgd, examples, poisson, privatize
     >>> from adadps.audit import own_feature_canaries
     >>> data, canaries = own_feature_canaries(examples(torch.rand(50, 2), torch.rand(50)),
-    ...                                       count=50, target=100.0)
+    ...                                       count=200, target=100.0)
     >>> squared = lambda outputs, targets: (outputs.squeeze(1) - targets) ** 2
-    >>> found = audit_one_run(torch.nn.Linear(52, 1, bias=False), squared, data, canaries=canaries,
-    ...                       method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=4.0), lr=0.1),
-    ...                       sampler=poisson(examples=100, expected_size=100), steps=1,
-    ...                       delta=1e-6, confidence=1 - 1e-6)
+    >>> found = audit_one_run(torch.nn.Linear(202, 1, bias=False), squared, data, canaries=canaries,
+    ...                       method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=8.0), lr=0.1),
+    ...                       sampler=poisson(examples=250, expected_size=250), steps=1,
+    ...                       delta=1e-12, confidence=1 - 1e-6)
     >>> found.verdict
     'consistent'
     """
