@@ -17,17 +17,21 @@ sys.path.insert(0, str(ROOT / "tests" / "museum"))
 from exhibits import EXHIBITS  # noqa: E402
 
 from adadps.audit.built_in import CanarySettings, RepeatedSettings  # noqa: E402
-from adadps.audit.engine_paths import METHODS, PATHS  # noqa: E402
+from adadps.audit.engine_paths import METHODS, PATHS, usual_steps  # noqa: E402
 from adadps.reproduce.rows import write_json  # noqa: E402
 
 JSON = ROOT / "docs" / "results" / "audit.json"
 RUNS, CONFIDENCE = 4000, 0.99
-REPEATED = {"epsilon": 1.0, "delta": 0.1, "steps": 1, "rate": 1.0}
-CANARIES = {"epsilon": 4.0, "delta": 1e-6, "steps": 1, "rate": 1.0, "canaries": 5000}
+REPEATED = {"epsilon": 1.0, "delta": 0.1, "rate": 1.0}
+CANARIES = {"epsilon": 4.0, "delta": 1e-6, "canaries": 5000}
+AT_ONCE, WAITING = {"steps": 1, "rate": 1.0}, {"steps": 32, "rate": 0.5}
+"""With canaries, where noise waits: those left out wait for all steps, the others between some."""
+
+BOUNDS = ("claimed ε", "lower bound", "at most")
 HEADS = {
-    "repeated": ("method", "path", "claimed ε", "lower bound", "runs", "verdict"),
-    "canaries": ("method", "path", "claimed ε", "lower bound", "guesses, right", "verdict"),
-    "museum": ("trainer", "", "claimed ε", "lower bound", "runs", "verdict"),
+    "repeated": ("method", "path", "steps", *BOUNDS, "runs", "verdict"),
+    "canaries": ("method", "path", "steps", *BOUNDS, "guesses, right", "verdict"),
+    "museum": ("trainer", "", *BOUNDS, "runs", "verdict"),
 }
 
 
@@ -35,13 +39,14 @@ def jobs():
     """Every row: its name, and how it is measured."""
     pairs = [(m, p) for m in METHODS for p in PATHS if (m, p) != ("dp-adam", "late")]
     for method, path in pairs:
-        asked = RepeatedSettings(method=method, path=path, **REPEATED)
+        asked = RepeatedSettings(method=method, path=path, steps=usual_steps(path), **REPEATED)
         yield (
             ("repeated", method, path),
             lambda asked=asked: asked.audit(runs=RUNS, confidence=CONFIDENCE),
         )
     for method, path in pairs:
-        once = CanarySettings(method=method, path=path, **CANARIES)
+        pace = WAITING if PATHS[path].noise_waits else AT_ONCE
+        once = CanarySettings(method=method, path=path, **pace, **CANARIES)
         yield ("canaries", method, path), lambda once=once: once.audit(confidence=CONFIDENCE)
     for name, make in EXHIBITS.items():
         for which in ("broken", "intact"):
@@ -74,10 +79,13 @@ def tables(rows):
 
 def line(row):
     kind, first, second = row["row"]
-    effort = f"{row['guesses']}, {row['right_guesses']}" if kind == "canaries" else row["runs"]
-    verdict = "**above the claim**" if row["verdict"].startswith("BROKEN") else "consistent"
-    bounds = f"{row['claimed_epsilon']:.2f} | {row['lower_bound']:.2f}"
-    return f"| {first} | {second} | {bounds} | {effort} | {verdict} |"
+    effort = row["runs"] if row["runs"] > 1 else f"1, {row['canaries']} canaries"
+    if kind == "canaries":
+        effort = f"{row['guesses']}, {row['right_guesses']}"
+    verdict = "**above the claim**" if row["verdict"].startswith("BROKEN") else row["verdict"]
+    names = [first, second, *([] if kind == "museum" else [row["settings"]["steps"]])]
+    bounds = [f"{row[of]:.2f}" for of in ("claimed_epsilon", "lower_bound", "largest_bound")]
+    return f"| {' | '.join(map(str, [*names, *bounds, effort, verdict]))} |"
 
 
 def main():

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from adadps import SettingError
-from adadps.audit.one_run_bound import best_of, one_run_epsilon, p_value
+from adadps.audit.one_run_bound import best_of, best_ranking, one_run_epsilon, p_value
 from adadps.audit.repeated_bound import Frequencies, at_least, at_most, bound, count
 
 CONFIDENCE = 0.9
@@ -94,6 +94,15 @@ def test_the_error_is_shared_between_numbers_of_guesses():
     shared = best_of(right, [100, 50], delta=0.0, confidence=0.95)[0]
     same = {"canaries": 100, "guesses": 100, "right": 100, "delta": 0.0}
     assert shared == one_run_epsilon(**same, confidence=1 - 0.05 / 2) < alone
+
+
+def test_the_error_is_shared_between_rankings_too():
+    tried = {"nothing": [False] * 100, "all": [True] * 100, "half": [True, False] * 50}
+    found = best_ranking(tried, [50, 100], delta=0.0, confidence=0.95)
+    alone = one_run_epsilon(
+        canaries=100, guesses=100, right=100, delta=0.0, confidence=1 - 0.05 / 6
+    )
+    assert found == (pytest.approx(alone), 100, 100, "all")
 
 
 @pytest.mark.parametrize(

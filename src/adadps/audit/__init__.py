@@ -2,10 +2,12 @@
 
 from adadps.audit.canaries import (
     Canaries,
+    distance,
     given_canaries,
     loss_drop,
     own_feature_canaries,
     pull,
+    stillness,
 )
 from adadps.audit.observers import Released, observers_along
 from adadps.audit.one_run import audit_one_run
@@ -20,10 +22,12 @@ __all__ = [
     "Released",
     "audit_one_run",
     "audit_repeated",
+    "distance",
     "given_canaries",
     "loss_drop",
     "observers_along",
     "own_feature_canaries",
     "pull",
+    "stillness",
     "trainer_of",
 ]

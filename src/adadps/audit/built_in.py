@@ -2,7 +2,9 @@
 
 *Few steps, large batches*: nothing hides the example but the noise. *A large δ* for repeated runs:
 a claim is a whole curve of (ε, δ), and some thousand runs can only see the part of it where the
-worlds differ often. *A small δ* for one run, whose bound loses 2 m δ.
+worlds differ often. *A small δ* for one run, whose bound loses 2 m δ. *Noise that waits* needs
+several steps: the weight that the example owns then waits through all of them where it is absent,
+and between its batches where it is there.
 """
 
 from __future__ import annotations
@@ -53,12 +55,18 @@ class BuiltIn:
         )
         require(0 < self.rate <= 1, "0 < rate <= 1", self.rate, "It is a probability.")
         require(self.steps >= 1, "at least one step", self.steps, "One leaves the most to see.")
+        require(
+            self.steps > 1 or not PATHS[self.path].noise_waits,
+            f"several steps on the path '{self.path}'",
+            self.steps,
+            "No noise waits in one step: take 8, or another path.",
+        )
 
     def _method(self, sampler: Poisson, width: int) -> Chain:
         budget = Budget(epsilon=self.epsilon, delta=self.delta)
         sigma = calibrate_noise(sampler, self.steps, budget=budget, accountant=Accountant.PLD)
         privacy = privatize(clip_norm=1.0, noise_multiplier=sigma)
-        return METHODS[self.method](privacy, width, PATHS[self.path].as_sparse)
+        return METHODS[self.method](privacy, width, PATHS[self.path])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +75,11 @@ class RepeatedSettings(BuiltIn):
 
     def audit(self, *, runs: int, confidence: float) -> AuditResult:
         """Train ``runs`` times, and bound ε."""
-        path, sampler = PATHS[self.path], poisson(examples=2, expected_size=2 * self.rate)
+        path = PATHS[self.path]
+        # A row that opposes the example would hide it if it were drawn by chance.
+        opposing = path.opposing if self.rate == 1 else 0
+        count = 1 + max(1, opposing + path.bystanders)
+        sampler = poisson(examples=count, expected_size=count * self.rate)
         method = self._method(sampler, WIDTH)
         trainer = trainer_of(
             lambda: path.make_model(WIDTH),
@@ -79,11 +91,14 @@ class RepeatedSettings(BuiltIn):
             delta=self.delta,
             accountant=Accountant.PLD,
         )
-        # A row that opposes the example would hide it if it were drawn by chance.
-        opposing = 1 if self.rate == 1 else 0
         return audit_repeated(
             trainer,
-            worst_case(sampler.relation, opposing=opposing, as_sparse=path.as_sparse),
+            worst_case(
+                sampler.relation,
+                opposing=opposing,
+                bystanders=path.bystanders,
+                as_sparse=path.as_sparse,
+            ),
             observers=observers_along(pull()),
             runs=runs,
             confidence=confidence,

@@ -8,7 +8,7 @@ model would not learn from the others, such as mislabelled ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -47,12 +47,13 @@ Score = Callable[[View, Examples], Tensor]
 class Canaries:
     """The canaries of an audit, how they are scored, and a row that stands for one left out.
 
-    ``blank`` has no gradient. It is needed for samplers that rest on the number of examples; under
-    Poisson sampling, a canary that is left out is not there at all.
+    The allowed error is shared between ``scores``. ``blank`` has no gradient. It is needed for
+    samplers that rest on the number of examples; under Poisson sampling, a canary that is left out
+    is not there at all.
     """
 
     examples: Examples
-    score: Score
+    scores: Mapping[str, Score]
     blank: Examples | None = field(default=None)
 
     def __len__(self) -> int:
@@ -84,6 +85,19 @@ def pull(view: View, canaries: Examples) -> Tensor:
     return torch.cat(scores)
 
 
+def distance(view: View, canaries: Examples) -> Tensor:
+    """|⟨∇ loss_i(w₀), w_T - w₀⟩|: how far the weights went along the canary's gradient or back.
+
+    It shows noise that is missing, or too small, for canaries that are left out.
+    """
+    return pull(view, canaries).abs()
+
+
+def stillness(view: View, canaries: Examples) -> Tensor:
+    """-|⟨∇ loss_i(w₀), w_T - w₀⟩|: for noise that is missing, or too small, for canaries in it."""
+    return -distance(view, canaries)
+
+
 def loss_drop(view: View, canaries: Examples) -> Tensor:
     """loss_i(w₀) - loss_i(w_T): how much better the model became at the canary; for any model."""
 
@@ -94,8 +108,17 @@ def loss_drop(view: View, canaries: Examples) -> Tensor:
     return losses(view.before) - losses(view.after)
 
 
+OWN_FEATURE: Mapping[str, Score] = {"pull": pull, "distance": distance, "stillness": stillness}
+"""Scores of canaries that own a feature: nothing but the canary and noise moves its weights."""
+
+
 def own_feature_canaries(
-    data: Examples, *, count: int, target: float, value: float = 1.0, score: Score = pull
+    data: Examples,
+    *,
+    count: int,
+    target: float,
+    value: float = 1.0,
+    scores: Mapping[str, Score] = OWN_FEATURE,
 ) -> tuple[Examples, Canaries]:
     """Widen ``data`` by ``count`` features, one for each canary and zero everywhere else.
 
@@ -130,11 +153,15 @@ def own_feature_canaries(
             f"Expected features with one row an example, found shape {tuple(features.shape)}. Use "
             "`given_canaries` for other models."
         )
-    return Examples(wide, data.targets), Canaries(held, score, blank)
+    return Examples(wide, data.targets), Canaries(held, scores, blank)
+
+
+GIVEN: Mapping[str, Score] = {"loss drop": loss_drop}
+"""The score of any canaries, for any model."""
 
 
 def given_canaries(
-    canaries: Examples, *, score: Score = loss_drop, blank: Examples | None = None
+    canaries: Examples, *, scores: Mapping[str, Score] = GIVEN, blank: Examples | None = None
 ) -> Canaries:
     """Examples of the caller's choice, scored by the drop of their loss, for any model.
 
@@ -142,7 +169,7 @@ def given_canaries(
     >>> len(held)
     3
     """
-    return Canaries(canaries, score, blank)
+    return Canaries(canaries, scores, blank)
 
 
 def joined(first: Examples, second: Examples) -> Examples:

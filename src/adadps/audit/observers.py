@@ -45,21 +45,26 @@ def in_one_line(params: Params) -> Numbers:
 
 
 def observers_along(direction: Numbers) -> Mapping[str, Observer]:
-    """Three observers who know where the example pulls the weights.
+    """Four observers who know where the example pulls the weights.
 
-    *movement*: how far the weights went that way; more noise hides it better. *difference*: how
-    much the steps differ that way, in which noise that repeats cancels. *spread*: how far the
-    weights went any other way, which shows noise whose size depends on the data.
+    *movement*: how far the weights went that way; more noise hides it better. *distance*: how far
+    they went that way or back, which shows noise that is missing, or too small or too large, in one
+    of the worlds. *difference*: how much the steps differ that way, in which noise that repeats
+    cancels. *spread*: how far the weights went any other way, which shows noise whose size depends
+    on the data.
 
     >>> seen = observers_along(np.array([1.0, 0.0]))
     >>> path = Released(Claim(1.0, 0.1, ""), np.array([[0.0, 0.0], [1.0, 2.0], [4.0, 2.0]]))
     >>> {name: float(observe(path)) for name, observe in seen.items()}
-    {'movement': 4.0, 'difference': 2.0, 'spread': 2.0}
+    {'movement': 4.0, 'distance': 4.0, 'difference': 2.0, 'spread': 2.0}
     """
     unit = direction / np.linalg.norm(direction)
 
     def movement(released: Released) -> float:
         return float((released.moves @ unit).sum())
+
+    def distance(released: Released) -> float:
+        return abs(movement(released))
 
     def difference(released: Released) -> float:
         return float(np.ptp(released.moves @ unit))
@@ -68,4 +73,9 @@ def observers_along(direction: Numbers) -> Mapping[str, Observer]:
         moves = released.moves
         return float(np.linalg.norm(moves - np.outer(moves @ unit, unit)))
 
-    return {"movement": movement, "difference": difference, "spread": spread}
+    return {
+        "movement": movement,
+        "distance": distance,
+        "difference": difference,
+        "spread": spread,
+    }

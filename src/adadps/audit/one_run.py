@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from adadps.audit.canaries import Canaries, View, joined
-from adadps.audit.one_run_bound import best_of
+from adadps.audit.one_run_bound import best_ranking, one_run_epsilon
 from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.data.examples import Examples
 from adadps.errors import ContractError
@@ -48,24 +48,26 @@ def audit_one_run(
     """Train once on ``data`` and a random half of the canaries; bound ε by guessing which half.
 
     The declared number of examples of ``sampler`` is that of the data with all canaries. The bound
-    is theorem 5.2 of Steinke, Nasr and Jagielski (2023), for several numbers of guesses with the
-    error shared between them. If the claim is true, the bound exceeds it with probability at most
+    is theorem 5.2 of Steinke, Nasr and Jagielski (2023), for every score of the canaries, both
+    sides of it and each alone, and several numbers of guesses, with the error shared between all
+    of them. If the claim is true, the bound exceeds it with probability at most
     1 - ``confidence``.
 
     >>> from adadps import dp_sgd, examples, poisson, privatize
     >>> from adadps.audit import own_feature_canaries
     >>> data, canaries = own_feature_canaries(examples(torch.rand(50, 2), torch.rand(50)),
-    ...                                       count=50, target=100.0)
+    ...                                       count=200, target=100.0)
     >>> squared = lambda outputs, targets: (outputs.squeeze(1) - targets) ** 2
-    >>> found = audit_one_run(torch.nn.Linear(52, 1, bias=False), squared, data, canaries=canaries,
-    ...                       method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=4.0), lr=0.1),
-    ...                       sampler=poisson(examples=100, expected_size=100), steps=1,
-    ...                       delta=1e-6, confidence=1 - 1e-6)
+    >>> found = audit_one_run(torch.nn.Linear(202, 1, bias=False), squared, data, canaries=canaries,
+    ...                       method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=8.0), lr=0.1),
+    ...                       sampler=poisson(examples=250, expected_size=250), steps=1,
+    ...                       delta=1e-12, confidence=1 - 1e-6)
     >>> found.verdict
     'consistent'
     """
     require(bool(shares), "at least one share of guesses", "none", "Use 1.0 to guess all.")
     require(all(0 < share <= 1 for share in shares), "shares in (0, 1]", shares, "1.0 guesses all.")
+    require(bool(canaries.scores), "at least one score", "none", "Use `pull` or `loss_drop`.")
     require_confidence(confidence)
     included = _coins(len(canaries))
     run = PrivateRun(
@@ -83,23 +85,50 @@ def audit_one_run(
             run.step(batch)
             bar.advance()
     after = {name: value.clone() for name, value in run.params.items()}
-    scores = canaries.score(View(run.objective, loss, before, after), canaries.examples)
+    view = View(run.objective, loss, before, after)
+    rankings = {
+        f"{name}, {side}": right
+        for name, score in canaries.scores.items()
+        for side, right in ranked(score(view, canaries.examples), included).items()
+    }
     claim = Claim(run.epsilon(), run.delta, sampler.relation.value)
     numbers = sorted({max(1, round(share * len(canaries))) for share in shares})
-    epsilon, guesses, right = best_of(
-        guessed(scores, included), numbers, delta=claim.delta, confidence=confidence
+    epsilon, guesses, right, guess = best_ranking(
+        rankings, numbers, delta=claim.delta, confidence=confidence
+    )
+    largest = one_run_epsilon(
+        canaries=len(canaries),
+        guesses=numbers[-1],
+        right=numbers[-1],
+        delta=claim.delta,
+        confidence=1 - (1 - confidence) / (len(rankings) * len(numbers)),
     )
     return AuditResult(
         audit="one run",
         claim=claim,
         lower_bound=epsilon,
+        largest_bound=largest,
         confidence=confidence,
         runs=1,
         canaries=len(canaries),
         guesses=guesses,
         right_guesses=right,
-        settings={"method": str(method), "steps": steps, **(settings or {})},
+        settings={"method": str(method), "steps": steps, **(settings or {}), "guess": guess},
     )
+
+
+def ranked(scores: Tensor, included: Tensor) -> dict[str, list[bool]]:
+    """Was each guess right, the surest first: by both sides of the scores, and by one alone.
+
+    >>> ranked(torch.tensor([9.0, 1.0, 5.0]), torch.tensor([True, False, False]))["highest in"]
+    [True, False, False]
+    """
+    order = torch.argsort(scores, descending=True)
+    return {
+        "highest in and lowest out": guessed(scores, included),
+        "highest in": included[order].tolist(),
+        "lowest out": (~included[order.flip(0)]).tolist(),
+    }
 
 
 def guessed(scores: Tensor, included: Tensor) -> list[bool]:

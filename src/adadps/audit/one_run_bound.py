@@ -13,7 +13,7 @@ The lower bound is the largest ε that makes what was seen less likely than 1 - 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.stats import binom
@@ -95,6 +95,28 @@ def best_of(
         )
         found.append((epsilon, guesses, hits))
     return max(found)
+
+
+def best_ranking(
+    rankings: Mapping[str, Sequence[bool]],
+    numbers: Sequence[int],
+    *,
+    delta: float,
+    confidence: float,
+) -> tuple[float, int, int, str]:
+    """The best bound over several rankings of the same canaries, with the error shared by all.
+
+    Returns the bound, the number of guesses, how many of them are right, and the ranking's name.
+
+    >>> tried = {"worse": [True, False] * 50, "better": [True] * 100}
+    >>> best_ranking(tried, [100], delta=0.0, confidence=0.95)[1:]
+    (100, 100, 'better')
+    """
+    each = 1 - (1 - confidence) / len(rankings)
+    return max(
+        (*best_of(right, numbers, delta=delta, confidence=each), name)
+        for name, right in rankings.items()
+    )
 
 
 def _require_counts(canaries: int, guesses: int, right: int) -> None:

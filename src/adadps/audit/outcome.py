@@ -10,6 +10,7 @@ from adadps.types import require
 
 CONSISTENT = "consistent"
 BROKEN = "BROKEN: lower bound above claim"
+TOO_LITTLE = "says nothing: so few guesses could not have refuted this claim"
 
 
 def require_confidence(confidence: float) -> None:
@@ -31,11 +32,13 @@ class AuditResult:
     """A claimed ε beside the lower bound that was found, with its confidence.
 
     If the claim is true, the lower bound exceeds it with probability at most 1 - ``confidence``.
-    A lower bound below the claim proves nothing: it is limited by the number of runs or canaries.
+    A lower bound below the claim proves nothing. ``largest_bound`` is what the audit would have
+    found if every guess had been right: a claim that is not below it cannot be refuted by so few
+    runs or canaries, and the verdict says so.
 
     >>> found = AuditResult(audit="one run", claim=Claim(1.0, 1e-5, "add or remove one"),
-    ...                     lower_bound=2.5, confidence=0.95, runs=1, canaries=100, guesses=40,
-    ...                     right_guesses=40)
+    ...                     lower_bound=2.5, largest_bound=3.3, confidence=0.95, runs=1,
+    ...                     canaries=100, guesses=40, right_guesses=40)
     >>> found.broken, found.verdict
     (True, 'BROKEN: lower bound above claim')
     """
@@ -43,6 +46,7 @@ class AuditResult:
     audit: str
     claim: Claim
     lower_bound: float
+    largest_bound: float
     confidence: float
     runs: int
     canaries: int
@@ -56,9 +60,16 @@ class AuditResult:
         return self.lower_bound > self.claim.epsilon
 
     @property
+    def could_refute(self) -> bool:
+        """Could the claim have been refuted, had every guess been right?"""
+        return self.largest_bound > self.claim.epsilon
+
+    @property
     def verdict(self) -> str:
         """The same in words."""
-        return BROKEN if self.broken else CONSISTENT
+        if self.broken:
+            return BROKEN
+        return CONSISTENT if self.could_refute else TOO_LITTLE
 
     def describe(self) -> dict[str, Any]:
         """Everything, ready for JSON; an infinite ε becomes null."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from adadps.audit.observers import Observer, Released, in_one_line
 from adadps.audit.outcome import AuditResult, Claim, require_confidence
-from adadps.audit.repeated_bound import Numbers, bound
+from adadps.audit.repeated_bound import Frequencies, Numbers, bound
 from adadps.data.examples import Examples
 from adadps.errors import ContractError
 from adadps.gradients.loss import Loss
@@ -75,6 +75,9 @@ def audit_repeated(
         audit="repeated runs",
         claim=claim,
         lower_bound=epsilon,
+        largest_bound=Frequencies(counted.runs, counted.runs, 0, counted.other_runs).epsilon(
+            delta=claim.delta, confidence=confidence
+        ),
         confidence=confidence,
         runs=2 * (runs // 2),
         canaries=1,

@@ -3,7 +3,8 @@
 Linear regression, (w·x - y)², from w = 0. The example has x = e₀ and a target so far away that
 its gradient is far beyond the clip at every step: clipped, it is C·e₀. Other rows can oppose it:
 alone they pull the other way, less hard; if a sum of gradients is clipped instead of each, the
-example turns that sum around.
+example turns that sum around. Bystanders own other features: the example's weight then waits for
+its noise while batches touch other weights.
 """
 
 from __future__ import annotations
@@ -25,26 +26,39 @@ FAR = 1000.0
 
 
 def worst_case(
-    relation: Relation, *, opposing: int = 1, as_sparse: bool = False, width: int = WIDTH
+    relation: Relation,
+    *,
+    opposing: int = 1,
+    bystanders: int = 0,
+    as_sparse: bool = False,
+    width: int = WIDTH,
 ) -> Neighbours:
-    """Neighbours under ``relation``: ``opposing`` other rows, and the worst-case example first.
+    """Neighbours under ``relation``: the worst-case example first, then all other rows.
 
-    Without it there is: nothing (add or remove), a row of zeros (zero out), or the example that
-    pulls the other way (replace).
+    ``opposing`` rows share its feature; every one of ``bystanders`` owns another. Without the
+    example there is: nothing (add or remove), a row of zeros (zero out), or the example that pulls
+    the other way (replace).
 
     >>> pair = worst_case(Relation.ADD_OR_REMOVE_ONE, opposing=2)
     >>> len(pair.with_example), len(pair.without)
     (3, 2)
     """
     require(opposing >= 0, "opposing >= 0", opposing, "It counts rows.")
-    others = [(1.0, FAR / 2)] * opposing or [(0.0, 0.0)]  # zeros: a row that is no example at all
+    require(
+        0 <= bystanders < width,
+        f"0 <= bystanders < {width}",
+        bystanders,
+        "Each owns a feature beside the example's.",
+    )
+    others = [(0, 1.0, FAR / 2)] * opposing + [(1 + i, 1.0, FAR / 2) for i in range(bystanders)]
+    others = others or [(0, 0.0, 0.0)]  # zeros: a row that is no example at all
     instead = {
         Relation.ADD_OR_REMOVE_ONE: [],
-        Relation.ZERO_OUT: [(0.0, 0.0)],
-        Relation.REPLACE_ONE: [(1.0, FAR)],
+        Relation.ZERO_OUT: [(0, 0.0, 0.0)],
+        Relation.REPLACE_ONE: [(0, 1.0, FAR)],
     }[relation]
     return Neighbours(
-        with_example=_rows([(1.0, -FAR), *others], as_sparse, width),
+        with_example=_rows([(0, 1.0, -FAR), *others], as_sparse, width),
         without=_rows([*instead, *others], as_sparse, width),
     )
 
@@ -63,8 +77,10 @@ def pull(width: int = WIDTH) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return direction
 
 
-def _rows(rows: list[tuple[float, float]], as_sparse: bool, width: int) -> Examples:
+def _rows(rows: list[tuple[int, float, float]], as_sparse: bool, width: int) -> Examples:
+    """One row for each (feature, value, target)."""
     features = np.zeros((len(rows), width), dtype=np.float32)
-    features[:, 0] = [value for value, _ in rows]
+    for row, (feature, value, _) in enumerate(rows):
+        features[row, feature] = value
     held = sparse.csr_matrix(features) if as_sparse else torch.from_numpy(features)
-    return examples(held, torch.tensor([target for _, target in rows]))
+    return examples(held, torch.tensor([target for *_, target in rows]))

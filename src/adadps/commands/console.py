@@ -2,7 +2,7 @@
 
 Exit codes: 0, done; 1, something found while working (data, files, a ledger, a budget) stands
 against it; 2, the command itself cannot be meant so (an unknown option, a number out of range);
-130, interrupted.
+3, an audit found a bound above the claim; 130, interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from adadps.errors import AdadpsError, ContractError, OrderError, SettingError
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 data, files, a ledger or a budget stand against it; 2 the command "
-    "itself cannot be meant so; 130 interrupted."
+    "itself cannot be meant so; 3 an audit found more than was claimed; 130 interrupted."
 )
-FOUND_WHILE_WORKING, WRONGLY_CALLED, INTERRUPTED = 1, 2, 130
+FOUND_WHILE_WORKING, WRONGLY_CALLED, ABOVE_THE_CLAIM, INTERRUPTED = 1, 2, 3, 130
 _ABOUT_THE_CALL = (SettingError, ContractError, OrderError)
 
 out = Console()
