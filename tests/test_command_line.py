@@ -47,7 +47,10 @@ def test_no_seeds_are_refused():
 
 
 def test_the_toy_problem_quickly(tmp_path):
-    """One seed: AdaDPS ahead of DP-SGD, AdaS ahead of SGD, epsilon as in the paper."""
+    """One seed: AdaDPS ahead of DP-SGD, AdaS ahead of SGD, epsilon as in the paper.
+
+    Private noise is fresh: a single run of AdaDPS was seen between 0.8 and 1.7, DP-SGD is near 2.0.
+    """
     file = tmp_path / "rows" / "toy.json"
     shown = runner.invoke(app, ["reproduce", "toy", "--quick", "--json", str(file)])
     assert shown.exit_code == 0, shown.output
@@ -59,7 +62,7 @@ def test_the_toy_problem_quickly(tmp_path):
     assert rows["adadps"]["epsilon_rdp"] == pytest.approx(4.13, abs=0.005)
     assert rows["dp-sgd"]["epsilon_pld"] == pytest.approx(3.42, abs=0.005)
     assert rows["sgd"]["epsilon_pld"] is None
-    assert rows["adadps"]["mean"] < 1.5 < rows["dp-sgd"]["mean"]
+    assert rows["adadps"]["mean"] < rows["dp-sgd"]["mean"]
     assert rows["adas"]["mean"] < rows["sgd"]["mean"]
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 

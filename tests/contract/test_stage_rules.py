@@ -445,7 +445,7 @@ def test_an_average_has_no_groups():
     assert chain(average(), sgd(0.1)).release.groups is None
 
 
-def test_hazard_3_groups_by_position_are_refused():
+def test_hazard_03_groups_by_position_are_refused():
     with pytest.raises(ContractError, match="by_label"):
         by_position(4)
 

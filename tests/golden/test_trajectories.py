@@ -409,7 +409,7 @@ def test_without_noise_and_clip_adadps_is_adas():
     assert_path(trained(methods.adadps(SIDE, exposed, LR)), trained(methods.adas(SIDE, LR)))
 
 
-def test_hazard_8_an_empty_batch_takes_a_step_of_noise_alone():
+def test_hazard_08_an_empty_batch_takes_a_step_of_noise_alone():
     (found,) = trained(methods.adadps(SIDE, PRIVACY, LR), batches=([],))
     assert_path([found], [START - RATE * SIGMA * C * Z[0] / EXPECTED_SIZE])
 
