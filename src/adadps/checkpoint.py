@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from adadps.errors import ContractError, DataError, SettingError
-from adadps.result import Measurement, save_tensors
+from adadps.result import Measurement, copy_weights, save_tensors
 from adadps.types import Params, require
 from adadps.writing import DRAFT, new_folder
 
@@ -90,16 +90,7 @@ class Checkpoint:
 
     def put_into(self, params: Params) -> None:
         """Copy the weights into a model's parameters."""
-        found = {name: tuple(value.shape) for name, value in self.params.items()}
-        expected = {name: tuple(value.shape) for name, value in params.items()}
-        if found != expected:
-            raise DataError(
-                f"Expected a checkpoint with weights of shapes {expected}, found {found}. Build "
-                "the model as it was when the run began."
-            )
-        with torch.no_grad():
-            for name, value in self.params.items():
-                params[name].copy_(value)
+        copy_weights(self.params, params)
 
 
 @dataclass(frozen=True)

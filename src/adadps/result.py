@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,17 +108,9 @@ class Result:
 
     def restore(self, model: nn.Module) -> nn.Module:
         """Put the trained weights into ``model``."""
-        own = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        found = {name: tuple(value.shape) for name, value in self.params.items()}
-        expected = {name: tuple(p.shape) for name, p in own.items()}
-        if found != expected:
-            raise DataError(
-                f"Expected weights of shapes {expected}, found {found}. Build the model as it was "
-                "trained."
-            )
-        with torch.no_grad():
-            for name, value in self.params.items():
-                own[name].copy_(value)
+        copy_weights(
+            self.params, {name: p for name, p in model.named_parameters() if p.requires_grad}
+        )
         return model
 
     def outputs(self, model: nn.Module, features: Any) -> Tensor:
@@ -162,6 +155,20 @@ class Result:
 def _digits(epsilon: float) -> str:
     """Three places, and never 0 for something that is not."""
     return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
+
+
+def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model's parameters of the same names and shapes."""
+    found = {name: tuple(value.shape) for name, value in held.items()}
+    expected = {name: tuple(value.shape) for name, value in params.items()}
+    if found != expected:
+        raise DataError(
+            f"Expected weights of shapes {expected}, found {found}. Build the model as it was when "
+            "its training began."
+        )
+    with torch.no_grad():
+        for name, value in held.items():
+            params[name].copy_(value)
 
 
 def save_tensors(tensors: Params, file: Path) -> None:
