@@ -54,6 +54,35 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(1) == targets).double().mean())
 
 
+def top_label_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Share of rows whose largest output is one of the row's labels (targets above zero).
+
+    >>> import torch
+    >>> labels = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    >>> top_label_accuracy(torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]), labels)
+    0.5
+    """
+    chosen = outputs.argmax(1, keepdim=True)
+    return float((targets.gather(1, chosen) > 0).double().mean())
+
+
+def recall_at(count: int) -> Metric:
+    """Mean share of a row's labels that are among its ``count`` largest outputs.
+
+    >>> import torch
+    >>> labels = torch.tensor([[0.5, 0.5, 0.0, 0.0]])
+    >>> recall_at(2)(torch.tensor([[3.0, 0.0, 2.0, 1.0]]), labels)
+    0.5
+    """
+
+    def recall(outputs: Tensor, targets: Tensor) -> float:
+        chosen = outputs.topk(min(count, outputs.shape[1]), dim=1).indices
+        found = (targets.gather(1, chosen) > 0).double().sum(1)
+        return float((found / (targets > 0).double().sum(1)).mean())
+
+    return recall
+
+
 def _evaluation(
     name: str,
     features: Any,

@@ -25,6 +25,18 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
+def label_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """-Σ_k t_k log softmax(outputs)_k against a distribution t over classes.
+
+    For examples with several labels: t is uniform over them.
+
+    >>> import torch
+    >>> label_cross_entropy(torch.zeros(1, 4), torch.tensor([[0.5, 0.5, 0.0, 0.0]]))
+    tensor([1.3863])
+    """
+    return -(targets.to(outputs.dtype) * functional.log_softmax(outputs, 1)).sum(1)
+
+
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """-log σ(±output) for targets in [0, 1]; several outputs of an example are averaged.
 
@@ -50,7 +62,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def looks_at_one_example(loss: Loss) -> bool:
     """Is it known that this loss cannot mix examples, by its construction?"""
-    known = (cross_entropy, binary_cross_entropy, squared_error)
+    known = (cross_entropy, label_cross_entropy, binary_cross_entropy, squared_error)
     of_torch = type(loss) is nn.CrossEntropyLoss and loss.reduction == "none"
     return of_torch or any(loss is one for one in known)
 

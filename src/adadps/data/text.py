@@ -17,7 +17,8 @@ from sklearn.preprocessing import normalize
 
 from adadps.errors import DataError
 
-_TOKEN = r"(?u)\b\w\w+\b"
+TOKEN = r"(?u)\b\w\w+\b"
+"""What counts as a word, in texts and in vocabularies."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class BagOfWords:
                 "Expected at least one text and nothing else, found none or a missing value. Check "
                 "the file, and fill empty texts with ''."
             )
-        counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=_TOKEN)
+        counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=TOKEN)
         counts = sparse.csr_matrix(counter.transform(texts), dtype=np.float32)
         if self.dampened:
             counts.data = np.log1p(counts.data)
@@ -71,7 +72,7 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
 
     if size < 1:
         raise DataError(f"Expected a vocabulary of at least one word, found {size}. Ask for more.")
-    word = re.compile(_TOKEN)
+    word = re.compile(TOKEN)
     try:
         candidates = top_n_list(language, 4 * size + 100)
     except (LookupError, ValueError) as error:  # langcodes refuses what is no tag at all

@@ -1,0 +1,96 @@
+"""Records of runs, one JSON line each, kept as they end: what is there is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from adadps.data.strict_json import parse_json
+from adadps.errors import DataError
+
+Record = dict[str, Any]
+
+
+class Kept:
+    """A file of records, each with a ``job`` that says what was run.
+
+    A record is written whole and synced before the next one begins. A last line that was cut short,
+    as a killed process leaves it, is dropped and its job is run again; any other damage is an
+    error.
+
+    >>> import tempfile
+    >>> kept = Kept(Path(tempfile.mkdtemp()) / "runs.jsonl")
+    >>> kept.add({"job": {"seed": 0}, "value": 0.5})
+    >>> Kept(kept.path).find({"seed": 0})["value"]
+    0.5
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records = {_key(record["job"]): record for record in _read(path)}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def find(self, job: Record) -> Record | None:
+        """The record of exactly this job, if it was run."""
+        return self._records.get(_key(job))
+
+    def missing(self, jobs: Iterable[Record]) -> list[Record]:
+        """The jobs that are left to do, each once."""
+        left = {_key(job): job for job in jobs if _key(job) not in self._records}
+        return list(left.values())
+
+    def add(self, record: Record) -> None:
+        """Append a record, and wait until it is on the disk."""
+        line = json.dumps(record, allow_nan=False) + "\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise DataError(
+                f"Expected to write {self.path}, found: {error}. Choose a folder that can be "
+                "written to; what was kept before is still there."
+            ) from error
+        self._records[_key(record["job"])] = record
+
+
+def _key(job: Record) -> str:
+    return json.dumps(job, sort_keys=True, allow_nan=False)
+
+
+def _read(path: Path) -> list[Record]:
+    try:
+        content = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise DataError(
+            f"Expected to read {path}, found: {error}. Choose another file with --json."
+        ) from error
+    whole, newline, rest = content.rpartition(b"\n")
+    if rest:
+        _cut(path, len(whole) + len(newline))
+    records = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = parse_json(line.decode())
+            if not isinstance(record.get("job"), dict):
+                raise ValueError("no job")
+        except (AttributeError, ValueError) as error:
+            raise DataError(
+                f"Expected a record of a run on line {number} of {path}, found something else "
+                f"({error}). Delete that line, or move the file away to run everything again."
+            ) from error
+        records.append(record)
+    return records
+
+
+def _cut(path: Path, size: int) -> None:
+    """Take off a line that a killed process has left half-written."""
+    with path.open("r+b") as file:
+        file.truncate(size)

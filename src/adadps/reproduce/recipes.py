@@ -1,0 +1,60 @@
+"""From word counts to features, one text at a time, with public word statistics alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.preprocessing import normalize
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a row of counts becomes a row of features.
+
+    Counts c become 1 (``binary``), log(1 + c) (``dampened``) or stay; each is multiplied by
+    IDF^``power``; the row is divided by its L2 norm, or by its sum (``relative``).
+    """
+
+    binary: bool = False
+    dampened: bool = False
+    power: float = 0.0
+    relative: bool = False
+
+    def __call__(self, counts: sparse.csr_matrix, idf: np.ndarray[Any, Any]) -> sparse.csr_matrix:
+        """Features of the rows of ``counts``.
+
+        >>> counts = sparse.csr_matrix(np.array([[3.0, 1.0]]))
+        >>> Recipe(relative=True)(counts, np.ones(2)).toarray().tolist()
+        [[0.75, 0.25]]
+        """
+        rows = sparse.csr_matrix(counts, dtype=np.float32, copy=True)
+        if self.binary:
+            rows.data[:] = 1
+        elif self.dampened:
+            rows.data = np.log1p(rows.data)
+        if self.power:
+            rows = sparse.csr_matrix(rows @ sparse.diags(idf**self.power), dtype=np.float32)
+        norm = "l1" if self.relative else "l2"
+        return sparse.csr_matrix(normalize(rows, norm=norm), dtype=np.float32)
+
+    def __str__(self) -> str:
+        counts = "binary" if self.binary else "log counts" if self.dampened else "counts"
+        weighted = f" x public IDF^{self.power:g}" if self.power else ""
+        return f"{counts}{weighted}, {'L1' if self.relative else 'L2'} per text"
+
+
+PAPER = Recipe(relative=True)
+"""The paper's bag of words: counts divided by the length of the text."""
+
+TF_IDF = Recipe(power=1.0)
+"""TF-IDF as scikit-learn makes it, with an IDF that is public."""
+
+CANDIDATES = tuple(
+    Recipe(binary=binary, dampened=not binary, power=power)
+    for binary in (True, False)
+    for power in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+)
+"""Among these, DP-SGD chooses the features on which all methods are compared."""
