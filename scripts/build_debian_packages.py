@@ -1,9 +1,10 @@
-"""Build the embedded data set `debian_packages.csv.xz` from apt's own index files.
+"""Build the embedded files `debian_packages.csv.xz` and `debtags.txt` from apt's own index files.
 
 What it makes: one row for each package of Debian bookworm (main, amd64 and all) that carries
 at least one debtag, with the columns `package,source,section,tags,maintainer,title,body`,
 sorted by package name, as a UTF-8 CSV file packed with xz. The same index files give the same
-bytes (with the same liblzma).
+bytes (with the same liblzma). Beside it, `debtags.txt`: all tags that the index uses, one a line,
+sorted.
 
 From what: `Packages` (section, maintainer, debtags, short description, Description-md5) and
 `Translation-en` (long descriptions, joined by Description-md5), as `apt-get update` leaves
@@ -170,6 +171,13 @@ def table(packages: list[Stanza], bodies: dict[str, str]) -> Iterator[tuple[str 
         )
 
 
+def tag_list(rows: list[tuple[str | int, ...]]) -> str:
+    """All tags of the rows, one a line, sorted."""
+    place = COLUMNS.index("tags")
+    tags = {tag for row in rows for tag in str(row[place]).split()}
+    return "".join(f"{tag}\n" for tag in sorted(tags))
+
+
 def packed_csv(rows: list[tuple[str | int, ...]]) -> bytes:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
@@ -183,6 +191,7 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, help="Packages file (default: ask apt)")
     parser.add_argument("--translation", type=Path, help="Translation-en file (default: ask apt)")
     parser.add_argument("--out", type=Path, default=DATA_FOLDER / "debian_packages.csv.xz")
+    parser.add_argument("--tags", type=Path, default=DATA_FOLDER / "debtags.txt")
     args = parser.parse_args()
     packages_file = args.packages or find_index("Packages", "--packages")
     translation_file = args.translation or find_index("Translations", "--translation")
@@ -194,6 +203,7 @@ def main() -> None:
         sys.exit(f"{len(packed)} bytes are more than {MAX_BYTES}: not written")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_bytes(packed)
+    args.tags.write_text(tag_list(rows), encoding="utf-8")
     without_body = sum(row[-1] == "" for row in rows)
     print(f"{args.out}: {len(rows)} packages ({without_body} without long description)")
 

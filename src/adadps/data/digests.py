@@ -1,0 +1,84 @@
+"""Digests of a file, of what is packed in it, and of the rows of a table whatever their form.
+
+The same rows can be packed by another zlib, stand in another order or have other blanks in their
+texts. So a table is known by three digests, each more forgiving than the one before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import html
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from adadps.data.tables import read_table
+
+PIECE = 2**20
+_NEITHER_LETTER_NOR_DIGIT = re.compile(r"[^0-9A-Za-z]+")
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """The digest of a file as it lies on the disk.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "empty"
+    >>> file.touch()
+    >>> file_digest(file, "md5")
+    'd41d8cd98f00b204e9800998ecf8427e'
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of what is packed in a gzip file: the same whoever packed it.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "empty.gz"
+    >>> _ = file.write_bytes(gzip.compress(b""))
+    >>> content_digest(file)[:8]
+    'e3b0c442'
+    """
+    with gzip.open(path, "rb") as stream:
+        return _streamed(stream)
+
+
+def _streamed(stream: BinaryIO | gzip.GzipFile) -> str:
+    found = hashlib.sha256()
+    while piece := stream.read(PIECE):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def rows_digest(rows: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of the ASCII letters and digits of all rows, in sorted order.
+
+    It ignores the order of rows, blanks, punctuation, HTML entities and whatever a reader with
+    another encoding would see differently; not a word or a label.
+
+    >>> rows_digest([["1", "a &amp; b"], ["0", "c"]]) == rows_digest([["0", " c"], ["1", "a & b"]])
+    True
+    >>> rows_digest([["1", "a"]]) == rows_digest([["0", "a"]])
+    False
+    """
+    lines = sorted(
+        "\t".join(_NEITHER_LETTER_NOR_DIGIT.sub("", html.unescape(value)) for value in row)
+        for row in rows
+    )
+    return hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest()
+
+
+def table_digest(path: Path, columns: Sequence[str]) -> str:
+    """`rows_digest` of some columns of a table in a file.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "fruit.csv"
+    >>> _ = file.write_text("colour,name\\ngreen,pear\\n", encoding="utf-8")
+    >>> table_digest(file, ["name"]) == rows_digest([["pear"]])
+    True
+    """
+    table = read_table(path)
+    return rows_digest(zip(*(table.column(name) for name in columns), strict=True))
