@@ -10,6 +10,9 @@ import typer
 from adadps.commands.console import out, table_of_rows, told
 from adadps.errors import SettingError
 
+NAMES = (
+    "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
+)  # fmt: skip
 _COLUMNS = {
     "method": "method",
     "side": "side",
@@ -23,37 +26,113 @@ _COLUMNS = {
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="toy (more experiments follow)")],
-    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 5,
-    quick: Annotated[bool, typer.Option(help="One seed, short runs: ordering only.")] = False,
+    experiment: Annotated[str, typer.Argument(help=", ".join(NAMES))],
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each method: 3, of the toy problem 5.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="One seed, some methods, a few minutes: ordering only.")
+    ] = False,
     tune: Annotated[bool, typer.Option(help="Try the grids and record the winners.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write rows here.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write rows here. Default: reproduced/EXPERIMENT.json."),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here (png); default: beside the JSON.")
+    ] = None,
+    winners: Annotated[
+        Path | None,
+        typer.Option(help="Settings from a file of --tune; default: those of the package."),
     ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours.
 
-    Example: adadps reproduce toy --json toy.json --plot toy.png
-    """
-    from adadps.reproduce import rows as files  # noqa: PLC0415
-    from adadps.reproduce import toy_figure  # noqa: PLC0415
+    Every run is kept in runs.jsonl beside the JSON as it ends (every trial of --tune in
+    trials.jsonl): stop at any time and repeat the command to go on.
 
-    with told():
-        if experiment != "toy":
-            raise SettingError(f"Expected an experiment, found '{experiment}'. Known: toy.")
-        if tune:
-            trials = toy_figure.tune()
-            path = json_file or Path("toy-tuning.json")
-            files.write_json(path, trials)
-            out.print(f"Trials and winners: {path}")
-            return
-        if seeds < 1:
-            raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 5.")
-        rows, figure = toy_figure.reproduce(1 if quick else seeds, quick=quick)
-        if json_file:
-            files.write_json(json_file, rows)
-        picture = plot or (json_file.with_suffix(".png") if json_file else None)
-        if picture:
-            files.write_file(picture, figure)
-        out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, rows))
+    Example: adadps reproduce imdb --quick --json results/imdb.json
+    """
+    with told(interrupted="what has ended is kept; repeat the command to go on"):
+        if experiment not in NAMES:
+            raise SettingError(
+                f"Expected an experiment, found '{experiment}'. Known: {', '.join(NAMES)}."
+            )
+        if seeds is not None and seeds < 1:
+            raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
+        rows = json_file or Path("reproduced") / f"{experiment}.json"
+        picture = plot or rows.with_suffix(".png")
+        if experiment == "toy":
+            _toy(1 if quick else seeds or 5, rows, picture, quick=quick, tune=tune)
+        elif experiment == "moments":
+            _moments(rows, picture)
+        elif tune:
+            _tune(experiment, rows, winners)
+        else:
+            _text(experiment, 1 if quick else seeds or 3, rows, picture, winners, quick=quick)
+
+
+def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:
+    from adadps.reproduce import toy_figure  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
+
+    if tune:
+        write_json(rows, toy_figure.tune())
+        out.print(f"Trials and winners: {rows}")
+        return
+    found, figure = toy_figure.reproduce(seeds, quick=quick)
+    write_json(rows, found)
+    write_file(picture, figure)
+    out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
+    out.print(f"Rows: {rows}\nFigure: {picture}")
+
+
+def _tune(experiment: str, path: Path, winners: Path | None) -> None:
+    from adadps.reproduce.experiments import EXPERIMENTS  # noqa: PLC0415
+    from adadps.reproduce.keeping import Kept  # noqa: PLC0415
+    from adadps.reproduce.rows import write_json  # noqa: PLC0415
+    from adadps.reproduce.trials import read_winners, tune  # noqa: PLC0415
+
+    held = read_winners(path) if path.exists() else read_winners(winners) if winners else None
+    found = tune(EXPERIMENTS[experiment], Kept(path.parent / "trials.jsonl"), held)
+    write_json(path, found)
+    out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+
+
+def _text(
+    experiment: str,
+    seeds: int,
+    path: Path,
+    picture: Path,
+    winners: Path | None,
+    *,
+    quick: bool,
+) -> None:
+    from adadps.reproduce.experiments import EXPERIMENTS  # noqa: PLC0415
+    from adadps.reproduce.keeping import Kept  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
+    from adadps.reproduce.tables import rows_of, run_lines  # noqa: PLC0415
+    from adadps.reproduce.text_figures import figure_of, tables_of  # noqa: PLC0415
+    from adadps.reproduce.trials import read_winners  # noqa: PLC0415
+
+    known, chosen = EXPERIMENTS[experiment], read_winners(winners)
+    lines = known.quick if quick else known.lines
+    kept = Kept(path.parent / "runs.jsonl")
+    run_lines(lines, seeds, chosen, kept, experiment)
+    rows = rows_of(known, lines, seeds, chosen, kept)
+    write_json(path, rows)
+    write_file(picture, figure_of(lines, seeds, chosen, kept))
+    for title, columns, part in tables_of(known, rows):
+        out.print(table_of_rows(title, columns, part))
+    out.print(f"Rows: {path}\nFigure: {picture}")
+
+
+def _moments(path: Path, picture: Path) -> None:
+    from adadps.reproduce import moments  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
+
+    found = moments.estimates()
+    write_json(path, moments.rows_of(found))
+    write_file(picture, moments.figure_of(found))
+    out.print(table_of_rows(moments.TITLE, moments.COLUMNS, moments.rows_of(found)))
+    out.print(f"Rows: {path}\nFigure: {picture}")

@@ -10,7 +10,9 @@ from itertools import cycle
 import numpy as np
 from matplotlib.figure import Figure
 
-_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#9d755d", "#e45756")
+_COLOURS = (
+    "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#9d755d", "#e45756", "#72b7b2", "#222222",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,15 @@ def curves_of(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -
     return Curve(label, list(x), values.mean(0).tolist(), values.std(0).tolist())
 
 
-def draw(panels: Sequence[Panel], kind: str = "svg") -> bytes:
-    """Draw the panels side by side; ``kind`` is svg or png."""
-    figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, panel in zip(axes, panels, strict=True):
+def draw(panels: Sequence[Panel], kind: str = "svg", columns: int | None = None) -> bytes:
+    """Draw the panels side by side, or in rows of ``columns``; ``kind`` is svg or png."""
+    across = min(columns or len(panels), len(panels))
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(5.2 * across, 3.6 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for unused in axes[len(panels) :]:
+        unused.set_axis_off()
+    for axis, panel in zip(axes, panels, strict=False):
         for colour, curve in zip(cycle(_COLOURS), panel.curves, strict=False):
             axis.plot(curve.x, curve.mean, label=curve.label, color=colour, linewidth=1.8)
             if curve.std is not None:
@@ -60,7 +66,7 @@ def draw(panels: Sequence[Panel], kind: str = "svg") -> bytes:
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axis.grid(alpha=0.3)
         if panel.curves:
-            axis.legend(frameon=False)
+            axis.legend(frameon=False, fontsize="small")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=120)
     return buffer.getvalue()

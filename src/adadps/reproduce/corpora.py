@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 from adadps import losses
 from adadps.data.amazon import amazon_reviews
@@ -66,12 +66,16 @@ class Labelled:
             None if self.users is None else self.users[numbers],
         )
 
+    def with_words(self, kept: Array) -> Labelled:
+        """The same texts with some of the words."""
+        return replace(self, counts=sparse.csr_matrix(self.counts[:, kept]))
+
 
 @dataclass(frozen=True)
 class Corpus:
     """One problem. ``frequencies`` are public: the share of texts that have each word.
 
-    ``other_frequencies`` come from another public source, ``proxy`` are labelled public texts from
+    ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from another public source, ``proxy`` are labelled public texts from
     another distribution. ``length`` is a typical number of words, declared and not measured.
     """
 
@@ -82,6 +86,7 @@ class Corpus:
     length: int
     frequencies: Frequencies
     idf: Array
+    tfidf: Array
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     metrics: dict[str, Metric]
     other_frequencies: Frequencies | None = None
@@ -92,6 +97,21 @@ class Corpus:
         folds = np.array([fold_of(name) for name in self.train.together])
         held_out = folds == VALIDATION_FOLD
         return replace(self, train=self.train.take(~held_out), test=self.train.take(held_out))
+
+    def narrowed(self, words: int) -> Corpus:
+        """The same problem with the ``words`` most frequent words alone, by public frequency."""
+        kept = np.sort(np.argsort(-self.frequencies.values.numpy(), kind="stable")[:words])
+        known = replace(self.frequencies, values=self.frequencies.values[torch.from_numpy(kept)])
+        return replace(
+            self,
+            train=self.train.with_words(kept),
+            test=self.test.with_words(kept),
+            frequencies=replace(known, rows=None),
+            idf=self.idf[kept],
+            tfidf=self.tfidf[kept],
+            other_frequencies=None,
+            proxy=None if self.proxy is None else self.proxy.with_words(kept),
+        )
 
 
 def fold_of(name: str) -> int:
@@ -137,6 +157,7 @@ def _imdb() -> Corpus:
             public_because="published text, none of it among the labelled reviews that are trained",
         ),
         idf=idf_of_corpus(public_counts),
+        tfidf=np.asarray(TfidfTransformer().fit_transform(public_counts).mean(axis=0)).ravel(),
         loss=losses.cross_entropy,
         metrics=SINGLE,
         other_frequencies=word_frequencies(words),
@@ -209,6 +230,7 @@ def _with_word_list(
             public_because=origin.public_because,
         ),
         idf=-np.log(shares),
+        tfidf=-shares * np.log(shares),
         loss=losses.label_cross_entropy,
         metrics=SEVERAL,
     )

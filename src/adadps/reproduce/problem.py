@@ -8,13 +8,14 @@ public word frequencies, never of the private texts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from scipy import sparse
+from torch import nn
 
 from adadps.data.examples import Examples, PublicExamples, examples, public_examples
+from adadps.layout import sparse_linear
 from adadps.reproduce.corpora import Array, Corpus, Labelled
 from adadps.reproduce.recipes import Recipe
 
@@ -135,10 +136,9 @@ def _drawn(population: int, size: int, seed: int) -> Array:
     return rows
 
 
-def zero_model(problem: Problem) -> Any:
+def zero_model(problem: Problem) -> nn.Linear:
     """A linear model without bias that starts at zero."""
-    from adadps.layout import sparse_linear  # noqa: PLC0415
-
-    model = sparse_linear(problem.train.features.shape[1], problem.corpus.classes, bias=False)
+    words = problem.corpus.train.counts.shape[1]
+    model = sparse_linear(words, problem.corpus.classes, bias=False)
     torch.nn.init.zeros_(model.weight)
     return model

@@ -16,9 +16,18 @@ Answer = TypeVar("Answer")
 
 
 def run_all(
-    work: Callable[..., Answer], jobs: Sequence[tuple[Any, ...]], label: str
+    work: Callable[..., Answer],
+    jobs: Sequence[tuple[Any, ...]],
+    label: str,
+    done: Callable[[Answer], None] | None = None,
 ) -> list[Answer]:
-    """``[work(*job) for job in jobs]``, one process a core, one thread a process."""
+    """``[work(*job) for job in jobs]``, one process a core, one thread a process.
+
+    ``done`` is called here with each answer as it comes; jobs that have not begun are dropped if
+    one fails.
+    """
+    if not jobs:
+        return []
     answers: dict[int, Answer] = {}
     workers = min(len(jobs), os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
@@ -27,9 +36,15 @@ def run_all(
         progress_bar(len(jobs), label=label) as bar,
     ):
         futures = {pool.submit(work, *job): index for index, job in enumerate(jobs)}
-        for future in as_completed(futures):
-            answers[futures[future]] = future.result()
-            bar.advance()
+        try:
+            for future in as_completed(futures):
+                answers[futures[future]] = future.result()
+                if done is not None:
+                    done(answers[futures[future]])
+                bar.advance()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return [answers[index] for index in range(len(jobs))]
 
 

@@ -1,0 +1,200 @@
+"""Which lines each experiment has: one for each contender, features, epsilon and public data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from adadps.reproduce import published
+from adadps.reproduce.problem import Public
+
+PAPER, TF_IDF, BEST = "paper", "tf-idf", "best for DP-SGD"
+"""Kinds of features; the recipe behind the last one is found by tuning."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table, before it is run."""
+
+    dataset: str
+    features: str
+    method: str
+    epsilon: float
+    public: Public = Public()
+    paper: float | None = None
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper."""
+
+    name: str
+    title: str
+    lines: tuple[Line, ...]
+    quick: tuple[Line, ...]
+    cost: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+WITHOUT_PUBLIC = (
+    "dp-sgd",
+    "dp-adam",
+    "dp-rmsprop",
+    "adadps",
+    "adadps-two-sided",
+    "dp-sgd-weighted",
+)
+WITH_PUBLIC = (
+    "adadps-public",
+    "adadps-public-adam",
+    "dp-r-pub",
+    "dp-adam-pub",
+    "pda-dpmd",
+    "warm-start",
+    "adadps-warm-start",
+)
+BOUNDS = ("ideal", "adam", "public-only")
+IN_FIGURES = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted", "adadps-public")
+
+
+def _lines(
+    dataset: str,
+    features: str,
+    methods: Iterable[str],
+    epsilon: float,
+    paper: dict[str, float] | None = None,
+    table: str = "",
+    public: Public = Public(),  # noqa: B008
+) -> tuple[Line, ...]:
+    known = paper or {}
+    return tuple(
+        Line(dataset, features, method, epsilon, public, known.get(method), table)
+        for method in methods
+    )
+
+
+def _imdb() -> Experiment:
+    methods = (*WITHOUT_PUBLIC, "adadps-wordfreq", *WITH_PUBLIC, *BOUNDS)
+    lines = tuple(
+        line
+        for features in (PAPER, BEST)
+        for line in (
+            *_lines("imdb", features, methods, 1.5, published.IMDB, published.ALL_METHODS),
+            *_lines("imdb", features, IN_FIGURES, 2.8, None, published.WITHOUT_PUBLIC),
+        )
+    )
+    quick = _lines(
+        "imdb", PAPER, ("dp-sgd", "dp-adam", "adadps", "adadps-public"), 1.5, published.IMDB
+    ) + _lines("imdb", BEST, ("dp-sgd", "adadps", "adam"), 1.5, published.IMDB)
+    title = "IMDB reviews, logistic regression on bags of words: test accuracy"
+    return Experiment("imdb", title, lines, quick, {"imdb": dict(published.IMDB_COST)})
+
+
+def _imdb_tfidf() -> Experiment:
+    methods = ("dp-sgd", "dp-adam", "adadps-tfidf", "adadps", "ideal", "adam", "public-only")
+    lines = (
+        *_lines("imdb", PAPER, methods, 1.5, published.IMDB_BAG_OF_WORDS, published.TF_IDF_TABLE),
+        *_lines("imdb", TF_IDF, methods, 1.5, published.IMDB_TF_IDF, published.TF_IDF_TABLE),
+        *_lines("imdb", BEST, methods, 1.5, None, published.TF_IDF_TABLE),
+    )
+    quick = _lines("imdb", TF_IDF, methods[:4], 1.5, published.IMDB_TF_IDF)
+    title = "IMDB reviews, bags of words and TF-IDF features: test accuracy"
+    return Experiment("imdb-tfidf", title, lines, quick, {"imdb": dict(published.IMDB_COST)})
+
+
+def _stackoverflow() -> Experiment:
+    methods = (*WITHOUT_PUBLIC, *WITH_PUBLIC, *BOUNDS)
+    lines = tuple(
+        line
+        for dataset in ("so-titles", "debian-tags")
+        for features in (PAPER, BEST)
+        for line in (
+            *_lines(dataset, features, methods, 3.0, None, published.ALL_METHODS),
+            *_lines(
+                dataset, features, IN_FIGURES, 0.84, published.STACK_OVERFLOW, published.ALL_METHODS
+            ),
+            *_lines(dataset, features, IN_FIGURES, 8.5, None, published.ALL_METHODS),
+        )
+    )
+    quick = _lines("so-titles", BEST, ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 3.0)
+    cost = {"Stack Overflow (published)": dict(published.STACK_OVERFLOW_COST)}
+    title = "Tag prediction: the top tag is one of the text's (accuracy), test texts"
+    return Experiment("stackoverflow", title, lines, quick, cost)
+
+
+def _ood() -> Experiment:
+    paper = {"dp-sgd": 0.63, "adadps-public": 0.79}
+    tags = {"dp-sgd": 0.28, "adadps-public": 0.40}
+    methods = (
+        "adadps-public",
+        "adadps-public-adam",
+        "warm-start",
+        "adadps-warm-start",
+        "public-only",
+    )
+    few, all_of_it, users = Public(proxy=250), Public(proxy=8000), Public(users=True)
+    in_distribution = {"adadps-public": 0.80}
+    lines: list[Line] = []
+    for features in (PAPER, BEST):
+        for public in (few, all_of_it):
+            lines += _lines("imdb", features, methods, 1.5, paper, published.OOD, public)
+        lines += _lines("imdb", features, ("dp-sgd", "adadps"), 1.5, paper, published.OOD)
+        lines += _lines("imdb", features, methods, 1.5, in_distribution, published.OOD)
+    for features in (PAPER, BEST):
+        lines += _lines("debian-tags", features, ("dp-sgd",), 3.0, tags, published.OOD)
+        for public in (users, Public()):
+            lines += _lines(
+                "debian-tags", features, ("adadps-public", "warm-start", "public-only"), 3.0, tags,
+                published.OOD, public,
+            )  # fmt: skip
+    quick = _lines("imdb", BEST, ("adadps-public", "warm-start", "public-only"), 1.5, paper,
+                   published.OOD, all_of_it)  # fmt: skip
+    title = "Public data from another distribution: test accuracy"
+    return Experiment("ood", title, tuple(lines), quick)
+
+
+def _public_size() -> Experiment:
+    shares = (0.01, 0.002, 0.0004)
+    paper = {"imdb": (0.80, 0.80, 0.75), "so-titles": (0.40, 0.40, 0.39)}
+    lines: list[Line] = []
+    for dataset, epsilon in (("imdb", 1.5), ("so-titles", 3.0)):
+        for features in (PAPER, BEST):
+            upper = {"ideal": 0.82} if dataset == "imdb" else {"ideal": 0.41}
+            lines += _lines(dataset, features, ("dp-sgd", "ideal"), epsilon, upper, published.SIZE)
+            for share, reported in zip(shares, paper[dataset], strict=True):
+                lines += _lines(
+                    dataset, features, ("adadps-public", "public-only"), epsilon,
+                    {"adadps-public": reported}, published.SIZE, Public(share=share),
+                )  # fmt: skip
+    quick = tuple(
+        line for line in lines if line.dataset == "imdb" and line.method == "adadps-public"
+    )[:3]
+    return Experiment("public-size", "Size of the public data: test accuracy", tuple(lines), quick)
+
+
+def _non_private() -> Experiment:
+    methods = ("sgd", "adam", "adas-public", "adas", "public-only")
+    lines = (
+        *_lines("imdb", PAPER, methods, 0.0, published.IMDB_NON_PRIVATE, published.NON_PRIVATE),
+        *_lines("imdb", BEST, methods, 0.0, None, published.NON_PRIVATE),
+        *_lines(
+            "so-titles", PAPER, methods, 0.0, published.STACK_OVERFLOW_NON_PRIVATE,
+            published.NON_PRIVATE,
+        ),
+        *_lines("so-titles", BEST, methods, 0.0, None, published.NON_PRIVATE),
+    )  # fmt: skip
+    quick = lines[:4]
+    return Experiment("non-private", "Training without privacy: test accuracy", lines, quick)
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        _imdb(),
+        _imdb_tfidf(),
+        _stackoverflow(),
+        _ood(),
+        _public_size(),
+        _non_private(),
+    )
+}

@@ -1,0 +1,168 @@
+"""One run of an experiment: a job that is plain data, and the record that it leaves.
+
+A job says everything that the run depends on but its randomness, so that a record can be found
+again and belongs to nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
+from adadps.evaluation import on_held_out
+from adadps.reproduce.contenders import CONTENDERS, Contender
+from adadps.reproduce.corpora import Corpus, corpus
+from adadps.reproduce.keeping import Record
+from adadps.reproduce.problem import Problem, Public, problem, zero_model
+from adadps.reproduce.recipes import Recipe
+from adadps.reproduce.rows import Setting
+from adadps.sampling import Sampler, poisson
+from adadps.training import fit
+from adadps.types import Accountant
+
+POINTS = 10
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a problem is trained, and its delta."""
+
+    batch: int
+    steps: int
+    delta: float
+    lengths: tuple[float, ...]
+    """The grid of `Setting`'s length for steps along clipped gradients."""
+    tuned_at: float
+    """The epsilon at which settings are chosen."""
+    narrow: int | None = None
+    """How many words are kept while tuning; all if None."""
+
+
+SIZES = {
+    "imdb": Size(1024, 960, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "debian-tags": Size(2048, 200, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
+    "so-titles": Size(1024, 400, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A contender with a setting on a problem, once."""
+
+    dataset: str
+    recipe: Recipe
+    method: str
+    setting: Setting
+    epsilon: float
+    seed: int
+    public: Public = Public()
+    tuning: bool = False
+
+    @property
+    def contender(self) -> Contender:
+        """Who runs."""
+        return CONTENDERS[self.method]
+
+    @property
+    def steps(self) -> int:
+        """Half as many while tuning; what reads public examples alone needs fewer."""
+        whole = SIZES[self.dataset].steps
+        return whole // 2 if self.tuning else whole
+
+    def describe(self) -> Record:
+        """The job as it is kept."""
+        size = SIZES[self.dataset]
+        return {
+            "dataset": self.dataset,
+            "features": str(self.recipe),
+            "method": self.method,
+            "setting": dict(self.setting),
+            "epsilon": self.epsilon if self.contender.private else None,
+            "delta": size.delta,
+            "batch": size.batch,
+            "steps": self.steps,
+            "public": str(self.public) if self.contender.uses_public else None,
+            "split": "validation" if self.tuning else "test",
+            "seed": self.seed,
+        }
+
+
+def run(job: Job) -> Record:
+    """Train, and measure on held-out texts: the test texts, or those held out for tuning."""
+    start = time.perf_counter()
+    given, contender, size = _problem(job), job.contender, SIZES[job.dataset]
+    data = given.public.examples if contender.only_public else given.train
+    sampler = poisson(examples=len(data), expected_size=min(size.batch, len(data)))
+    sigma = _noise(sampler, job) if contender.private else 0.0
+    chain = contender.build(job.setting, given, sigma, job.steps)
+    shown = on_held_out(
+        "validation texts" if job.tuning else "test texts",
+        given.test.features,
+        given.test.targets,
+        every=None if job.tuning else max(1, job.steps // POINTS),
+        **given.corpus.metrics,
+    )
+    result = fit(
+        zero_model(given),
+        given.corpus.loss,
+        data,
+        method=chain,
+        sampler=sampler,
+        steps=job.steps,
+        delta=size.delta,
+        evaluate=[shown],
+        progress=False,
+    )
+    values = {name: result.last(name) for name in given.corpus.metrics}
+    return {
+        "job": job.describe(),
+        "values": values,
+        "curve": [
+            [entry.step, entry.value] for entry in result.history if entry.metric == "accuracy"
+        ],
+        "examples": len(data),
+        "noise_multiplier": sigma,
+        "clip_norm": result.privacy.clip_norm if contender.private else None,
+        "private": result.privacy.private,
+        "epsilon_pld": result.privacy.epsilon if result.privacy.private else None,
+        "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if result.privacy.private else None,
+        "chain": result.method,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+@lru_cache(maxsize=4)
+def _problem_of(dataset: str, recipe: Recipe, public: Public, seed: int, tuning: bool) -> Problem:
+    held = corpus(dataset)
+    if tuning:
+        held = _for_tuning(dataset)
+    return problem(held, recipe, public, seed)
+
+
+def _problem(job: Job) -> Problem:
+    return _problem_of(job.dataset, job.recipe, job.public, job.seed, job.tuning)
+
+
+@lru_cache(maxsize=4)
+def _for_tuning(dataset: str) -> Corpus:
+    held, narrow = corpus(dataset).for_tuning(), SIZES[dataset].narrow
+    return held if narrow is None else held.narrowed(narrow)
+
+
+@lru_cache
+def _sigma(examples: int, batch: float, steps: int, epsilon: float, delta: float) -> float:
+    sampler = poisson(examples=examples, expected_size=batch)
+    return calibrate_noise(sampler, steps, budget=Budget(epsilon, delta), accountant=Accountant.PLD)
+
+
+def _noise(sampler: Sampler, job: Job) -> float:
+    delta = SIZES[job.dataset].delta
+    return _sigma(sampler.examples, sampler.expected_size, job.steps, job.epsilon, delta)
+
+
+def _epsilon_by_rdp(chain: Any, sampler: Sampler, job: Job) -> float:
+    delta = SIZES[job.dataset].delta
+    return epsilon_of_run(chain, sampler, job.steps, delta=delta, accountant=Accountant.RDP)

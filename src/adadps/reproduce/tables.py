@@ -1,0 +1,103 @@
+"""Runs of an experiment over seeds, and the rows made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adadps.reproduce.contenders import CONTENDERS
+from adadps.reproduce.experiments import Experiment, Line
+from adadps.reproduce.jobs import SIZES, Job, run
+from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.problem import Public
+from adadps.reproduce.rows import Row, summary
+from adadps.reproduce.trials import Choice, Winners, chosen
+from adadps.reproduce.workers import run_all
+
+
+def job_of(line: Line, choice: Choice, seed: int) -> Job:
+    """The run of a line with one seed."""
+    public = line.public if CONTENDERS[line.method].uses_public else Public()
+    return Job(line.dataset, choice.recipe, line.method, choice.setting, line.epsilon, seed, public)
+
+
+def run_lines(
+    lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept, label: str
+) -> list[Record]:
+    """Run what is not kept yet, one record after the other; the records of all lines.
+
+    Shorter runs come first within each problem, so that a table fills up early.
+    """
+    jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
+    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
+    run_all(run, [(job,) for job in left.values()], label, done=kept.add)
+    return [_found(kept, job) for job in jobs]
+
+
+def rows_of(
+    experiment: Experiment, lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept
+) -> list[Row]:
+    """One row for each line and metric."""
+    rows = []
+    for line in lines:
+        choice = chosen(line, winners)
+        records = [_found(kept, job_of(line, choice, seed)) for seed in range(seeds)]
+        rows += [_row(experiment, line, choice, records, metric) for metric in records[0]["values"]]
+    return rows
+
+
+def _row(
+    experiment: Experiment, line: Line, choice: Choice, records: list[Record], metric: str
+) -> Row:
+    contender, first, size = CONTENDERS[line.method], records[0], SIZES[line.dataset]
+    costs = {
+        f"published_{name}": value
+        for name, value in experiment.cost.get(line.dataset, {}).items()
+        if name != "settings"
+    }
+    public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if contender.only_public else {}
+    facts: dict[str, Any] = {
+        "experiment": experiment.name,
+        "dataset": line.dataset,
+        "method": line.method,
+        "side": contender.side,
+        "metric": f"test {metric}",
+        "epsilon_pld": _largest(records, "epsilon_pld"),
+        "epsilon_rdp": _largest(records, "epsilon_rdp"),
+        "delta": size.delta if contender.private else None,
+        "paper": line.paper if metric == "accuracy" else None,
+        **public_alone,
+    }
+    return summary(
+        values=[record["values"][metric] for record in records],
+        settings={
+            **choice.setting,
+            "label": contender.label,
+            "features": line.features,
+            "recipe": str(choice.recipe),
+            "table": line.table,
+            "public": str(line.public) if contender.uses_public else None,
+            "target_epsilon": line.epsilon if contender.private else None,
+            "private_examples": 0 if contender.only_public else first["examples"],
+            "expected_batch_size": min(size.batch, first["examples"]),
+            "steps": first["job"]["steps"],
+            "noise_multiplier": first["noise_multiplier"],
+            "clip_norm": first["clip_norm"],
+            "private": first["private"] or contender.only_public,
+            "values": [record["values"][metric] for record in records],
+            "seconds": [record["seconds"] for record in records],
+            **costs,
+        },
+        **facts,
+    )
+
+
+def _largest(records: list[Record], name: str) -> float | None:
+    values = [record[name] for record in records]
+    return None if None in values else float(max(values))
+
+
+def _found(kept: Kept, job: Job) -> Record:
+    record = kept.find(job.describe())
+    assert record is not None
+    return record

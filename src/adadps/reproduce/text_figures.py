@@ -1,0 +1,106 @@
+"""Tables and figures of the text experiments: test accuracy against epochs and against epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from adadps.accounting import epsilon_of_run
+from adadps.methods import dp_sgd
+from adadps.report.plots import Curve, Panel, curves_of, draw
+from adadps.reproduce.contenders import CONTENDERS
+from adadps.reproduce.experiments import Experiment, Line
+from adadps.reproduce.jobs import SIZES, Job
+from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.rows import Row
+from adadps.reproduce.tables import job_of
+from adadps.reproduce.trials import Winners, chosen
+from adadps.sampling import poisson
+from adadps.stages import privatize
+from adadps.types import Accountant
+
+COLUMNS = {
+    "method": "label",
+    "side information": "side",
+    "mean": "mean",
+    "std": "std",
+    "ε (PLD)": "epsilon_pld",
+    "ε (RDP)": "epsilon_rdp",
+    "paper": "paper",
+}
+MOST_CURVES = 8
+
+
+def tables_of(
+    experiment: Experiment, rows: Sequence[Row]
+) -> list[tuple[str, dict[str, str], list[Row]]]:
+    """Title, columns and rows of one table for each data set, features, epsilon and metric."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        settings = row["settings"]
+        title = f"{row['dataset']}, {settings['features']} features ({settings['recipe']})"
+        flat = {**row, "label": settings["label"], "public": settings["public"]}
+        epsilon = settings["target_epsilon"]
+        mine = [f"{title}, {row['metric']}"] if epsilon is None else []
+        if epsilon is not None:
+            mine = [f"{title}, {row['metric']}, ε = {epsilon:g} at δ = {row['delta']:.2g}"]
+        for name in mine or [title]:
+            parts.setdefault(name, []).append(flat)
+    several = len({row["settings"]["public"] for row in rows} - {None}) > 1
+    columns = dict(COLUMNS, **({"public data": "public"} if several else {}))
+    return [(f"{experiment.title}\n{name}", columns, part) for name, part in parts.items()]
+
+
+def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:
+    """Curves of the lines, two panels for each data set and kind of features."""
+    panels: list[Panel] = []
+    for dataset, features in dict.fromkeys((line.dataset, line.features) for line in lines):
+        mine = [line for line in lines if (line.dataset, line.features) == (dataset, features)]
+        main = [line for line in mine if line.epsilon == SIZES[dataset].tuned_at] or mine
+        by_epoch, by_epsilon = [], []
+        for line in _most_telling(main):
+            choice = chosen(line, winners)
+            jobs = [job_of(line, choice, seed) for seed in range(seeds)]
+            records = [record for job in jobs if (record := kept.find(job.describe()))]
+            by_epoch.append(_against_epochs(line, jobs[0], records))
+            if all(record["private"] for record in records):
+                by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
+        title = f"{dataset}, {features} features"
+        panels.append(Panel(title, "epochs", "test accuracy", by_epoch))
+        if by_epsilon:
+            panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon))
+    return draw(panels, "png", columns=2)
+
+
+def _most_telling(lines: Sequence[Line]) -> list[Line]:
+    """At most eight lines, private ones first; what trains on public examples alone is no curve."""
+    drawn = [line for line in lines if not CONTENDERS[line.method].only_public]
+    first = [line for line in drawn if CONTENDERS[line.method].private]
+    others = [line for line in drawn if not CONTENDERS[line.method].private]
+    return [*first[: MOST_CURVES - len(others[:1])], *others[:MOST_CURVES]][:MOST_CURVES]
+
+
+def _against_epochs(line: Line, job: Job, records: Sequence[Record]) -> Curve:
+    size = SIZES[job.dataset]
+    steps = [step for step, _ in records[0]["curve"]]
+    epochs = [step * size.batch / records[0]["examples"] for step in steps]
+    values = [[value for _, value in record["curve"]] for record in records]
+    several = f" ({line.public})" if CONTENDERS[line.method].uses_public else ""
+    return curves_of(f"{CONTENDERS[line.method].label}{several}", epochs, values)
+
+
+def _against_epsilon(curve: Curve, job: Job, record: Record) -> Curve:
+    size = SIZES[job.dataset]
+    spent = [
+        _epsilon(record["examples"], size.batch, record["noise_multiplier"], step, size.delta)
+        for step, _ in record["curve"]
+    ]
+    return Curve(curve.label, spent, curve.mean, curve.std)
+
+
+@cache
+def _epsilon(examples: int, batch: int, sigma: float, steps: int, delta: float) -> float:
+    """What so many steps cost, whatever stands around the clip."""
+    sampler = poisson(examples=examples, expected_size=batch)
+    chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), 1.0)
+    return epsilon_of_run(chain, sampler, steps, delta=delta, accountant=Accountant.PLD)

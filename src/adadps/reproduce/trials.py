@@ -1,0 +1,157 @@
+"""Tuning of the text experiments: twelve trials a method, on texts held out from training.
+
+No test text is read. For each problem DP-SGD first chooses among the candidates for features, those
+that are best for *it*; then every method has its twelve settings on the same features, with the
+same batches and steps, at one epsilon. Runs have half of the steps. What is chosen here is used at
+all other epsilons as it is. The trials are made on private data and are not part of the epsilons
+that are reported, as in the paper; `adadps.tune` is the way to pay for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from adadps.data.strict_json import parse_json
+from adadps.errors import DataError
+from adadps.reproduce import recipes
+from adadps.reproduce.experiments import BEST, PAPER, TF_IDF, Experiment, Line
+from adadps.reproduce.jobs import SIZES, Job, run
+from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.problem import Public
+from adadps.reproduce.recipes import Recipe
+from adadps.reproduce.rows import Setting
+from adadps.reproduce.workers import run_all
+
+TUNING_SEED = 1000
+RECORDED = "recorded/text.json"
+PROTOCOL = (
+    "Highest accuracy on a fifth of the training texts, held out from the trials; 12 settings for "
+    "each method on each kind of features, half of the steps, one run each. The features called "
+    "'best for DP-SGD' are those on which DP-SGD did best, among 12 candidates with 3 settings."
+)
+
+Winners = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a line of a table is run with."""
+
+    recipe: Recipe
+    setting: Setting
+
+
+def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Winners:
+    """Run the trials of an experiment that are not kept yet; return all winners, old and new."""
+    found: Winners = {"protocol": PROTOCOL, "datasets": dict((held or {}).get("datasets", {}))}
+    for dataset in dict.fromkeys(line.dataset for line in experiment.lines):
+        mine = found["datasets"].setdefault(dataset, {"features": None, "methods": {}})
+        mine["features"] = _choose_features(dataset, kept)
+        recipe = recipe_of(mine["features"]["winner"])
+        lines = {_key(line): line for line in experiment.lines if line.dataset == dataset}
+        jobs = {key: _trials(line, _recipe(line.features, recipe)) for key, line in lines.items()}
+        _run([job for trials in jobs.values() for job in trials], kept, f"tuning {dataset}")
+        for key, trials in jobs.items():
+            mine["methods"][key] = _best(trials, kept, lambda job: dict(job.setting))
+    return found
+
+
+def chosen(line: Line, winners: Winners) -> Choice:
+    """The recorded features and setting of a line."""
+    try:
+        mine = winners["datasets"][line.dataset]
+        recipe = _recipe(line.features, recipe_of(mine["features"]["winner"]))
+        return Choice(recipe, mine["methods"][_key(line)]["winner"])
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none. Run the "
+            "experiment with --tune first, and give its file with --winners."
+        ) from error
+
+
+def read_winners(path: Path | None) -> Winners:
+    """Winners from a file of --tune, or those that come with the package."""
+    try:
+        if path is None:
+            text = files("adadps.reproduce").joinpath(RECORDED).read_text("utf-8")
+        else:
+            text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"Expected a file that --tune has written at {path or RECORDED}, found: {error}."
+        ) from error
+    held = parse_json(text)
+    if not isinstance(held, dict) or not isinstance(held.get("datasets"), dict):
+        raise DataError(
+            f"Expected winners of --tune in {path}, found something else. Give the file that "
+            "--tune has written."
+        )
+    return held
+
+
+def recipe_of(held: Record) -> Recipe:
+    """A recipe as it was kept.
+
+    >>> recipe_of({"binary": True, "power": 1.0}).power
+    1.0
+    """
+    return Recipe(**held)
+
+
+def _choose_features(dataset: str, kept: Kept) -> Record:
+    """DP-SGD with three settings on each candidate."""
+    size = SIZES[dataset]
+    jobs = [
+        Job(dataset, recipe, "dp-sgd", {"clip": 0.5, "length": length}, size.tuned_at, TUNING_SEED,
+            tuning=True)
+        for recipe in recipes.CANDIDATES
+        for length in size.lengths[:3]
+    ]  # fmt: skip
+    _run(jobs, kept, f"features of {dataset}")
+    return _best(jobs, kept, lambda job: asdict(job.recipe))
+
+
+def _trials(line: Line, recipe: Recipe) -> list[Job]:
+    size = SIZES[line.dataset]
+    job = Job(line.dataset, recipe, line.method, {}, size.tuned_at, TUNING_SEED, line.public, True)
+    settings = job.contender.grid(size.lengths)
+    return [
+        Job(line.dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
+            line.public if job.contender.uses_public else Public(), True)
+        for setting in settings
+    ]  # fmt: skip
+
+
+def _best(jobs: Iterable[Job], kept: Kept, named: Callable[[Job], Any]) -> Record:
+    trials = []
+    for job in jobs:
+        record = kept.find(job.describe())
+        assert record is not None
+        trials.append((record["values"]["accuracy"], job))
+    accuracy, winner = max(trials, key=lambda trial: trial[0])
+    return {
+        "winner": named(winner),
+        "accuracy": accuracy,
+        "trials": [
+            {"features": str(job.recipe), "setting": dict(job.setting), "accuracy": score}
+            for score, job in trials
+        ],
+    }
+
+
+def _run(jobs: list[Job], kept: Kept, label: str) -> None:
+    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
+    run_all(run, [(job,) for job in left.values()], label, done=kept.add)
+
+
+def _recipe(features: str, best: Recipe) -> Recipe:
+    return {PAPER: recipes.PAPER, TF_IDF: recipes.TF_IDF, BEST: best}[features]
+
+
+def _key(line: Line) -> str:
+    uses = Job(line.dataset, recipes.PAPER, line.method, {}, 1.0, 0).contender.uses_public
+    return f"{line.features} | {line.method}" + (f" | {line.public}" if uses else "")
