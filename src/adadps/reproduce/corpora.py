@@ -57,7 +57,7 @@ class Labelled:
 
     def take(self, rows: Array) -> Labelled:
         """Some of the rows, in their order."""
-        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
+        numbers = (np.flatnonzero(rows) if rows.dtype == bool else rows).tolist()
         return Labelled(
             sparse.csr_matrix(self.counts[numbers]),
             self.targets[numbers],
@@ -75,8 +75,9 @@ class Labelled:
 class Corpus:
     """One problem. ``frequencies`` are public: the share of texts that have each word.
 
-    ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from another public source, ``proxy`` are labelled public texts from
-    another distribution. ``length`` is a typical number of words, declared and not measured.
+    ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from
+    another public source, ``proxy`` are labelled public texts from another distribution. ``length``
+    is a typical number of words, declared and not measured.
     """
 
     name: str

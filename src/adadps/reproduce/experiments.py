@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from adadps.reproduce import published
-from adadps.reproduce.problem import Public
+from adadps.reproduce.problem import ONE_PERCENT, Public
 
 PAPER, TF_IDF, BEST = "paper", "tf-idf", "best for DP-SGD"
 """Kinds of features; the recipe behind the last one is found by tuning."""
@@ -20,7 +20,7 @@ class Line:
     features: str
     method: str
     epsilon: float
-    public: Public = Public()
+    public: Public = ONE_PERCENT
     paper: float | None = None
     table: str = ""
 
@@ -64,7 +64,7 @@ def _lines(
     epsilon: float,
     paper: dict[str, float] | None = None,
     table: str = "",
-    public: Public = Public(),  # noqa: B008
+    public: Public = ONE_PERCENT,
 ) -> tuple[Line, ...]:
     known = paper or {}
     return tuple(
@@ -142,7 +142,7 @@ def _ood() -> Experiment:
         lines += _lines("imdb", features, methods, 1.5, in_distribution, published.OOD)
     for features in (PAPER, BEST):
         lines += _lines("debian-tags", features, ("dp-sgd",), 3.0, tags, published.OOD)
-        for public in (users, Public()):
+        for public in (users, ONE_PERCENT):
             lines += _lines(
                 "debian-tags", features, ("adadps-public", "warm-start", "public-only"), 3.0, tags,
                 published.OOD, public,

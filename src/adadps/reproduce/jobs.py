@@ -16,7 +16,7 @@ from adadps.evaluation import on_held_out
 from adadps.reproduce.contenders import CONTENDERS, Contender
 from adadps.reproduce.corpora import Corpus, corpus
 from adadps.reproduce.keeping import Record
-from adadps.reproduce.problem import Problem, Public, problem, zero_model
+from adadps.reproduce.problem import ONE_PERCENT, Problem, Public, problem, zero_model
 from adadps.reproduce.recipes import Recipe
 from adadps.reproduce.rows import Setting
 from adadps.sampling import Sampler, poisson
@@ -58,7 +58,7 @@ class Job:
     setting: Setting
     epsilon: float
     seed: int
-    public: Public = Public()
+    public: Public = ONE_PERCENT
     tuning: bool = False
 
     @property

@@ -37,6 +37,10 @@ class Public:
         return f"{self.share:.2%} of the {'users' if self.users else 'training texts'}"
 
 
+ONE_PERCENT = Public()
+"""The paper's public data: one in a hundred training texts."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Features, targets and public knowledge for one run."""

@@ -9,7 +9,7 @@ from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
-from adadps.reproduce.problem import Public
+from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.rows import Row, summary
 from adadps.reproduce.trials import Choice, Winners, chosen
 from adadps.reproduce.workers import run_all
@@ -17,7 +17,7 @@ from adadps.reproduce.workers import run_all
 
 def job_of(line: Line, choice: Choice, seed: int) -> Job:
     """The run of a line with one seed."""
-    public = line.public if CONTENDERS[line.method].uses_public else Public()
+    public = line.public if CONTENDERS[line.method].uses_public else ONE_PERCENT
     return Job(line.dataset, choice.recipe, line.method, choice.setting, line.epsilon, seed, public)
 
 

@@ -21,7 +21,7 @@ from adadps.reproduce import recipes
 from adadps.reproduce.experiments import BEST, PAPER, TF_IDF, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
-from adadps.reproduce.problem import Public
+from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.recipes import Recipe
 from adadps.reproduce.rows import Setting
 from adadps.reproduce.workers import run_all
@@ -121,7 +121,7 @@ def _trials(line: Line, recipe: Recipe) -> list[Job]:
     settings = job.contender.grid(size.lengths)
     return [
         Job(line.dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
-            line.public if job.contender.uses_public else Public(), True)
+            line.public if job.contender.uses_public else ONE_PERCENT, True)
         for setting in settings
     ]  # fmt: skip
 
