@@ -44,6 +44,7 @@ class Size:
 
 SIZES = {
     "imdb": Size(1024, 960, 240, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "imdb-private-words": Size(1024, 960, 240, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
     "debian-tags": Size(2048, 200, 80, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
     "so-titles": Size(1024, 400, 150, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0),
 }
@@ -117,6 +118,7 @@ def run(job: Job) -> Record:
         evaluate=[shown],
         progress=False,
     )
+    private = result.privacy.private and not given.corpus.private_words
     values = {name: result.last(name) for name in given.corpus.metrics}
     return {
         "job": job.describe(),
@@ -127,9 +129,9 @@ def run(job: Job) -> Record:
         "examples": len(data),
         "noise_multiplier": sigma,
         "clip_norm": result.privacy.clip_norm if contender.private else None,
-        "private": result.privacy.private,
-        "epsilon_pld": result.privacy.epsilon if result.privacy.private else None,
-        "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if result.privacy.private else None,
+        "private": private,
+        "epsilon_pld": result.privacy.epsilon if private else None,
+        "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if private else None,
         "chain": result.method,
         "seconds": round(time.perf_counter() - start, 1),
     }

@@ -34,6 +34,9 @@ PROTOCOL = (
     "'best for DP-SGD' are those on which DP-SGD did best, among 12 candidates with 3 settings."
 )
 
+SETTINGS_FROM = {"imdb-private-words": "imdb", "stackoverflow": "so-titles"}
+"""Problems that are run with what was found on another one; settings are free of scale."""
+
 Winners = dict[str, Any]
 
 
@@ -48,12 +51,15 @@ class Choice:
 def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Winners:
     """Run the trials of an experiment that are not kept yet; return all winners, old and new."""
     found: Winners = {"protocol": PROTOCOL, "datasets": dict((held or {}).get("datasets", {}))}
-    for dataset in dict.fromkeys(line.dataset for line in experiment.lines):
+    for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
         mine = found["datasets"].setdefault(dataset, {"features": None, "methods": {}})
         mine["features"] = _choose_features(dataset, kept)
         recipe = recipe_of(mine["features"]["winner"])
-        lines = {_key(line): line for line in experiment.lines if line.dataset == dataset}
-        jobs = {key: _trials(line, _recipe(line.features, recipe)) for key, line in lines.items()}
+        lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
+        jobs = {
+            key: _trials(dataset, line, _recipe(line.features, recipe))
+            for key, line in lines.items()
+        }
         _run([job for trials in jobs.values() for job in trials], kept, f"tuning {dataset}")
         for key, trials in jobs.items():
             mine["methods"][key] = _best(trials, kept, lambda job: dict(job.setting))
@@ -63,7 +69,7 @@ def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Win
 def chosen(line: Line, winners: Winners) -> Choice:
     """The recorded features and setting of a line."""
     try:
-        mine = winners["datasets"][line.dataset]
+        mine = winners["datasets"][_tuned_on(line)]
         recipe = _recipe(line.features, recipe_of(mine["features"]["winner"]))
         return Choice(recipe, mine["methods"][_key(line)]["winner"])
     except (KeyError, TypeError) as error:
@@ -115,12 +121,12 @@ def _choose_features(dataset: str, kept: Kept) -> Record:
     return _best(jobs, kept, lambda job: asdict(job.recipe))
 
 
-def _trials(line: Line, recipe: Recipe) -> list[Job]:
-    size = SIZES[line.dataset]
-    job = Job(line.dataset, recipe, line.method, {}, size.tuned_at, TUNING_SEED, line.public, True)
+def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
+    size = SIZES[dataset]
+    job = Job(dataset, recipe, line.method, {}, size.tuned_at, TUNING_SEED, line.public, True)
     settings = job.contender.grid(size.lengths)
     return [
-        Job(line.dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
+        Job(dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
             line.public if job.contender.uses_public else ONE_PERCENT, True)
         for setting in settings
     ]  # fmt: skip
@@ -150,6 +156,10 @@ def _run(jobs: list[Job], kept: Kept, label: str) -> None:
 
 def _recipe(features: str, best: Recipe) -> Recipe:
     return {PAPER: recipes.PAPER, TF_IDF: recipes.TF_IDF, BEST: best}[features]
+
+
+def _tuned_on(line: Line) -> str:
+    return SETTINGS_FROM.get(line.dataset, line.dataset)
 
 
 def _key(line: Line) -> str:
