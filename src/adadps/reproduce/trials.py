@@ -3,7 +3,8 @@
 No test text is read. For each problem DP-SGD first chooses among the candidates for features, those
 that are best for *it*; then every method has its twelve settings on the same features, with the
 same batches and steps, at one epsilon. Runs are shortened. What is chosen here is used at
-all other epsilons as it is. The trials are made on private data and are not part of the epsilons
+all other epsilons as it is, and what is chosen with one percent of the texts as public data is used
+with other sets of about that size or less. The trials are made on private data and are not part of the epsilons
 that are reported, as in the paper; `adadps.tune` is the way to pay for them.
 """
 
@@ -127,7 +128,7 @@ def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
     settings = job.contender.grid(size.lengths)
     return [
         Job(dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
-            line.public if job.contender.uses_public else ONE_PERCENT, True)
+            line.public.tuned_as if job.contender.uses_public else ONE_PERCENT, True)
         for setting in settings
     ]  # fmt: skip
 
@@ -164,4 +165,4 @@ def _tuned_on(line: Line) -> str:
 
 def _key(line: Line) -> str:
     uses = Job(line.dataset, recipes.PAPER, line.method, {}, 1.0, 0).contender.uses_public
-    return f"{line.features} | {line.method}" + (f" | {line.public}" if uses else "")
+    return f"{line.features} | {line.method}" + (f" | {line.public.tuned_as}" if uses else "")
