@@ -2,10 +2,10 @@
 
 No test text is read. For each problem DP-SGD first chooses among the candidates for features, those
 that are best for *it*; then every method has its twelve settings on the same features, with the
-same batches and steps, at one epsilon. Runs are shortened. What is chosen here is used at
+same batches and steps, at one epsilon, in runs of half the length. What is chosen here is used at
 all other epsilons as it is, and what is chosen with one percent of the texts as public data is used
-with other sets of about that size or less. The trials are made on private data and are not part of the epsilons
-that are reported, as in the paper; `adadps.tune` is the way to pay for them.
+with other sets of about that size or less. The trials are made on private data and are not part of
+the epsilons that are reported, as in the paper; `adadps.tune` is the way to pay for them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TUNING_SEED = 1000
 RECORDED = "recorded/text.json"
 PROTOCOL = (
     "Highest accuracy on a fifth of the training texts, held out from the trials; 12 settings for "
-    "each method on each kind of features, shortened runs, one each. The features called "
+    "each method on each kind of features, runs of half the length, one each. The features called "
     "'best for DP-SGD' are those on which DP-SGD did best, among 12 candidates with 3 settings."
 )
 
