@@ -108,9 +108,10 @@ def test_a_part_that_is_too_long_is_begun_anew(cache):
     assert left_in(cache) == IMDB_TABLES
 
 
-def test_a_truncated_archive_of_unknown_length_is_refused(cache):
+@pytest.mark.parametrize("length", [0, 1, 3, 11, 300])
+def test_a_truncated_archive_of_unknown_length_is_refused(cache, length):
     with home_with({IMDB_NAME: imdb_archive()}) as home:
-        home.says_length, home.breaks_after = False, 300
+        home.says_length, home.breaks_after = False, length
         with pytest.raises(DataError, match=r"Expected (a whole archive|reviews 0, 1)"):
             fetch(small_imdb(), url=home.url)
     assert not cache.exists()

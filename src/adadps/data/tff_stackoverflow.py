@@ -3,7 +3,8 @@
 Layout: a group ``examples/<user>`` for each user with the datasets ``tokens``, ``title``, ``tags``,
 ``score``, ``creation_date`` and ``type``, one entry a sentence of a question or an answer; tags are
 separated by ``|``. The file for training has 342,477 users, so users are read one at a time. Files
-are as trustworthy as where they come from: the HDF5 library is not made for hostile ones.
+are as trustworthy as where they come from: the HDF5 library is not made for hostile ones, and with
+some damage it reads for ever.
 """
 
 from __future__ import annotations
