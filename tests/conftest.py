@@ -11,3 +11,13 @@ settings.load_profile("adadps")
 @pytest.fixture(autouse=True)
 def _same_initialisation():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache for data sets, and no folder of the user's own."""
+    place = tmp_path / "cache"
+    monkeypatch.setenv("ADADPS_CACHE", str(place))
+    monkeypatch.delenv("ADADPS_DATA", raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    return place

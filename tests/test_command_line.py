@@ -28,6 +28,7 @@ def plain(text):
         ["bench"],
         ["ledger"],
         ["audit"],
+        ["data"],
     ],
 )
 def test_help_explains_each_command(command):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands import audit, ledger
+from adadps.commands import audit, data, ledger
 from adadps.commands.bench import bench
 from adadps.commands.console import EXIT_CODES, out
 from adadps.commands.demo import demo
@@ -29,6 +29,7 @@ for command in (plan, train, predict, demo, reproduce, bench):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(audit.app, name="audit")
+app.add_typer(data.app, name="data")
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.progress import Progress as RichProgress
 
 
@@ -54,3 +62,28 @@ def progress_bar(
     )
     with RichProgress(*columns, console=console, transient=True) as bar:
         yield Progress(bar, bar.add_task(label, total=total, note=""))
+
+
+@contextmanager
+def progress_of_bytes(
+    label: str, shown: bool | None = None
+) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar over bytes: call what it gives with how many are there and, if known, of how many.
+
+    >>> with progress_of_bytes("fetching", shown=False) as moved:
+    ...     moved(10, 100)
+    """
+    console = Console(stderr=True)
+    if not (console.is_terminal if shown is None else shown):
+        yield lambda _held, _total: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda held, total: bar.update(task, completed=held, total=total)

@@ -22,7 +22,7 @@ from adadps.text_classifier.from_table import read_texts
 from adadps.text_classifier.saved import TextModel, load_classifier
 from adadps.text_classifier.word_list import frequencies_from_file
 from adadps.types import Accountant, Relation
-from fuzz import arrays, checkpoints, commands, seeds
+from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of
 from fuzz.mutation import odd_value, spoiled, spoiled_json, text
 
@@ -264,7 +264,7 @@ class Target:
 
 
 TARGETS = (
-    Target(tables, 0.27),
+    Target(tables, 0.22),
     Target(bags, 0.08),
     Target(arrays.arrays, 0.14),
     Target(results, 0.12),
@@ -274,6 +274,9 @@ TARGETS = (
     Target(models, 0.05),
     Target(resumed_runs, 0.02),
     Target(word_lists, 0.05),
+    Target(data_sets.archives, 0.02),
+    Target(data_sets.counts, 0.02),
+    Target(data_sets.h5_files, 0.01),
     Target(commands.commands, 0.01),
 )
 

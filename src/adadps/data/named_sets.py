@@ -96,7 +96,7 @@ IMDB = NamedSet(
     name="imdb",
     what="50,000 film reviews with labels and 50,000 without (Maas et al. 2011)",
     home=f"{STANFORD}/",
-    terms="no licence stated; free for research, cite Maas et al. (ACL 2011)",
+    terms="no licence stated; cite Maas et al. (ACL 2011)",
     files=(
         SetFile(
             "imdb_labelled_50k.csv.gz",
@@ -131,7 +131,7 @@ AMAZON = NamedSet(
     name="amazon",
     what="8,000 reviews of books, dvd, electronics, kitchen (Blitzer et al. 2007)",
     home=f"{JHU}/index2.html",
-    terms="no licence stated; for research, cite Blitzer et al. (ACL 2007)",
+    terms="no licence stated; cite Blitzer et al. (ACL 2007)",
     files=(
         SetFile(
             "amazon_multidomain_8k.csv.gz",

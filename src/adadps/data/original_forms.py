@@ -23,6 +23,7 @@ from adadps.errors import DataError
 
 LONGEST_TEXT = 2**27
 """In bytes; a text member that claims more is not what it says it is."""
+PIECE = 2**20
 _REVIEW = re.compile(r"<review>(.*?)</review>", re.DOTALL)
 _IMDB_TEXT = re.compile(r"aclImdb/(train|test)/(pos|neg|unsup)/(\d+)_(\d+)\.txt")
 _IMDB_URLS = re.compile(r"aclImdb/(train|test)/urls_(pos|neg|unsup)\.txt")
@@ -37,9 +38,12 @@ def imdb_tables(archive: Path, folder: Path) -> None:
     for name, member in _members(archive):
         if found := _IMDB_TEXT.fullmatch(name):
             split, kind, number, rating = found.groups()
-            texts.setdefault((split, kind), {})[int(number)] = (rating, _text(member, name))
+            texts.setdefault((split, kind), {})[int(number)] = (
+                rating,
+                _text(archive, member, name),
+            )
         elif found := _IMDB_URLS.fullmatch(name):
-            lines = _text(member, name).splitlines()
+            lines = _text(archive, member, name).splitlines()
             movies[found[1], found[2]] = [_movie(archive, name, line) for line in lines]
     labelled: list[Sequence[str]] = [("split", "id", "rating", "label", "movie", "text")]
     for split in ("train", "test"):
@@ -88,7 +92,9 @@ def amazon_table(archive: Path, folder: Path) -> None:
     held: dict[tuple[str, str], list[dict[str, str]]] = {}
     for name, member in _members(archive):
         if found := _AMAZON.fullmatch(name):
-            text = _content(member, name).decode("latin-1")  # as the home says nothing of UTF-8
+            text = _content(archive, member, name).decode(
+                "latin-1"
+            )  # as the home says nothing of UTF-8
             held[found[1], found[2]] = [_fields(name, review) for review in _REVIEW.findall(text)]
     rows: list[Sequence[str]] = [("domain", "label", "rating", "user_id", "title", "text")]
     people = sorted({review["reviewer"] for reviews in held.values() for review in reviews})
@@ -155,7 +161,8 @@ def members(*names: str) -> Callable[[Path, Path], None]:
             name = PurePosixPath(path).name
             if name in missing:
                 with (folder / name).open("wb") as target:
-                    shutil.copyfileobj(member, target, 2**20)
+                    while piece := _read(archive, member, PIECE):
+                        target.write(piece)
                 missing.remove(name)
         if missing:
             raise DataError(
@@ -190,8 +197,13 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 yield str(name), stream
 
 
-def _content(member: IO[bytes], name: str) -> bytes:
-    content = member.read(LONGEST_TEXT + 1)
+def _read(archive: Path, member: IO[bytes], most: int) -> bytes:
+    with _explained(archive):
+        return member.read(most)
+
+
+def _content(archive: Path, member: IO[bytes], name: str) -> bytes:
+    content = _read(archive, member, LONGEST_TEXT + 1)
     if len(content) > LONGEST_TEXT:
         raise DataError(
             f"Expected at most {LONGEST_TEXT} bytes in {name}, found more. Download the archive "
@@ -200,9 +212,9 @@ def _content(member: IO[bytes], name: str) -> bytes:
     return content
 
 
-def _text(member: IO[bytes], name: str) -> str:
+def _text(archive: Path, member: IO[bytes], name: str) -> str:
     try:
-        return _content(member, name).decode("utf-8")
+        return _content(archive, member, name).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"Expected text in UTF-8 in {name}, found other bytes. Download the archive again."
@@ -217,11 +229,12 @@ def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
 @contextmanager
 def _explained(archive: Path) -> Iterator[None]:
     damaged = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
+    cut = TypeError  # tarfile on a gzip file that ends within its first bytes
     try:
         yield
     except DataError:
         raise
-    except (*damaged, OSError) as error:  # bz2 and gzip say OSError for damaged data
+    except (*damaged, cut, OSError) as error:  # bz2 and gzip say OSError for damaged data
         raise DataError(
             f"Expected a whole archive at {archive}, found a damaged one ({error}). Download it "
             "again."

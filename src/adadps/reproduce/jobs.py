@@ -32,6 +32,7 @@ class Size:
 
     batch: int
     steps: int
+    tuning_steps: int
     delta: float
     lengths: tuple[float, ...]
     """The grid of `Setting`'s length for steps along clipped gradients."""
@@ -42,9 +43,10 @@ class Size:
 
 
 SIZES = {
-    "imdb": Size(1024, 960, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
-    "debian-tags": Size(2048, 200, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
-    "so-titles": Size(1024, 400, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "imdb": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "imdb-private-words": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "debian-tags": Size(4096, 100, 50, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
+    "so-titles": Size(1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0),
 }
 
 
@@ -68,9 +70,9 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Half as many while tuning; what reads public examples alone needs fewer."""
-        whole = SIZES[self.dataset].steps
-        return whole // 2 if self.tuning else whole
+        """Fewer while tuning."""
+        size = SIZES[self.dataset]
+        return size.tuning_steps if self.tuning else size.steps
 
     def describe(self) -> Record:
         """The job as it is kept."""
@@ -116,6 +118,7 @@ def run(job: Job) -> Record:
         evaluate=[shown],
         progress=False,
     )
+    private = result.privacy.private and not given.corpus.private_words
     values = {name: result.last(name) for name in given.corpus.metrics}
     return {
         "job": job.describe(),
@@ -126,9 +129,9 @@ def run(job: Job) -> Record:
         "examples": len(data),
         "noise_multiplier": sigma,
         "clip_norm": result.privacy.clip_norm if contender.private else None,
-        "private": result.privacy.private,
-        "epsilon_pld": result.privacy.epsilon if result.privacy.private else None,
-        "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if result.privacy.private else None,
+        "private": private,
+        "epsilon_pld": result.privacy.epsilon if private else None,
+        "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if private else None,
         "chain": result.method,
         "seconds": round(time.perf_counter() - start, 1),
     }

@@ -21,6 +21,8 @@ from adadps.reproduce.recipes import Recipe
 
 TYPICAL_TEXTS = 400
 STEPS_OF_A_LENGTH = 1000
+A_FEW = 300
+"""So many public examples are about as many as one percent of the training texts."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Public:
     share: float = 0.01
     users: bool = False
     proxy: int = 0
+
+    @property
+    def tuned_as(self) -> Public:
+        """Settings for a few public examples are those found with one percent of the texts."""
+        return self if self.proxy > A_FEW else ONE_PERCENT
 
     def __str__(self) -> str:
         if self.proxy:

@@ -1,4 +1,4 @@
-"""What the paper reports on text, by the label of its table or figure, and what it really cost."""
+"""What the paper reports on text, by the label of its table or figure."""
 
 from __future__ import annotations
 
@@ -34,16 +34,3 @@ IMDB_BAG_OF_WORDS = {"dp-sgd": 0.62, "dp-adam": 0.68, "adadps-tfidf": 0.75, "ide
 IMDB_TF_IDF = {"dp-sgd": 0.68, "dp-adam": 0.65, "adadps-tfidf": 0.80, "ideal": 0.83}
 IMDB_NON_PRIVATE = {"sgd": 0.66, "adam": 0.88, "adas-public": 0.88, "adas": 0.88}
 STACK_OVERFLOW_NON_PRIVATE = {"sgd": 0.38, "adam": 0.64, "adas-public": 0.64, "adas": 0.64}
-
-IMDB_COST = {
-    "epsilon_claimed": 1.51,
-    "settings": "batch 64, sigma 1, 32 epochs, groups of four clipped as one",
-    "epsilon_if_poisson": 12.7,
-    "epsilon_as_published": 108,
-}
-STACK_OVERFLOW_COST = {
-    "epsilon_claimed": 0.84,
-    "settings": "batch 64, sigma 0.95, about 42 epochs, groups of two clipped as one",
-    "epsilon_if_poisson": 7.5,
-    "epsilon_as_published": 153,
-}

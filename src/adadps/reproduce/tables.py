@@ -50,11 +50,7 @@ def _row(
     experiment: Experiment, line: Line, choice: Choice, records: list[Record], metric: str
 ) -> Row:
     contender, first, size = CONTENDERS[line.method], records[0], SIZES[line.dataset]
-    costs = {
-        f"published_{name}": value
-        for name, value in experiment.cost.get(line.dataset, {}).items()
-        if name != "settings"
-    }
+    costs = experiment.cost.cost() if experiment.cost and line.paper is not None else {}
     public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if contender.only_public else {}
     facts: dict[str, Any] = {
         "experiment": experiment.name,

@@ -2,9 +2,10 @@
 
 No test text is read. For each problem DP-SGD first chooses among the candidates for features, those
 that are best for *it*; then every method has its twelve settings on the same features, with the
-same batches and steps, at one epsilon. Runs have half of the steps. What is chosen here is used at
-all other epsilons as it is. The trials are made on private data and are not part of the epsilons
-that are reported, as in the paper; `adadps.tune` is the way to pay for them.
+same batches and steps, at one epsilon, in runs of half the length. What is chosen here is used at
+all other epsilons as it is, and what is chosen with one percent of the texts as public data is used
+with other sets of about that size or less. The trials are made on private data and are not part of
+the epsilons that are reported, as in the paper; `adadps.tune` is the way to pay for them.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ TUNING_SEED = 1000
 RECORDED = "recorded/text.json"
 PROTOCOL = (
     "Highest accuracy on a fifth of the training texts, held out from the trials; 12 settings for "
-    "each method on each kind of features, half of the steps, one run each. The features called "
+    "each method on each kind of features, runs of half the length, one each. The features called "
     "'best for DP-SGD' are those on which DP-SGD did best, among 12 candidates with 3 settings."
 )
+
+SETTINGS_FROM = {"imdb-private-words": "imdb", "stackoverflow": "so-titles"}
+"""Problems that are run with what was found on another one; settings are free of scale."""
 
 Winners = dict[str, Any]
 
@@ -48,12 +52,15 @@ class Choice:
 def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Winners:
     """Run the trials of an experiment that are not kept yet; return all winners, old and new."""
     found: Winners = {"protocol": PROTOCOL, "datasets": dict((held or {}).get("datasets", {}))}
-    for dataset in dict.fromkeys(line.dataset for line in experiment.lines):
+    for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
         mine = found["datasets"].setdefault(dataset, {"features": None, "methods": {}})
         mine["features"] = _choose_features(dataset, kept)
         recipe = recipe_of(mine["features"]["winner"])
-        lines = {_key(line): line for line in experiment.lines if line.dataset == dataset}
-        jobs = {key: _trials(line, _recipe(line.features, recipe)) for key, line in lines.items()}
+        lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
+        jobs = {
+            key: _trials(dataset, line, _recipe(line.features, recipe))
+            for key, line in lines.items()
+        }
         _run([job for trials in jobs.values() for job in trials], kept, f"tuning {dataset}")
         for key, trials in jobs.items():
             mine["methods"][key] = _best(trials, kept, lambda job: dict(job.setting))
@@ -63,7 +70,7 @@ def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Win
 def chosen(line: Line, winners: Winners) -> Choice:
     """The recorded features and setting of a line."""
     try:
-        mine = winners["datasets"][line.dataset]
+        mine = winners["datasets"][_tuned_on(line)]
         recipe = _recipe(line.features, recipe_of(mine["features"]["winner"]))
         return Choice(recipe, mine["methods"][_key(line)]["winner"])
     except (KeyError, TypeError) as error:
@@ -115,13 +122,13 @@ def _choose_features(dataset: str, kept: Kept) -> Record:
     return _best(jobs, kept, lambda job: asdict(job.recipe))
 
 
-def _trials(line: Line, recipe: Recipe) -> list[Job]:
-    size = SIZES[line.dataset]
-    job = Job(line.dataset, recipe, line.method, {}, size.tuned_at, TUNING_SEED, line.public, True)
+def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
+    size = SIZES[dataset]
+    job = Job(dataset, recipe, line.method, {}, size.tuned_at, TUNING_SEED, line.public, True)
     settings = job.contender.grid(size.lengths)
     return [
-        Job(line.dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
-            line.public if job.contender.uses_public else ONE_PERCENT, True)
+        Job(dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
+            line.public.tuned_as if job.contender.uses_public else ONE_PERCENT, True)
         for setting in settings
     ]  # fmt: skip
 
@@ -152,6 +159,10 @@ def _recipe(features: str, best: Recipe) -> Recipe:
     return {PAPER: recipes.PAPER, TF_IDF: recipes.TF_IDF, BEST: best}[features]
 
 
+def _tuned_on(line: Line) -> str:
+    return SETTINGS_FROM.get(line.dataset, line.dataset)
+
+
 def _key(line: Line) -> str:
     uses = Job(line.dataset, recipes.PAPER, line.method, {}, 1.0, 0).contender.uses_public
-    return f"{line.features} | {line.method}" + (f" | {line.public}" if uses else "")
+    return f"{line.features} | {line.method}" + (f" | {line.public.tuned_as}" if uses else "")

@@ -1,0 +1,138 @@
+"""`adadps data`: the data sets that are known by name, where they lie, and how to get them."""
+
+from __future__ import annotations
+
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from adadps.commands.console import out, print_json, printable, say, told
+
+app = typer.Typer(help="Data sets by name: list them, find them, fetch them.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A name that `adadps data list` shows.")]
+
+
+@app.command("list")
+def list_sets(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the data sets, and where their files are; files that are there are verified.
+
+    Example: adadps data list
+    """
+    from adadps.data.named_sets import NAMED_SETS  # noqa: PLC0415
+
+    with told():
+        facts = [_facts(name) for name in NAMED_SETS]
+        if as_json:
+            print_json(facts)
+        else:
+            out.print(_table(facts))
+
+
+@app.command("path")
+def path_of_set(name: Name) -> None:
+    """Print the paths of the files of a data set, one a line, or say where to put them.
+
+    Example: adadps data path imdb
+    """
+    from adadps.data.finding import require  # noqa: PLC0415
+    from adadps.data.named_sets import named_set  # noqa: PLC0415
+
+    with told():
+        known = named_set(name)
+        paths = [require(known, file) for file in known.files]
+        for path in paths or [_embedded()]:
+            typer.echo(printable(str(path)))
+
+
+@app.command("fetch")
+def fetch_set(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fetch it anew even if it is there.")
+    ] = False,
+) -> None:
+    """Download a data set from its public home, verify it, and put it into the cache.
+
+    An interrupted download goes on from where it was when the command is called again.
+
+    Example: adadps data fetch imdb
+    """
+    from adadps.data.fetching import fetch  # noqa: PLC0415
+    from adadps.data.named_sets import named_set  # noqa: PLC0415
+    from adadps.progress import progress_of_bytes  # noqa: PLC0415
+
+    with told(interrupted="what has arrived is kept; call again to go on"):
+        known = named_set(name)
+        with progress_of_bytes(f"fetching {name}") as moved:
+            paths = fetch(known, arrived=moved, say=say, force=force)
+        if not paths:
+            say(f"'{name}' comes with adadps.")
+        for path in paths or [_embedded()]:
+            typer.echo(printable(str(path)))
+
+
+def _facts(name: str) -> dict[str, Any]:
+    from adadps.data.finding import find, is_genuine  # noqa: PLC0415
+    from adadps.data.named_sets import NAMED_SETS  # noqa: PLC0415
+
+    known = NAMED_SETS[name]
+    files = []
+    for file in known.files:
+        path = find(file)
+        state = "absent"
+        if path is not None:
+            state = "other content" if not is_genuine(path, file) else "verified"
+            state = state if file.has_digest else "present, no digest known"
+        files.append(_file_facts(file.name, path, state))
+    if known.embedded:
+        files.append(_file_facts(_embedded().name, _embedded(), "comes with adadps"))
+    return {
+        "name": name,
+        "what": known.what,
+        "home": known.home,
+        "terms": known.terms,
+        "files": files,
+    }
+
+
+def _file_facts(name: str, path: Path | None, state: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "path": None if path is None else printable(str(path)),
+        "bytes": None if path is None else path.stat().st_size,
+        "state": state,
+    }
+
+
+def _embedded() -> Path:
+    return Path(str(resources("adadps.data").joinpath("embedded/debian_packages.csv.xz")))
+
+
+def _table(facts: list[dict[str, Any]]) -> Table:
+    table = Table(title="Data sets", caption="adadps data fetch NAME gets what is absent")
+    for heading in ("name", "what", "where", "size", "terms"):
+        table.add_column(heading, overflow="fold")
+    for known in facts:
+        held = sum(file["bytes"] or 0 for file in known["files"])
+        size = f"{held / 1e6:.1f} MB" if held else "–"
+        row = (known["name"], known["what"], _where(known["files"]), size, known["terms"])
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def _where(files: list[dict[str, Any]]) -> str:
+    """The state of the files and the folder they are in, told once for all that share both."""
+    shared: dict[str, list[str]] = {}
+    for file in files:
+        folder = "" if file["path"] is None else f": {Path(file['path']).parent}"
+        shared.setdefault(f"{file['state']}{folder}", []).append(file["name"])
+    if len(shared) == 1:
+        return next(iter(shared))
+    return "\n".join(f"{', '.join(names)} {state}" for state, names in shared.items())
