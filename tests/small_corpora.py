@@ -12,7 +12,14 @@ from adadps.reproduce.jobs import Size
 from adadps.side import corpus_frequencies, given_frequencies
 
 WORDS, LENGTH = 40, 12
-TINY = Size(batch=64, steps=20, delta=1e-3, lengths=(1.0, 3.0, 8.0, 20.0), tuned_at=2.0)
+TINY = Size(
+    batch=64,
+    steps=20,
+    tuning_steps=10,
+    delta=1e-3,
+    lengths=(1.0, 3.0, 8.0, 20.0),
+    tuned_at=2.0,
+)
 
 
 def text_of(row):
