@@ -79,9 +79,7 @@ def lines_of(name, **wanted):
 
 def papers_of(name, **wanted):
     """The paper's number for each method of some lines."""
-    return {
-        line.method: line.paper for line in lines_of(name, **wanted) if line.paper is not None
-    }
+    return {line.method: line.paper for line in lines_of(name, **wanted) if line.paper is not None}
 
 
 def test_published_numbers_are_those_of_the_paper():
@@ -153,9 +151,7 @@ def test_numbers_of_other_public_data_stand_beside_their_lines(features, dataset
 
 
 @pytest.mark.parametrize("features", [PAPER, BEST])
-@pytest.mark.parametrize(
-    ("dataset", "known"), [("imdb", "imdb"), ("so-titles", "stackoverflow")]
-)
+@pytest.mark.parametrize(("dataset", "known"), [("imdb", "imdb"), ("so-titles", "stackoverflow")])
 def test_numbers_of_the_size_stand_beside_their_lines(features, dataset, known):
     wanted = {"dataset": dataset, "features": features}
     for share in (0.01, 0.002, 0.0004):

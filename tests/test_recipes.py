@@ -53,9 +53,7 @@ def test_other_rows_have_norm_one(recipe, counts, idf):
 def test_a_row_depends_on_its_own_text_alone(recipe, counts, other, idf):
     mine = recipe(sparse.csr_matrix(counts), idf).toarray()[0]
     among_others = np.concatenate([other, counts[:1]])
-    np.testing.assert_array_equal(
-        recipe(sparse.csr_matrix(among_others), idf).toarray()[-1], mine
-    )
+    np.testing.assert_array_equal(recipe(sparse.csr_matrix(among_others), idf).toarray()[-1], mine)
 
 
 @pytest.mark.parametrize("recipe", ALL, ids=str)

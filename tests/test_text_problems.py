@@ -63,9 +63,7 @@ def test_rows_stay_together_when_some_are_taken():
     tuned = CORPUS.for_tuning()
     for part in (tuned.train, tuned.test):
         places = [CORPUS.train.texts.index(text) for text in part.texts]
-        np.testing.assert_array_equal(
-            part.counts.toarray(), CORPUS.train.counts.toarray()[places]
-        )
+        np.testing.assert_array_equal(part.counts.toarray(), CORPUS.train.counts.toarray()[places])
         np.testing.assert_array_equal(part.targets, CORPUS.train.targets[places])
         np.testing.assert_array_equal(part.users, CORPUS.train.users[places])
         assert part.together == [CORPUS.train.together[place] for place in places]

@@ -12,7 +12,7 @@ from small_corpora import TINY, forget, put_in_place, small_corpus
 from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
 from adadps.reproduce import jobs, recipes, tables, text_figures
-from adadps.reproduce.experiments import BEST, PAPER, Experiment, Line
+from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, Experiment, Line
 from adadps.reproduce.keeping import Kept
 from adadps.reproduce.problem import ONE_PERCENT, Public
 from adadps.sampling import poisson
@@ -67,10 +67,13 @@ SEEDS, SIGMA = 2, {2.0: 1.5, 4.0: 1.0}
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """All lines, run once for this file: with fixed noise, because calibration takes seconds."""
+    """All lines, run once for this file, with fixed noise and short curves, because accounting
+    takes seconds.
+    """
     with pytest.MonkeyPatch.context() as patched:
         several = small_corpus(several=True)
         ran = put_in_place(patched, imdb=small_corpus(), so_titles=several)
+        patched.setattr(jobs, "POINTS", 4)
         patched.setattr(jobs, "_sigma", lambda _n, _b, _steps, epsilon, _d: SIGMA[epsilon])
         kept = Kept(tmp_path_factory.mktemp("runs") / "runs.jsonl")
         records = tables.run_lines(LINES, SEEDS, WINNERS, kept, "small")
@@ -290,6 +293,17 @@ def test_a_figure_is_not_overcrowded(world, panels):
     text_figures.figure_of(crowd, SEEDS, WINNERS, world[0])
     assert len(panels[0].curves) == text_figures.MOST_CURVES
     assert "Adam, no privacy" in [curve.label for curve in panels[0].curves]
+
+
+@pytest.mark.parametrize("features", [PAPER, BEST])
+def test_figures_of_imdb_have_the_methods_of_the_papers_figures(features):
+    lines = [
+        line
+        for line in EXPERIMENTS["imdb"].lines
+        if (line.dataset, line.features, line.epsilon) == ("imdb", features, 1.5)
+    ]
+    drawn = [line.method for line in text_figures._most_telling(lines)]
+    assert {"dp-sgd", "dp-adam", "adadps", "adadps-public", "adam"} <= set(drawn)
 
 
 def test_private_rows_stand_in_one_table_and_free_ones_in_all(rows):
