@@ -9,7 +9,7 @@ from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
 from adadps.report.plots import Curve, Panel, curves_of, draw
 from adadps.reproduce.contenders import CONTENDERS
-from adadps.reproduce.experiments import Experiment, Line
+from adadps.reproduce.experiments import IN_FIGURES, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.rows import Row
@@ -90,8 +90,12 @@ def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -
 
 
 def _most_telling(lines: Sequence[Line]) -> list[Line]:
-    """At most eight lines, private ones first; what trains on public examples alone is no curve."""
-    drawn = [line for line in lines if not CONTENDERS[line.method].only_public]
+    """At most eight lines, private ones first, those of the paper's figures before others.
+
+    What trains on public examples alone is no curve.
+    """
+    ordered = sorted(lines, key=lambda line: line.method not in IN_FIGURES)
+    drawn = [line for line in ordered if not CONTENDERS[line.method].only_public]
     first = [line for line in drawn if CONTENDERS[line.method].private]
     others = [line for line in drawn if not CONTENDERS[line.method].private]
     return [*first[: MOST_CURVES - len(others[:1])], *others[:MOST_CURVES]][:MOST_CURVES]
