@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from scipy import sparse
-from small_corpora import small_corpus
 
 from adadps.evaluation import on_held_out
 from adadps.reproduce import recipes
@@ -18,6 +17,7 @@ from adadps.side.fixed import Fixed
 from adadps.side.public import AdamStatistics, GradientStatistics, RMSPropStatistics
 from adadps.stages import Chain
 from adadps.training import fit
+from small_corpora import small_corpus
 
 LENGTHS = (0.5, 1.5, 4.0, 10.0)
 PUBLIC = Public(share=0.1)

@@ -1,4 +1,4 @@
-"""What the experiments consist of: the paper's numbers, copied from its tables, and all its rows."""
+"""What the experiments consist of: the paper's numbers, copied by hand, and all its rows."""
 
 import pytest
 
@@ -245,7 +245,7 @@ def test_tags_have_all_methods_and_all_epsilons(dataset):
 
 
 def test_imdb_stands_at_both_epsilons_of_the_paper():
-    """Its tables say 1.5, its captions 2.8; the figures have AdaDPS with and without public data."""
+    """Its tables say 1.5, its captions 2.8; figures have AdaDPS with and without public data."""
     for features in (PAPER, BEST):
         methods = {line.method for line in lines_of("imdb", features=features, epsilon=2.8)}
         assert {"dp-sgd", "dp-adam", "adadps", "adadps-public"} <= methods

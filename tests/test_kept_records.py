@@ -1,4 +1,4 @@
-"""Records of runs: what has ended is never lost and never run again, whatever happens in between."""
+"""Records of runs: what has ended is never lost and never run again, whatever happens."""
 
 import json
 import os

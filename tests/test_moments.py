@@ -4,10 +4,10 @@ import struct
 
 import numpy as np
 import pytest
-from small_corpora import forget, put_in_place, small_corpus
 
 from adadps.reproduce import moments
 from adadps.reproduce.recipes import PAPER
+from small_corpora import forget, put_in_place, small_corpus
 
 CORPUS = small_corpus()
 FEATURES = PAPER(CORPUS.train.counts, CORPUS.idf)

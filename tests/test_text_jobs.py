@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from small_corpora import TINY, forget, put_in_place, small_corpus
 
 from adadps.reproduce import jobs, recipes
 from adadps.reproduce.jobs import Job
 from adadps.reproduce.problem import Public
+from small_corpora import TINY, forget, put_in_place, small_corpus
 
 ADADPS = {"clip": 0.5, "length": 3.0, "floor": 0.03, "power": 0.5}
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from small_corpora import WORDS, labelled, small_corpus
 
 from adadps.reproduce import recipes
 from adadps.reproduce.corpora import FOLDS, document_shares, fold_of
 from adadps.reproduce.problem import Problem, Public, _split, problem, typical_counts
+from small_corpora import WORDS, labelled, small_corpus
 
 CORPUS = small_corpus()
 SHARES = [Public(), Public(share=0.05), Public(users=True, share=0.1)]

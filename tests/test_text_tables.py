@@ -7,7 +7,6 @@ import struct
 from dataclasses import replace
 
 import pytest
-from small_corpora import TINY, forget, put_in_place, small_corpus
 
 from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
@@ -18,6 +17,7 @@ from adadps.reproduce.problem import ONE_PERCENT, Public
 from adadps.sampling import poisson
 from adadps.stages import privatize
 from adadps.types import Accountant
+from small_corpora import TINY, forget, put_in_place, small_corpus
 
 KEYS = {
     "experiment",

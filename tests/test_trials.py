@@ -5,7 +5,6 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from small_corpora import TINY, forget, put_in_place, small_corpus
 
 from adadps import DataError
 from adadps.reproduce import jobs, recipes, trials, workers
@@ -14,6 +13,7 @@ from adadps.reproduce.experiments import BEST, PAPER, Experiment, Line
 from adadps.reproduce.keeping import Kept
 from adadps.reproduce.problem import ONE_PERCENT, Public
 from adadps.reproduce.workers import run_all
+from small_corpora import TINY, forget, put_in_place, small_corpus
 
 LINES = (
     Line("imdb", PAPER, "dp-sgd", 2.0),
@@ -193,7 +193,7 @@ class Untouchable:
 
 
 def test_no_test_text_is_read(path, monkeypatch, request):
-    """With real training: the test part cannot be looked at, and the winners are found all the same."""
+    """With real training: the test part cannot be looked at, and winners are found all the same."""
     request.addfinalizer(forget)
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:1])
@@ -286,7 +286,7 @@ NO_WINNERS = {
 def test_other_files_are_no_winners(tmp_path, content):
     file = tmp_path / "winners.json"
     file.write_bytes(content)
-    with pytest.raises(DataError, match="winners.json"):
+    with pytest.raises(DataError, match=r"winners\.json"):
         trials.read_winners(file)
 
 
