@@ -17,7 +17,7 @@ import torch
 
 from adadps import methods
 from adadps.reproduce import grids
-from adadps.reproduce.corpora import Array
+from adadps.reproduce.labelled import Array
 from adadps.reproduce.problem import STEPS_OF_A_LENGTH, Problem
 from adadps.reproduce.rows import Setting
 from adadps.side import (

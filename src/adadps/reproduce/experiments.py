@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from adadps.data.finding import find
+from adadps.data.named_sets import STACKOVERFLOW
 from adadps.reproduce import published, published_cost
 from adadps.reproduce.problem import ONE_PERCENT, Public
 
@@ -207,3 +209,12 @@ EXPERIMENTS = {
         _non_private(),
     )
 }
+
+
+def experiment_of(name: str) -> Experiment:
+    """An experiment, on Stack Overflow itself too where its files are found."""
+    known = EXPERIMENTS[name]
+    found = all(find(file) is not None for file in STACKOVERFLOW.files)
+    if name != "stackoverflow" or not found:
+        return known
+    return replace(known, lines=(*_tags("stackoverflow", paper=()), *known.lines))
