@@ -40,7 +40,7 @@ class Size:
     tuned_at: float
     """The epsilon at which settings are chosen."""
     narrow: int | None = None
-    """How many words are kept while tuning; all if None."""
+    """How many words are kept while tuning, those of the tags first; all if None."""
 
 
 SIZES = {
@@ -48,7 +48,7 @@ SIZES = {
     "imdb-private-words": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
     "debian-tags": Size(4096, 100, 50, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
     "stackoverflow": Size(4096, 1500, 750, 1 / 246_092, (1.0, 3.0, 8.0, 20.0), 3.0),
-    "so-titles": Size(1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "so-titles": Size(1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
 }
 
 

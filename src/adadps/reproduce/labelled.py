@@ -46,9 +46,9 @@ class Labelled:
             None if self.users is None else self.users[numbers],
         )
 
-    def with_words(self, kept: Array) -> Labelled:
-        """The same texts with some of the words."""
-        return replace(self, counts=sparse.csr_matrix(self.counts[:, kept]))
+    def with_words(self, words: int) -> Labelled:
+        """The same texts with the first ``words`` words."""
+        return replace(self, counts=sparse.csr_matrix(self.counts[:, :words]))
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Corpus:
         return replace(self, train=self.train.take(~held_out), test=self.train.take(held_out))
 
     def narrowed(self, words: int) -> Corpus:
-        """The same problem with the ``words`` most frequent words alone, by public frequency."""
-        kept = np.sort(np.argsort(-self.frequencies.values.numpy(), kind="stable")[:words])
-        known = replace(self.frequencies, values=self.frequencies.values[torch.from_numpy(kept)])
+        """The same problem with the first ``words`` words alone."""
         return replace(
             self,
-            train=self.train.with_words(kept),
-            test=self.test.with_words(kept),
-            frequencies=replace(known, rows=None),
-            idf=self.idf[kept],
-            tfidf=self.tfidf[kept],
+            train=self.train.with_words(words),
+            test=self.test.with_words(words),
+            frequencies=replace(
+                self.frequencies, values=self.frequencies.values[:words], rows=None
+            ),
+            idf=self.idf[:words],
+            tfidf=self.tfidf[:words],
             other_frequencies=None,
-            proxy=None if self.proxy is None else self.proxy.with_words(kept),
+            proxy=None if self.proxy is None else self.proxy.with_words(words),
         )
 
 
