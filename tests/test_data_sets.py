@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from adadps.cli import app
@@ -149,13 +150,15 @@ def test_a_table_is_known_whoever_packed_it(tmp_path):
     assert not is_genuine(path, SetFile("t", rows=rows))
 
 
-def test_list_shows_every_set(cache):
-    shown = runner.invoke(app, ["data", "list"], env={"COLUMNS": "200"})
+@pytest.mark.parametrize("width", [80, 200])
+def test_list_shows_every_set(cache, monkeypatch, width):
+    monkeypatch.setattr("adadps.commands.data.out", Console(width=width))
+    shown = runner.invoke(app, ["data", "list"])
     assert shown.exit_code == 0
     for name in NAMED_SETS:
         assert name in shown.stdout
     assert "absent" in shown.stdout
-    assert "comes with adadps" in shown.stdout
+    assert "comes with" in shown.stdout
 
 
 def test_list_as_json(cache):
