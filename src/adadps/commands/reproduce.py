@@ -74,13 +74,14 @@ def reproduce(
 
 def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:
     from adadps.reproduce import toy_figure  # noqa: PLC0415
+    from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
 
     if tune:
-        write_json(rows, toy_figure.tune())
+        write_json(rows, toy_figure.tune(Kept(rows.parent / "trials.jsonl")))
         out.print(f"Trials and winners: {rows}")
         return
-    found, figure = toy_figure.reproduce(seeds, quick=quick)
+    found, figure = toy_figure.reproduce(seeds, quick=quick, kept=Kept(rows.parent / "runs.jsonl"))
     write_json(rows, found)
     write_file(picture, figure)
     out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))

@@ -135,11 +135,7 @@ def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
 
 
 def _best(jobs: Iterable[Job], kept: Kept, named: Callable[[Job], Any]) -> Record:
-    trials = []
-    for job in jobs:
-        record = kept.find(job.describe())
-        assert record is not None
-        trials.append((record["values"]["accuracy"], job))
+    trials = [(kept.require(job.describe())["values"]["accuracy"], job) for job in jobs]
     accuracy, winner = max(trials, key=lambda trial: trial[0])
     return {
         "winner": named(winner),
