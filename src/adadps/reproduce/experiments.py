@@ -65,6 +65,7 @@ DOORS = (
     "dp-sgd-weighted",
 )
 """Side information nowhere, and at each of its doors."""
+AT_OTHER_EPSILONS = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted")
 BOUNDS = ("ideal", "adam", "public-only")
 IN_FIGURES = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted", "adadps-public")
 
@@ -125,13 +126,13 @@ def _tags(dataset: str) -> tuple[Line, ...]:
     lines: list[Line] = []
     for features, methods in (
         (BEST, (*WITHOUT_PUBLIC, "after-the-noise", *WITH_PUBLIC, *BOUNDS)),
-        (PLAIN, (*DOORS, "adadps-public", "adam")),
-        (PAPER, (*IN_FIGURES, "adam", "public-only")),
+        (PLAIN, (*DOORS, "adadps-public", "adam", "public-only")),
+        (PAPER, ("dp-sgd", "dp-adam", "adadps", "adadps-public", "adam", "public-only")),
     ):
         lines += _lines(dataset, features, methods, 3.0, None, table)
     for features in (BEST, PLAIN):
-        lines += _lines(dataset, features, DOORS, 0.84, known, table)
-        lines += _lines(dataset, features, DOORS, 8.5, None, table)
+        lines += _lines(dataset, features, AT_OTHER_EPSILONS, 0.84, known, table)
+        lines += _lines(dataset, features, AT_OTHER_EPSILONS, 8.5, None, table)
     return tuple(lines)
 
 

@@ -16,15 +16,15 @@ TAGGED_TOKEN = r"(?u)\b\w[\w+#]*"
 """Words where tags such as c, c# and c++ matter."""
 
 
-def vocabulary_with(tags: Iterable[str]) -> list[str]:
+def vocabulary_with(tags: Iterable[str], size: int = VOCABULARY) -> list[str]:
     """The words that public tag names consist of, and the most frequent words of English.
 
     >>> "perl" in vocabulary_with(["implemented-in::perl"])
     True
     """
     named = {word for tag in tags for word in re.findall(TAGGED_TOKEN, tag.lower())}
-    frequent = [word for word in public_vocabulary(VOCABULARY) if word not in named]
-    return sorted(named) + frequent[: VOCABULARY - len(named)]
+    frequent = [word for word in public_vocabulary(size) if word not in named]
+    return sorted(named) + frequent[: size - len(named)]
 
 
 def uniform_over(labels: Sequence[Sequence[str]], known: Sequence[str]) -> Array:
