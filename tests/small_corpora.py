@@ -7,8 +7,10 @@ from scipy import sparse
 
 from adadps import losses
 from adadps.reproduce import corpora, jobs, tables, trials
-from adadps.reproduce.corpora import SEVERAL, SINGLE, Corpus, Labelled, idf_of_corpus, uniform_over
+from adadps.reproduce.corpora import SEVERAL, SINGLE
 from adadps.reproduce.jobs import Size
+from adadps.reproduce.labelled import Corpus, Labelled
+from adadps.reproduce.word_statistics import idf_of_corpus, uniform_over
 from adadps.side import corpus_frequencies, given_frequencies
 
 WORDS, LENGTH = 40, 12

@@ -31,6 +31,7 @@ STAGES = {
     "adadps-wordfreq": "Precondition Privatize SGD",
     "adadps-tfidf": "Precondition Privatize SGD",
     "adadps-two-sided": "Precondition Privatize Precondition SGD",
+    "after-the-noise": "Privatize Precondition SGD",
     "dp-sgd-weighted": "Reparametrise Privatize SGD",
     "adadps-public": "Precondition Privatize SGD",
     "adadps-public-adam": "Precondition Privatize SGD",
@@ -137,6 +138,7 @@ def test_side_information_is_that_of_its_name():
         ("adadps-wordfreq", CORPUS.other_frequencies),
         ("adadps-two-sided", CORPUS.frequencies),
         ("dp-sgd-weighted", CORPUS.frequencies),
+        ("after-the-noise", CORPUS.frequencies),
         ("adas", CORPUS.frequencies),
         ("adadps-warm-start", CORPUS.frequencies),
     ):
@@ -202,6 +204,7 @@ def test_clip_norms_are_in_typical_norms_of_what_is_clipped():
     for name in ("adadps", "adadps-two-sided"):
         clip_norm = built(name, setting).release.clip_norm
         assert clip_norm == pytest.approx(0.5 * preconditioned)
+    assert built("after-the-noise", setting).release.clip_norm == pytest.approx(0.5 * median)
     assert built("dp-sgd-weighted", setting).release.clip_norm == 0.5  # rows have norm one
 
 

@@ -4,10 +4,12 @@ import gzip
 import hashlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from adadps.cli import app
@@ -18,6 +20,7 @@ from adadps.data.finding import cache_folder, data_folders, find, is_genuine, re
 from adadps.data.imdb import imdb
 from adadps.data.named_sets import IMDB, MNIST, NAMED_SETS, Rows, SetFile, named_set
 from adadps.errors import DataError, SettingError
+from adadps.progress import progress_of_bytes
 from homes import home_with
 from small_originals import IMDB_NAME, imdb_archive, small_imdb
 
@@ -147,13 +150,15 @@ def test_a_table_is_known_whoever_packed_it(tmp_path):
     assert not is_genuine(path, SetFile("t", rows=rows))
 
 
-def test_list_shows_every_set(cache):
-    shown = runner.invoke(app, ["data", "list"], env={"COLUMNS": "200"})
+@pytest.mark.parametrize("width", [80, 200])
+def test_list_shows_every_set(cache, monkeypatch, width):
+    monkeypatch.setattr("adadps.commands.data.out", Console(width=width))
+    shown = runner.invoke(app, ["data", "list"])
     assert shown.exit_code == 0
     for name in NAMED_SETS:
         assert name in shown.stdout
     assert "absent" in shown.stdout
-    assert "comes with adadps" in shown.stdout
+    assert "comes with" in shown.stdout
 
 
 def test_list_as_json(cache):
@@ -216,6 +221,31 @@ def test_fetch_brings_a_set_and_prints_where_it_is(cache, monkeypatch):
     assert shown.exit_code == again.exit_code == 0
     paths = [str(cache / file.name) for file in known.files]
     assert shown.stdout.split() == again.stdout.split() == paths
+
+
+def test_an_interrupted_fetch_says_that_it_can_go_on(cache, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adadps.data.fetching.download", interrupted)
+    hook = sys.unraisablehook
+    shown = runner.invoke(app, ["data", "fetch", "mnist"])
+    sys.unraisablehook = hook
+    assert shown.exit_code == 130
+    assert "what has arrived is kept; call again to go on" in said(shown)
+    assert not cache.exists()
+
+
+def test_the_bar_shows_how_much_has_arrived(capsys, monkeypatch):
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)  # rich takes it for a terminal
+    with progress_of_bytes("fetching x") as moved:
+        moved(0, None)
+        moved(2_000_000, 4_000_000)
+        moved(4_000_000, 4_000_000)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "fetching x" in shown
+    assert "4.0/4.0 MB" in shown
 
 
 def test_fetch_without_a_home_fails_and_leaves_nothing(cache, monkeypatch):

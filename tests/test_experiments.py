@@ -6,7 +6,7 @@ from adadps.commands.reproduce import NAMES
 from adadps.reproduce import published, published_cost
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.corpora import CORPORA
-from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, TF_IDF
+from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, PLAIN, TF_IDF
 from adadps.reproduce.jobs import SIZES
 from adadps.reproduce.problem import ONE_PERCENT, Public
 
@@ -175,7 +175,7 @@ def test_lines_refer_to_what_there_is(name):
         assert line.method in CONTENDERS
         assert line.dataset in SIZES
         assert line.dataset in CORPORA
-        assert line.features in (PAPER, TF_IDF, BEST)
+        assert line.features in (PAPER, TF_IDF, PLAIN, BEST)
         assert line.epsilon > 0 or not CONTENDERS[line.method].private
         assert line.public == ONE_PERCENT or CONTENDERS[line.method].uses_public
         assert not line.public.proxy or line.dataset == "imdb"
@@ -240,7 +240,7 @@ def test_tags_have_all_methods_and_all_epsilons(dataset):
     }
     assert methods[3.0] > EVERYTHING
     for epsilon in (0.84, 8.5):
-        assert {"dp-sgd", "dp-adam", "adadps", "adadps-public"} <= methods[epsilon]
+        assert {"dp-sgd", "dp-adam", "adadps", "adadps-two-sided"} <= methods[epsilon]
     assert lines_of("stackoverflow", dataset=dataset, features=PAPER)
 
 

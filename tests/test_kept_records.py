@@ -48,10 +48,11 @@ def test_the_order_of_names_is_no_part_of_a_job(path):
     assert Kept(path).find(turned) == FIRST
 
 
-def test_missing_jobs_are_those_not_kept_each_once(path):
+def test_a_record_that_must_be_there(path):
     kept = kept_with(path, FIRST)
-    asked = [FIRST["job"], SECOND["job"], dict(reversed(SECOND["job"].items())), THIRD["job"]]
-    assert kept.missing(asked) == [SECOND["job"], THIRD["job"]]
+    assert kept.require(FIRST["job"]) == FIRST
+    with pytest.raises(KeyError):
+        kept.require(SECOND["job"])
 
 
 def test_the_last_record_of_a_job_counts(path):

@@ -31,11 +31,14 @@ def test_imdb_has_the_official_split():
 
 
 @needs(IMDB)
-def test_unlabelled_reviews_are_others():
+def test_unlabelled_reviews_are_others_but_for_some():
     texts = imdb.imdb_unlabelled()
     assert len(texts) == 50_000
     assert not any("<br />" in text for text in texts)
     assert "(uh, enjoy) decades later. I did like" in texts[0]
+    said, held = {normalised(text) for text in texts}, imdb.imdb()
+    assert sum(normalised(text) in said for text in held.train.texts) == 374
+    assert sum(normalised(text) in said for text in held.test.texts) == 269
 
 
 @needs(AMAZON)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy import sparse
 
 from adadps.reproduce import recipes
-from adadps.reproduce.corpora import FOLDS, document_shares, fold_of
+from adadps.reproduce.labelled import FOLDS, fold_of
 from adadps.reproduce.problem import Problem, Public, _split, problem, typical_counts
+from adadps.reproduce.word_statistics import document_shares
 from small_corpora import WORDS, labelled, small_corpus
 
 CORPUS = small_corpus()
@@ -156,29 +156,15 @@ def test_norms_are_medians_of_typical_rows():
 
 @pytest.mark.parametrize("words", [1, 10, WORDS])
 def test_a_narrowed_problem_keeps_words_and_their_statistics_together(words):
-    """Frequencies are shuffled, so that a mistake in the order of words would be seen."""
-    order = np.random.default_rng(1).permutation(WORDS)
-    shuffled = replace(
-        CORPUS,
-        train=CORPUS.train.with_words(order),
-        test=CORPUS.test.with_words(order),
-        proxy=CORPUS.proxy.with_words(order),
-        frequencies=replace(
-            CORPUS.frequencies, values=CORPUS.frequencies.values[torch.from_numpy(order)]
-        ),
-        idf=CORPUS.idf[order],
-        tfidf=CORPUS.tfidf[order],
-    )
-    narrow = shuffled.narrowed(words)
-    values = CORPUS.frequencies.values.numpy()
+    """Words are found again by their columns of counts; all statistics must be theirs."""
+    narrow = CORPUS.narrowed(words)
+    before, after = CORPUS.train.counts.toarray(), narrow.train.counts.toarray()
     kept = []
-    for place in range(words):  # which word is it? found by its column of counts
-        column = narrow.train.counts.toarray()[:, place]
-        same = np.flatnonzero((CORPUS.train.counts.toarray() == column[:, None]).all(0))
-        assert len(same) == 1
-        kept.append(same[0])
-    assert len(set(kept)) == words
-    assert min(values[kept]) >= max([*np.delete(values, kept), 0])
+    for column in after.T:
+        [same] = np.flatnonzero((before == column[:, None]).all(0))
+        kept.append(same)
+    assert kept == list(range(words))  # the first ones
+    values = CORPUS.frequencies.values.numpy()
     for part, whole in (
         (narrow.test.counts.toarray(), CORPUS.test.counts.toarray()[:, kept]),
         (narrow.proxy.counts.toarray(), CORPUS.proxy.counts.toarray()[:, kept]),
@@ -187,7 +173,13 @@ def test_a_narrowed_problem_keeps_words_and_their_statistics_together(words):
         (narrow.frequencies.values.numpy(), values[kept]),
     ):
         np.testing.assert_array_equal(part, whole)
+    assert narrow.other_frequencies is None
+    assert narrow.frequencies.rows is None
     assert typical_counts(narrow).shape[1] == words
+    assert (narrow.train.texts, narrow.train.together) == (
+        CORPUS.train.texts,
+        CORPUS.train.together,
+    )
 
 
 def test_shares_of_texts_follow_from_frequencies_of_words():

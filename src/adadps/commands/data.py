@@ -118,7 +118,7 @@ def _embedded() -> Path:
 def _table(facts: list[dict[str, Any]]) -> Table:
     table = Table(title="Data sets", caption="adadps data fetch NAME gets what is absent")
     for heading in ("name", "what", "where", "size", "terms"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("name", "size"))
     for known in facts:
         held = sum(file["bytes"] or 0 for file in known["files"])
         size = f"{held / 1e6:.1f} MB" if held else "–"

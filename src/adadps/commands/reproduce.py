@@ -79,13 +79,14 @@ def reproduce(
 
 def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:
     from adadps.reproduce import toy_figure  # noqa: PLC0415
+    from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
 
     if tune:
-        write_json(rows, toy_figure.tune())
+        write_json(rows, toy_figure.tune(Kept(rows.parent / "trials.jsonl")))
         out.print(f"Trials and winners: {rows}")
         return
-    found, figure = toy_figure.reproduce(seeds, quick=quick)
+    found, figure = toy_figure.reproduce(seeds, quick=quick, kept=Kept(rows.parent / "runs.jsonl"))
     write_json(rows, found)
     write_file(picture, figure)
     out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
@@ -93,13 +94,13 @@ def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> N
 
 
 def _tune(experiment: str, path: Path, winners: Path | None) -> None:
-    from adadps.reproduce.experiments import EXPERIMENTS  # noqa: PLC0415
+    from adadps.reproduce.experiments import experiment_of  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_json  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners, tune  # noqa: PLC0415
 
     held = read_winners(path) if path.exists() else read_winners(winners) if winners else None
-    found = tune(EXPERIMENTS[experiment], Kept(path.parent / "trials.jsonl"), held)
+    found = tune(experiment_of(experiment), Kept(path.parent / "trials.jsonl"), held)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
 
@@ -113,14 +114,14 @@ def _text(
     *,
     quick: bool,
 ) -> None:
-    from adadps.reproduce.experiments import EXPERIMENTS  # noqa: PLC0415
+    from adadps.reproduce.experiments import experiment_of  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
     from adadps.reproduce.tables import rows_of, run_lines  # noqa: PLC0415
     from adadps.reproduce.text_figures import figure_of, tables_of  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners  # noqa: PLC0415
 
-    known, chosen = EXPERIMENTS[experiment], read_winners(winners)
+    known, chosen = experiment_of(experiment), read_winners(winners)
     lines = known.quick if quick else known.lines
     kept = Kept(path.parent / "runs.jsonl")
     run_lines(lines, seeds, chosen, kept, experiment)

@@ -35,6 +35,13 @@ def download(url: str, target: Path, published: Published | None, arrived: Arriv
 
     An interruption leaves ``target`` with ``.part`` at the end of its name; the next call goes on
     from there. A target that is there with the right checksum is not downloaded again.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "home").write_bytes(b"words")
+    >>> download((folder / "home").as_uri(), folder / "x", None, lambda held, total: None)
+    >>> (folder / "x").read_bytes()
+    b'words'
     """
     if published and target.is_file() and _is(target, published):
         return

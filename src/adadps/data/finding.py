@@ -56,6 +56,11 @@ def require(known: NamedSet, file: SetFile) -> Path:
     """The path of a file whose digest is right, or an error that says where it is to be had.
 
     Digests are taken once in a process for each file, and again if the file has changed.
+
+    >>> from adadps.data.named_sets import MNIST
+    >>> require(MNIST, SetFile("no such file"))
+    Traceback (most recent call last):
+    adadps.errors.DataError: Expected the data set 'mnist' at ... adadps data fetch mnist
     """
     path = find(file)
     if path is None:

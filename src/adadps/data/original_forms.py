@@ -32,7 +32,12 @@ _AMAZON = re.compile(r"[^/]+/(books|dvd|electronics|kitchen)[^/]*/(positive|nega
 
 
 def imdb_tables(archive: Path, folder: Path) -> None:
-    """``aclImdb_v1.tar.gz`` to the labelled and the unlabelled table."""
+    """``aclImdb_v1.tar.gz`` to the labelled and the unlabelled table.
+
+    >>> imdb_tables(Path("nowhere.tar.gz"), Path())
+    Traceback (most recent call last):
+    adadps.errors.DataError: Expected a whole archive at nowhere.tar.gz, found a damaged one ...
+    """
     texts: dict[tuple[str, str], dict[int, tuple[str, str]]] = {}
     movies: dict[tuple[str, str], list[str]] = {}
     for name, member in _members(archive):
@@ -88,7 +93,12 @@ def _movie(archive: Path, name: str, line: str) -> str:
 
 
 def amazon_table(archive: Path, folder: Path) -> None:
-    """``domain_sentiment_data.tar.gz`` to one table; reviewers become numbers."""
+    """``domain_sentiment_data.tar.gz`` to one table; reviewers become numbers.
+
+    >>> amazon_table(Path("nowhere.tar.gz"), Path())
+    Traceback (most recent call last):
+    adadps.errors.DataError: Expected a whole archive at nowhere.tar.gz, found a damaged one ...
+    """
     held: dict[tuple[str, str], list[dict[str, str]]] = {}
     for name, member in _members(archive):
         if found := _AMAZON.fullmatch(name):
@@ -127,7 +137,15 @@ def _fields(name: str, review: str) -> dict[str, str]:
 
 
 def titles_table(original: Path, folder: Path) -> None:
-    """``validation.tsv``, with tags as a Python list, to a table with tags between blanks."""
+    """``validation.tsv``, with tags as a Python list, to a table with blanks between tags.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "v.tsv").write_bytes(b"title\\ttags\\nWhy?\\t['php', 'sql']\\n")
+    >>> titles_table(folder / "v.tsv", folder)
+    >>> read_table(folder / "stackoverflow_titles_30k_100tags.csv.gz").rows
+    [['Why?', 'php sql']]
+    """
     table = read_table(original)
     rows: list[Sequence[str]] = [("title", "tags")]
     for title, tags in zip(table.column("title"), table.column("tags"), strict=True):
@@ -174,7 +192,11 @@ def members(*names: str) -> Callable[[Path, Path], None]:
 
 
 def as_it_is(name: str) -> Callable[[Path, Path], None]:
-    """The downloaded file itself, under a name."""
+    """The downloaded file itself, under a name.
+
+    >>> as_it_is("mnist.npz").__name__
+    'copy'
+    """
 
     def copy(original: Path, folder: Path) -> None:
         shutil.copyfile(original, folder / name)

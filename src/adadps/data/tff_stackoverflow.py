@@ -145,12 +145,20 @@ def stackoverflow_train() -> StackOverflowUsers:
 
 
 def stackoverflow_held_out() -> StackOverflowUsers:
-    """All posts of the 38,758 users whose number ends in zero; they are in neither other file."""
+    """All posts of the 38,758 users whose number ends in zero; they are in neither other file.
+
+    >>> len(stackoverflow_held_out())  # doctest: +SKIP
+    38758
+    """
     return _opened("stackoverflow_held_out.h5")
 
 
 def stackoverflow_test() -> StackOverflowUsers:
-    """Posts from 2018 on of 204,088 users."""
+    """Posts from 2018 on of 204,088 users.
+
+    >>> len(stackoverflow_test())  # doctest: +SKIP
+    204088
+    """
     return _opened("stackoverflow_test.h5")
 
 

@@ -17,7 +17,7 @@ import torch
 
 from adadps import methods
 from adadps.reproduce import grids
-from adadps.reproduce.corpora import Array
+from adadps.reproduce.labelled import Array
 from adadps.reproduce.problem import STEPS_OF_A_LENGTH, Problem
 from adadps.reproduce.rows import Setting
 from adadps.side import (
@@ -128,6 +128,13 @@ def _two_sided(setting: Setting, given: Problem, sigma: float, steps: int) -> Ch
     return methods.adadps_two_sided(side, side, privacy, rate)
 
 
+def _after_the_noise(setting: Setting, given: Problem, sigma: float, steps: int) -> Chain:
+    side = _shape(setting, given.corpus.frequencies)
+    privacy = _privacy(setting, given.norm(), sigma)
+    rate = _rate(setting, steps, given.norm(_scale(side)) * privacy.clip_norm)
+    return chain(privacy, precondition(side), sgd(rate))
+
+
 def _weighted(setting: Setting, given: Problem, sigma: float, steps: int) -> Chain:
     side = _shape(setting, given.corpus.frequencies)
     privacy = _privacy(setting, 1.0, sigma)
@@ -236,6 +243,13 @@ CONTENDERS = {
         ),
         Contender(
             "adadps-tfidf", "AdaDPS, TF-IDF", "public TF-IDF", _adadps_tfidf, grids.directions
+        ),
+        Contender(
+            "after-the-noise",
+            "DP-SGD, scaled after the noise",
+            _WORDS,
+            _after_the_noise,
+            grids.shapes,
         ),
         Contender("adadps-two-sided", "AdaDPS, two-sided", _WORDS, _two_sided, grids.shapes),
         Contender("dp-sgd-weighted", "DP-SGD, weighted features", _WORDS, _weighted, grids.shapes),

@@ -7,15 +7,11 @@ the test texts, and those are not read.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
-import torch
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
@@ -24,112 +20,36 @@ from adadps.data.amazon import amazon_reviews
 from adadps.data.debian import TAGS as DEBTAGS
 from adadps.data.debian import debian_packages
 from adadps.data.imdb import imdb, imdb_unlabelled
-from adadps.data.text import TOKEN, public_vocabulary
+from adadps.data.text import TOKEN
+from adadps.data.tff_counts import stackoverflow_vocabulary
+from adadps.data.tff_stackoverflow import (
+    StackOverflowUsers,
+    stackoverflow_test,
+    stackoverflow_train,
+)
 from adadps.data.titles import TAGS, stackoverflow_titles
 from adadps.evaluation import Metric, accuracy, recall_at, top_label_accuracy
+from adadps.reproduce.labelled import Corpus, Labelled
+from adadps.reproduce.word_statistics import (
+    TAGGED_TOKEN,
+    VOCABULARY,
+    document_shares,
+    idf_of_corpus,
+    uniform_over,
+    vocabulary_with,
+)
 from adadps.side import (
-    Frequencies,
     corpus_frequencies,
     frequencies_of_private_data,
     given_frequencies,
     word_frequencies,
 )
 
-Array = np.ndarray[Any, Any]
-VOCABULARY = 10_000
-VALIDATION_FOLD, FOLDS = 1, 5
-TAGGED_TOKEN = r"(?u)\b\w[\w+#]*"
-"""Words where tags such as c, c# and c++ matter."""
+STACK_OVERFLOW_POSTS = 246_092
+DEBIAN_WORDS = 5_000
+"""Half of the others' vocabulary: 598 tags make three million weights of it already."""
 SINGLE: dict[str, Metric] = {"accuracy": accuracy}
 SEVERAL: dict[str, Metric] = {"accuracy": top_label_accuracy, "recall@5": recall_at(5)}
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Counts of public words, targets, and the texts behind them.
-
-    ``together`` names what must not be split, such as all reviews of one film; ``users`` who wrote
-    a text, where that is known.
-    """
-
-    counts: sparse.csr_matrix
-    targets: Array
-    texts: Sequence[str] = field(repr=False)
-    together: Sequence[str] = field(repr=False)
-    users: Array | None = field(default=None, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def take(self, rows: Array) -> Labelled:
-        """Some of the rows, in their order."""
-        numbers = (np.flatnonzero(rows) if rows.dtype == bool else rows).tolist()
-        return Labelled(
-            sparse.csr_matrix(self.counts[numbers]),
-            self.targets[numbers],
-            [self.texts[number] for number in numbers],
-            [self.together[number] for number in numbers],
-            None if self.users is None else self.users[numbers],
-        )
-
-    def with_words(self, kept: Array) -> Labelled:
-        """The same texts with some of the words."""
-        return replace(self, counts=sparse.csr_matrix(self.counts[:, kept]))
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """One problem. ``frequencies`` are public: the share of texts that have each word.
-
-    ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from
-    another public source, ``proxy`` are labelled public texts from another distribution. ``length``
-    is a typical number of words, declared and not measured.
-    """
-
-    name: str
-    train: Labelled
-    test: Labelled
-    classes: int
-    length: int
-    frequencies: Frequencies
-    idf: Array
-    tfidf: Array
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    metrics: dict[str, Metric]
-    other_frequencies: Frequencies | None = None
-    proxy: Labelled | None = None
-    private_words: bool = False
-    """Was the vocabulary read off the private texts? Then nothing trained on it is private."""
-
-    def for_tuning(self) -> Corpus:
-        """The training texts alone: a fifth of them, by what belongs together, is the test."""
-        folds = np.array([fold_of(name) for name in self.train.together])
-        held_out = folds == VALIDATION_FOLD
-        return replace(self, train=self.train.take(~held_out), test=self.train.take(held_out))
-
-    def narrowed(self, words: int) -> Corpus:
-        """The same problem with the ``words`` most frequent words alone, by public frequency."""
-        kept = np.sort(np.argsort(-self.frequencies.values.numpy(), kind="stable")[:words])
-        known = replace(self.frequencies, values=self.frequencies.values[torch.from_numpy(kept)])
-        return replace(
-            self,
-            train=self.train.with_words(kept),
-            test=self.test.with_words(kept),
-            frequencies=replace(known, rows=None),
-            idf=self.idf[kept],
-            tfidf=self.tfidf[kept],
-            other_frequencies=None,
-            proxy=None if self.proxy is None else self.proxy.with_words(kept),
-        )
-
-
-def fold_of(name: str) -> int:
-    """One of five parts, the same on every machine.
-
-    >>> fold_of("tt0000001") == fold_of("tt0000001")
-    True
-    """
-    return hashlib.sha256(name.encode()).digest()[1] % FOLDS
 
 
 @cache
@@ -200,7 +120,7 @@ def _imdb_private_words() -> Corpus:
 
 
 def _debian_tags() -> Corpus:
-    packages, words = debian_packages(), vocabulary_with(DEBTAGS)
+    packages, words = debian_packages(), vocabulary_with(DEBTAGS, DEBIAN_WORDS)
     parts = {
         held_out: [package for package in packages if package.held_out is held_out]
         for held_out in (True, False)
@@ -236,11 +156,58 @@ def _titles() -> Corpus:
     return _with_word_list("so-titles", words, parts[0], parts[1], len(TAGS), length=9)
 
 
+def _stackoverflow() -> Corpus:
+    """The published problem: 10,000 words, 500 tags, 246,092 posts, from the h5 files by user."""
+    known = stackoverflow_vocabulary()
+    counter = CountVectorizer(
+        token_pattern=r"\S+", vocabulary=list(known.words), lowercase=False
+    )  # the files hold tokens that were lowered and split already
+
+    def held(opened: StackOverflowUsers, most: int) -> Labelled:
+        texts, tags, users = [], [], []
+        with opened:
+            order = np.random.default_rng(0).permutation(len(opened))
+            for number, place in enumerate(order.tolist()):
+                for sentence in opened.sentences(opened.users[place]):
+                    mine = [tag for tag in sentence.tags if tag in listed]
+                    if mine:
+                        texts.append(sentence.text)
+                        tags.append(mine)
+                        users.append(number)
+                if len(texts) >= most:
+                    break
+        del texts[most:], tags[most:], users[most:]
+        names = [str(user) for user in users]
+        return Labelled(
+            _counts(counter, texts), uniform_over(tags, known.tags), texts, names, np.array(users)
+        )
+
+    listed = set(known.tags)
+    share = np.array(known.users_of_word) / max(known.users_of_word)
+    return Corpus(
+        name="stackoverflow",
+        train=held(stackoverflow_train(), STACK_OVERFLOW_POSTS),
+        test=held(stackoverflow_test(), STACK_OVERFLOW_POSTS // 10),
+        classes=len(known.tags),
+        length=40,
+        frequencies=given_frequencies(
+            np.minimum(share, 1 - 1e-3),
+            source="word counts of TensorFlow Federated, in users of the most frequent word",
+            public_because="released by TensorFlow Federated with the data set",
+        ),
+        idf=-np.log(np.minimum(share, 1 - 1e-3)),
+        tfidf=-share * np.log(np.minimum(share, 1 - 1e-3)),
+        loss=losses.label_cross_entropy,
+        metrics=SEVERAL,
+    )
+
+
 CORPORA: dict[str, Callable[[], Corpus]] = {
     "imdb": _imdb,
     "imdb-private-words": _imdb_private_words,
     "debian-tags": _debian_tags,
     "so-titles": _titles,
+    "stackoverflow": _stackoverflow,
 }
 
 
@@ -267,53 +234,6 @@ def _with_word_list(
         loss=losses.label_cross_entropy,
         metrics=SEVERAL,
     )
-
-
-def vocabulary_with(tags: Iterable[str]) -> list[str]:
-    """The words that public tag names consist of, and the most frequent words of English.
-
-    >>> "perl" in vocabulary_with(["implemented-in::perl"])
-    True
-    """
-    named = {word for tag in tags for word in re.findall(TAGGED_TOKEN, tag.lower())}
-    frequent = [word for word in public_vocabulary(VOCABULARY) if word not in named]
-    return sorted(named) + frequent[: VOCABULARY - len(named)]
-
-
-def uniform_over(labels: Sequence[Sequence[str]], known: Sequence[str]) -> Array:
-    """One row an example: 1/m at each of its m labels.
-
-    >>> uniform_over([["b"], ["a", "b"]], ["a", "b"]).tolist()
-    [[0.0, 1.0], [0.5, 0.5]]
-    """
-    places = {label: place for place, label in enumerate(known)}
-    targets = np.zeros((len(labels), len(known)), dtype=np.float32)
-    for row, mine in enumerate(labels):
-        for label in set(mine):
-            targets[row, places[label]] = 1 / len(set(mine))
-    return targets
-
-
-def idf_of_corpus(counts: sparse.csr_matrix) -> Array:
-    """log((1 + N) / (1 + documents with the word)).
-
-    >>> idf_of_corpus(sparse.csr_matrix(np.array([[1.0, 0.0], [2.0, 0.0]]))).round(3).tolist()
-    [0.0, 1.099]
-    """
-    having = np.asarray((counts > 0).sum(axis=0)).ravel()
-    return np.asarray(np.log((1 + counts.shape[0]) / (1 + having)))
-
-
-def document_shares(frequencies: Array, length: int) -> Array:
-    """1 - exp(-L f): how many texts of L words drawn at random have a word of frequency f.
-
-    Words that a list does not know count as the rarest that it does.
-
-    >>> document_shares(np.array([0.05, 0.0]), 20).round(3).tolist()
-    [0.632, 0.632]
-    """
-    known = np.maximum(frequencies, frequencies[frequencies > 0].min())
-    return np.asarray(-np.expm1(-length * known))
 
 
 def _counts(counter: CountVectorizer, texts: Sequence[str]) -> sparse.csr_matrix:

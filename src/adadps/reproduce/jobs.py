@@ -14,8 +14,9 @@ from typing import Any
 from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
 from adadps.evaluation import on_held_out
 from adadps.reproduce.contenders import CONTENDERS, Contender
-from adadps.reproduce.corpora import Corpus, corpus
+from adadps.reproduce.corpora import corpus
 from adadps.reproduce.keeping import Record
+from adadps.reproduce.labelled import Corpus
 from adadps.reproduce.problem import ONE_PERCENT, Problem, Public, problem, zero_model
 from adadps.reproduce.recipes import Recipe
 from adadps.reproduce.rows import Setting
@@ -39,14 +40,15 @@ class Size:
     tuned_at: float
     """The epsilon at which settings are chosen."""
     narrow: int | None = None
-    """How many words are kept while tuning; all if None."""
+    """How many words are kept while tuning, those of the tags first; all if None."""
 
 
 SIZES = {
     "imdb": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
     "imdb-private-words": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
     "debian-tags": Size(4096, 100, 50, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
-    "so-titles": Size(1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "stackoverflow": Size(4096, 1500, 750, 1 / 246_092, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "so-titles": Size(1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,9 @@ class Kept:
         """The record of exactly this job, if it was run."""
         return self._records.get(_key(job))
 
-    def missing(self, jobs: Iterable[Record]) -> list[Record]:
-        """The jobs that are left to do, each once."""
-        left = {_key(job): job for job in jobs if _key(job) not in self._records}
-        return list(left.values())
+    def require(self, job: Record) -> Record:
+        """The record of a job that has been run."""
+        return self._records[_key(job)]
 
     def add(self, record: Record) -> None:
         """Append a record, and wait until it is on the disk."""

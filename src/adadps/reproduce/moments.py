@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from scipy import sparse
 from scipy.stats import spearmanr
 
-from adadps.reproduce.corpora import Array, corpus
+from adadps.reproduce.corpora import corpus
 from adadps.reproduce.jobs import SIZES
+from adadps.reproduce.labelled import Array
 from adadps.reproduce.recipes import PAPER
 from adadps.reproduce.rows import Row
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from adadps.data.examples import Examples, PublicExamples, examples, public_examples
 from adadps.layout import sparse_linear
-from adadps.reproduce.corpora import Array, Corpus, Labelled
+from adadps.reproduce.labelled import Array, Corpus, Labelled
 from adadps.reproduce.recipes import Recipe
 
 TYPICAL_TEXTS = 400

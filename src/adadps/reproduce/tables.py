@@ -31,7 +31,7 @@ def run_lines(
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
     run_all(run, [(job,) for job in left.values()], label, done=kept.add)
-    return [_found(kept, job) for job in jobs]
+    return [kept.require(job.describe()) for job in jobs]
 
 
 def rows_of(
@@ -41,7 +41,7 @@ def rows_of(
     rows = []
     for line in lines:
         choice = chosen(line, winners)
-        records = [_found(kept, job_of(line, choice, seed)) for seed in range(seeds)]
+        records = [kept.require(job_of(line, choice, seed).describe()) for seed in range(seeds)]
         rows += [_row(experiment, line, choice, records, metric) for metric in records[0]["values"]]
     return rows
 
@@ -91,9 +91,3 @@ def _row(
 def _largest(records: list[Record], name: str) -> float | None:
     values = [record[name] for record in records]
     return None if None in values else float(max(values))
-
-
-def _found(kept: Kept, job: Job) -> Record:
-    record = kept.find(job.describe())
-    assert record is not None
-    return record

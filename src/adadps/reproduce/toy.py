@@ -12,7 +12,8 @@ both methods without privacy end at the noise floor of 0.0025 (docs/decisions/to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from adadps.data.examples import Examples, examples
 from adadps.evaluation import on_public
 from adadps.methods import adadps, adas, dp_sgd, plain_sgd
 from adadps.report.plots import Panel, curves_of
+from adadps.reproduce.keeping import Record
 from adadps.reproduce.rows import Row, Setting, summary
 from adadps.result import Result
 from adadps.sampling import poisson
@@ -145,9 +147,38 @@ def run(contender: Contender, setting: Setting, seed: int, steps: int | None = N
     )
 
 
-def row(contender: Contender, setting: Setting, results: Iterable[Result]) -> Row:
+def job_of(contender: Contender, setting: Setting, seed: int, steps: int | None) -> Record:
+    """What a run depends on but its randomness."""
+    return {
+        "dataset": "toy regression",
+        "method": contender.name,
+        "setting": dict(setting),
+        "steps": steps or contender.steps,
+        "batch": BATCH,
+        "noise_multiplier": SIGMA if contender.private else None,
+        "label_noise": LABEL_NOISE,
+        "seed": seed,
+    }
+
+
+def record_of(name: str, setting: Setting, seed: int, steps: int | None) -> Record:
+    """Run, and keep the losses."""
+    contender = contender_named(name)
+    result = run(contender, setting, seed, steps)
+    return {
+        "job": job_of(contender, setting, seed, steps),
+        "loss": _finite(result.last("loss")),
+        "curve": [[entry.step, _finite(entry.value)] for entry in result.history],
+    }
+
+
+def contender_named(name: str) -> Contender:
+    """One line of the figure by its name."""
+    return next(contender for contender in CONTENDERS if contender.name == name)
+
+
+def row(contender: Contender, setting: Setting, records: Sequence[Record]) -> Row:
     """One row of the table."""
-    losses = [result.last("loss") for result in results]
     epsilons = {
         accountant: epsilon_of_run(
             contender.build(setting),
@@ -164,14 +195,14 @@ def row(contender: Contender, setting: Setting, results: Iterable[Result]) -> Ro
         method=contender.name,
         side=contender.side,
         metric="training loss",
-        values=losses,
+        values=[_number(record["loss"]) for record in records],
         epsilon_pld=epsilons[Accountant.PLD],
         epsilon_rdp=epsilons[Accountant.RDP],
         delta=DELTA if contender.private else None,
         paper=PUBLISHED_CODE.get(contender.name),
         settings={
             **setting,
-            "steps": contender.steps,
+            "steps": records[0]["job"]["steps"],
             "expected_batch_size": BATCH,
             "noise_multiplier": SIGMA if contender.private else 0.0,
             "paper_value_is": "the published code's result; the figure has no numbers",
@@ -179,16 +210,25 @@ def row(contender: Contender, setting: Setting, results: Iterable[Result]) -> Ro
     )
 
 
-def panels(results: dict[str, list[Result]]) -> list[Panel]:
+def panels(records: dict[str, list[Record]]) -> list[Panel]:
     """The two panels of the figure, with error bands over the runs."""
     drawn = []
     for private, title in ((False, "without privacy"), (True, "private")):
         curves = []
         for contender in CONTENDERS:
-            if contender.private is private and results.get(contender.name):
-                histories = [result.history for result in results[contender.name]]
-                steps = [entry.step for entry in histories[0]]
-                values = [[entry.value for entry in history] for history in histories]
+            if contender.private is private and records.get(contender.name):
+                mine = [record["curve"] for record in records[contender.name]]
+                steps = [step for step, _ in mine[0]]
+                values = [[_number(value) for _, value in curve] for curve in mine]
                 curves.append(curves_of(contender.name, steps, values))
         drawn.append(Panel(title, "iterations", "training loss", curves, log_y=True))
     return drawn
+
+
+def _finite(value: float) -> float | None:
+    """A loss beyond all numbers is kept as null."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -8,49 +8,52 @@ from typing import Any
 
 from adadps.report.plots import draw
 from adadps.reproduce import toy
+from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.rows import Row, Setting, recorded
 from adadps.reproduce.workers import run_all
-from adadps.result import Result
 
 PRIVATE_TUNING_SEEDS = range(1000, 1008)
 PLAIN_TUNING_SEEDS = range(1000, 1002)
 QUICK_STEPS = 4000
 
+Call = tuple[str, Setting, int, int | None]
+"""Contender, setting, seed and number of steps of one run."""
 
-def reproduce(seeds: int, *, quick: bool) -> tuple[list[Row], bytes]:
+
+def reproduce(seeds: int, *, quick: bool, kept: Kept) -> tuple[list[Row], bytes]:
     """Rows of the table and the figure, with the recorded settings.
 
     ``quick`` shortens the runs without privacy to 4,000 iterations.
     """
     winners = recorded("toy")
-    jobs = [
-        (contender.name, winners[contender.name], seed, _steps(contender, quick))
+    calls: dict[str, list[Call]] = {
+        contender.name: [
+            (contender.name, winners[contender.name], seed, _steps(contender, quick))
+            for seed in range(seeds)
+        ]
         for contender in toy.CONTENDERS
-        for seed in range(seeds)
-    ]
-    found = run_all(_run, jobs, "toy problem")
-    results: dict[str, list[Result]] = {}
-    for (name, *_), result in zip(jobs, found, strict=True):
-        results.setdefault(name, []).append(result)
+    }
+    found = {name: _records(mine, kept, f"toy problem: {name}") for name, mine in calls.items()}
     rows = [
-        toy.row(contender, winners[contender.name], results[contender.name])
+        toy.row(contender, winners[contender.name], found[contender.name])
         for contender in toy.CONTENDERS
     ]
-    return rows, draw(toy.panels(results), "png")
+    return rows, draw(toy.panels(found), "png")
 
 
-def tune() -> dict[str, Any]:
+def tune(kept: Kept) -> dict[str, Any]:
     """Try every grid on data of seeds that are not reported; the lowest final loss wins."""
-    jobs = [
+    calls: list[Call] = [
         (contender.name, setting, seed, None)
         for contender in toy.CONTENDERS
         for setting in toy.GRIDS[contender.name]
         for seed in (PRIVATE_TUNING_SEEDS if contender.private else PLAIN_TUNING_SEEDS)
     ]
-    found = run_all(_final_loss, jobs, "tuning the toy problem")
     losses: dict[str, dict[int, list[float]]] = {}
-    for (name, setting, *_), loss in zip(jobs, found, strict=True):
+    records = _records(calls, kept, "tuning the toy problem")
+    for (name, setting, *_), record in zip(calls, records, strict=True):
         index = toy.GRIDS[name].index(setting)
+        loss = math.inf if record["loss"] is None else record["loss"]
         losses.setdefault(name, {}).setdefault(index, []).append(loss)
     contenders = {}
     for name, trials in losses.items():
@@ -71,14 +74,17 @@ def tune() -> dict[str, Any]:
     }
 
 
+def _records(calls: list[Call], kept: Kept, label: str) -> list[Record]:
+    """Run what is not kept yet; the records of all calls."""
+    jobs = [_job(*call) for call in calls]
+    left = [call for call, job in zip(calls, jobs, strict=True) if kept.find(job) is None]
+    run_all(toy.record_of, left, label, done=kept.add)
+    return [kept.require(job) for job in jobs]
+
+
+def _job(name: str, setting: Setting, seed: int, steps: int | None) -> Record:
+    return toy.job_of(toy.contender_named(name), setting, seed, steps)
+
+
 def _steps(contender: toy.Contender, quick: bool) -> int | None:
     return QUICK_STEPS if quick and not contender.private else None
-
-
-def _run(name: str, setting: Setting, seed: int, steps: int | None) -> Result:
-    contender = next(contender for contender in toy.CONTENDERS if contender.name == name)
-    return toy.run(contender, setting, seed, steps)
-
-
-def _final_loss(name: str, setting: Setting, seed: int, steps: int | None) -> float:
-    return _run(name, setting, seed, steps).last("loss")

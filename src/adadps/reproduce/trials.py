@@ -19,7 +19,7 @@ from typing import Any
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
 from adadps.reproduce import recipes
-from adadps.reproduce.experiments import BEST, PAPER, TF_IDF, Experiment, Line
+from adadps.reproduce.experiments import BEST, PAPER, PLAIN, TF_IDF, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.problem import ONE_PERCENT
@@ -55,10 +55,9 @@ def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Win
     for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
         mine = found["datasets"].setdefault(dataset, {"features": None, "methods": {}})
         mine["features"] = _choose_features(dataset, kept)
-        recipe = recipe_of(mine["features"]["winner"])
         lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
         jobs = {
-            key: _trials(dataset, line, _recipe(line.features, recipe))
+            key: _trials(dataset, line, recipe_of(line.features, mine))
             for key, line in lines.items()
         }
         _run([job for trials in jobs.values() for job in trials], kept, f"tuning {dataset}")
@@ -71,8 +70,7 @@ def chosen(line: Line, winners: Winners) -> Choice:
     """The recorded features and setting of a line."""
     try:
         mine = winners["datasets"][_tuned_on(line)]
-        recipe = _recipe(line.features, recipe_of(mine["features"]["winner"]))
-        return Choice(recipe, mine["methods"][_key(line)]["winner"])
+        return Choice(recipe_of(line.features, mine), mine["methods"][_key(line)]["winner"])
     except (KeyError, TypeError) as error:
         raise DataError(
             f"Expected recorded settings for {_key(line)} on {line.dataset}, found none. Run the "
@@ -102,13 +100,12 @@ def _no_winners(path: Path | None, found: object) -> str:
     )
 
 
-def recipe_of(held: Record) -> Recipe:
-    """A recipe as it was kept.
-
-    >>> recipe_of({"binary": True, "power": 1.0}).power
-    1.0
-    """
-    return Recipe(**held)
+def recipe_of(features: str, held: Winners) -> Recipe:
+    """The recipe of a kind of features, which tuning has chosen for two of them."""
+    fixed = {PAPER: recipes.PAPER, TF_IDF: recipes.TF_IDF}
+    if features in fixed:
+        return fixed[features]
+    return Recipe(**held["features"][{BEST: "winner", PLAIN: "plain"}[features]])
 
 
 def _choose_features(dataset: str, kept: Kept) -> Record:
@@ -121,7 +118,11 @@ def _choose_features(dataset: str, kept: Kept) -> Record:
         for length in size.lengths[:3]
     ]  # fmt: skip
     _run(jobs, kept, f"features of {dataset}")
-    return _best(jobs, kept, lambda job: asdict(job.recipe))
+    plain = [job for job in jobs if not job.recipe.power]
+    return {
+        **_best(jobs, kept, lambda job: asdict(job.recipe)),
+        "plain": _best(plain, kept, lambda job: asdict(job.recipe))["winner"],
+    }
 
 
 def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
@@ -136,11 +137,7 @@ def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
 
 
 def _best(jobs: Iterable[Job], kept: Kept, named: Callable[[Job], Any]) -> Record:
-    trials = []
-    for job in jobs:
-        record = kept.find(job.describe())
-        assert record is not None
-        trials.append((record["values"]["accuracy"], job))
+    trials = [(kept.require(job.describe())["values"]["accuracy"], job) for job in jobs]
     accuracy, winner = max(trials, key=lambda trial: trial[0])
     return {
         "winner": named(winner),
@@ -155,10 +152,6 @@ def _best(jobs: Iterable[Job], kept: Kept, named: Callable[[Job], Any]) -> Recor
 def _run(jobs: list[Job], kept: Kept, label: str) -> None:
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
     run_all(run, [(job,) for job in left.values()], label, done=kept.add)
-
-
-def _recipe(features: str, best: Recipe) -> Recipe:
-    return {PAPER: recipes.PAPER, TF_IDF: recipes.TF_IDF, BEST: best}[features]
 
 
 def _tuned_on(line: Line) -> str:

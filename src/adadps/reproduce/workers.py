@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -32,7 +33,7 @@ def run_all(
     workers = min(len(jobs), os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool,
+        ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool,
         progress_bar(len(jobs), label=label) as bar,
     ):
         futures = {pool.submit(work, *job): index for index, job in enumerate(jobs)}
@@ -48,5 +49,14 @@ def run_all(
     return [answers[index] for index in range(len(jobs))]
 
 
-def _one_thread() -> None:
+def _begin() -> None:
+    """One thread for the work, and one that ends the worker when nobody waits for it any more."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,106 @@
+"""Write the tables of docs/results/text.md from the rows beside it.
+
+    python scripts/results_tables.py          # fill the tables in
+    python scripts/results_tables.py --check  # exit 1 if one is not what the rows say
+
+A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
+experiment, the data set, the metric and epsilon; ``<!-- end -->`` follows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[1] / "docs/results/text.md"
+ROWS = PAGE.with_suffix("")
+TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
+HEADINGS = {
+    "paper": "paper's features",
+    "tf-idf": "TF-IDF",
+    "plain": "plain features",
+    "best for DP-SGD": "best for DP-SGD",
+}
+
+Row = dict[str, Any]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--check", action="store_true", help="change nothing")
+    check = options.parse_args().check
+    text = PAGE.read_text(encoding="utf-8")
+    filled = fill(text)
+    if check:
+        return int(filled != text)
+    PAGE.write_text(filled, encoding="utf-8")
+    return 0
+
+
+def fill(text: str) -> str:
+    """The page with every table made anew from its rows."""
+    return TABLE.sub(lambda found: found[1] + table(*found[2].split()) + found[3], text)
+
+
+def table(experiment: str, dataset: str, metric: str, epsilon: str) -> str:
+    """One line a method, one column a kind of features."""
+    held: list[Row] = json.loads((ROWS / f"{experiment}.json").read_text(encoding="utf-8"))
+    rows = [
+        row
+        for row in held
+        if row["dataset"] == dataset
+        and row["metric"] == f"test {metric}"
+        and row["settings"]["target_epsilon"] in (None, float(epsilon))
+    ]
+    columns = [name for name in FEATURES if any(_features(row) == name for row in rows)]
+    best = {
+        name: max(
+            (row["mean"] for row in rows if _features(row) == name and _counts(row)), default=2
+        )
+        for name in columns
+    }
+    several = len({row["settings"]["public"] for row in rows} - {None}) > 1
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        shown = f"{row['mean']:.3f} ± {row['std']:.3f}"
+        if _counts(row) and row["mean"] == best[_features(row)]:
+            shown = f"**{shown}**"
+        cells = lines.setdefault(_name(row, several), ["–"] * (len(columns) + 2))
+        cells[columns.index(_features(row))] = shown
+        cells[-2] = _epsilon(row)
+        if row["paper"] is not None:
+            cells[-1] = f"{row['paper']:.2f}"
+    heads = ["method", "side information", *(["public data"] if several else [])]
+    heads += [*(HEADINGS[name] for name in columns), "ε (PLD / RDP)", "paper"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    out += [f"| {' | '.join([*name, *cells])} |" for name, cells in lines.items()]
+    return "\n".join(out) + "\n"
+
+
+def _features(row: Row) -> str:
+    return str(row["settings"]["features"])
+
+
+def _counts(row: Row) -> bool:
+    """Is it private, and trained on private data?"""
+    return row["epsilon_pld"] is not None and row["epsilon_pld"] > 0
+
+
+def _name(row: Row, several: bool) -> tuple[str, ...]:
+    name = (row["settings"]["label"], row["side"])
+    return (*name, row["settings"]["public"] or "–") if several else name
+
+
+def _epsilon(row: Row) -> str:
+    if row["epsilon_pld"] is None:
+        return "∞"
+    return f"{row['epsilon_pld']:.2f} / {row['epsilon_rdp']:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
