@@ -1,0 +1,29 @@
+"""The real text problems, where their files lie under ADADPS_DATA; elsewhere they are skipped."""
+
+import numpy as np
+import pytest
+
+from adadps.data.finding import DATA, find
+from adadps.data.named_sets import TITLES
+from adadps.reproduce.corpora import CORPORA
+from adadps.reproduce.problem import typical_counts
+
+MISSING = [file.name for file in TITLES.files if find(file) is None]
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not found; set {DATA} to their folder")
+def test_titles_as_a_problem():
+    held = CORPORA["so-titles"]()
+    words = held.train.counts.shape[1]
+    assert len(held.train) + len(held.test) == 30_000
+    assert held.test.counts.shape[1] == len(held.idf) == len(held.tfidf) == words
+    assert len(held.frequencies.values) == words
+    assert np.all(held.idf > 0)
+    assert not set(held.train.together) & set(held.test.together)
+    assert held.train.targets.shape[1] == held.classes == 100
+    np.testing.assert_allclose(held.train.targets.sum(1), 1, atol=1e-6)
+    shares = np.asarray((held.train.counts > 0).mean(axis=0)).ravel()
+    typical = np.asarray((typical_counts(held) > 0).mean(axis=0)).ravel()
+    assert np.corrcoef(shares, typical)[0, 1] > 0.2  # English at large knows something of titles
+    lengths = np.asarray(held.train.counts.sum(axis=1)).ravel()
+    assert 0.5 < np.mean(lengths) / held.length < 1.5  # declared, not measured, but not far off
