@@ -24,10 +24,7 @@ def job_of(line: Line, choice: Choice, seed: int) -> Job:
 def run_lines(
     lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept, label: str
 ) -> list[Record]:
-    """Run what is not kept yet, one record after the other; the records of all lines.
-
-    Shorter runs come first within each problem, so that a table fills up early.
-    """
+    """Run what is not kept yet, one record after the other; the records of all lines."""
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
     run_all(run, [(job,) for job in left.values()], label, done=kept.add)
