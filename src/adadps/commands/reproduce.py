@@ -36,7 +36,11 @@ def reproduce(
     tune: Annotated[bool, typer.Option(help="Try the grids and record the winners.")] = False,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Write rows here. Default: reproduced/EXPERIMENT.json."),
+        typer.Option(
+            "--json",
+            help="Write rows here. Default: reproduced/EXPERIMENT.json; "
+            "with --tune, reproduced/EXPERIMENT-winners.json.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here (png); default: beside the JSON.")
@@ -60,7 +64,8 @@ def reproduce(
             )
         if seeds is not None and seeds < 1:
             raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
-        rows = json_file or Path("reproduced") / f"{experiment}.json"
+        name = f"{experiment}-winners.json" if tune else f"{experiment}.json"
+        rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
         picture = plot or rows.with_suffix(".png")
         if experiment == "toy":
             _toy(1 if quick else seeds or 5, rows, picture, quick=quick, tune=tune)
@@ -133,7 +138,9 @@ def _moments(path: Path, picture: Path) -> None:
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
 
     found = moments.estimates()
-    write_json(path, moments.rows_of(found))
+    rows = moments.rows_of(found)
+    write_json(path, rows)
     write_file(picture, moments.figure_of(found))
-    out.print(table_of_rows(moments.TITLE, moments.COLUMNS, moments.rows_of(found)))
+    shown = [{**row, **row["settings"]} for row in rows]
+    out.print(table_of_rows(moments.TITLE, moments.COLUMNS, shown))
     out.print(f"Rows: {path}\nFigure: {picture}")

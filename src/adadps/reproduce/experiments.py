@@ -80,8 +80,11 @@ def _lines(
     public: Public = ONE_PERCENT,
 ) -> tuple[Line, ...]:
     known = paper or {}
+    labels = published.BESIDE_ALL_METHODS if table == published.ALL_METHODS else {}
     return tuple(
-        Line(dataset, features, method, epsilon, public, known.get(method), table)
+        Line(
+            dataset, features, method, epsilon, public, known.get(method), labels.get(method, table)
+        )
         for method in methods
     )
 
@@ -96,7 +99,8 @@ def _imdb() -> Experiment:
             *_lines("imdb", features, IN_FIGURES, 2.8, None, published.WITHOUT_PUBLIC),
         )
     )
-    lines += _lines("imdb", PLAIN, (*DOORS, "adam"), 1.5, None, published.ALL_METHODS)
+    plain = (*DOORS, "adam", "public-only")
+    lines += _lines("imdb", PLAIN, plain, 1.5, None, published.ALL_METHODS)
     lines += _lines("imdb-private-words", PAPER, ("dp-sgd", "adadps"), 1.5, published.IMDB)
     quick = _lines(
         "imdb", PAPER, ("dp-sgd", "dp-adam", "adadps", "adadps-public"), 1.5, published.IMDB
@@ -162,10 +166,10 @@ def _ood() -> Experiment:
     for features in (PAPER, BEST):
         for public in (few, all_of_it):
             lines += _lines("imdb", features, methods, 1.5, paper, published.OOD, public)
-        lines += _lines("imdb", features, ("dp-sgd", "adadps"), 1.5, paper, published.OOD)
+        lines += _lines("imdb", features, ("dp-sgd", "adadps", "adam"), 1.5, paper, published.OOD)
         lines += _lines("imdb", features, methods, 1.5, in_distribution, published.OOD)
     for features in (PAPER, BEST):
-        lines += _lines("debian-tags", features, ("dp-sgd",), 3.0, tags, published.OOD)
+        lines += _lines("debian-tags", features, ("dp-sgd", "adam"), 3.0, tags, published.OOD)
         for public in (users, ONE_PERCENT):
             lines += _lines(
                 "debian-tags", features, ("adadps-public", "warm-start", "public-only"), 3.0, tags,
@@ -184,7 +188,8 @@ def _public_size() -> Experiment:
     for dataset, epsilon in (("imdb", 1.5), ("so-titles", 3.0)):
         for features in (PAPER, BEST):
             upper = {"ideal": 0.82} if dataset == "imdb" else {"ideal": 0.41}
-            lines += _lines(dataset, features, ("dp-sgd", "ideal"), epsilon, upper, published.SIZE)
+            bounds = ("dp-sgd", "ideal", "adam")
+            lines += _lines(dataset, features, bounds, epsilon, upper, published.SIZE)
             for share, reported in zip(shares, paper[dataset], strict=True):
                 lines += _lines(
                     dataset, features, ("adadps-public", "public-only"), epsilon,

@@ -74,7 +74,7 @@ def _read(path: Path) -> list[Record]:
     if rest:
         _cut(path, len(whole) + len(newline))
     records = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(whole.split(b"\n") if newline else [], start=1):
         try:
             record = parse_json(line.decode())
             if not isinstance(record.get("job"), dict):
@@ -90,5 +90,11 @@ def _read(path: Path) -> list[Record]:
 
 def _cut(path: Path, size: int) -> None:
     """Take off a line that a killed process has left half-written."""
-    with path.open("r+b") as file:
-        file.truncate(size)
+    try:
+        with path.open("r+b") as file:
+            file.truncate(size)
+    except OSError as error:
+        raise DataError(
+            f"Expected to take a half-written line off {path}, found: {error}. Choose a file that "
+            "can be written to."
+        ) from error

@@ -89,7 +89,6 @@ def rows_of(found: list[Estimate]) -> list[Row]:
             "epsilon_rdp": None,
             "delta": None,
             "paper": None,
-            "noise_multiplier": one.noise_multiplier,
             "settings": {
                 "noise_multiplier": one.noise_multiplier,
                 "clip_norm": CLIP,

@@ -8,6 +8,14 @@ TF_IDF_TABLE, OOD = "table: imdb_tf-idf", "table: OOD-public-data"
 SIZE, NON_PRIVATE = "table: public-data-size", "table: dp-side_non_private"
 WITHOUT_PUBLIC = "fig: without-public-private"
 
+BESIDE_ALL_METHODS = {
+    "adadps": PDA_DPMD,
+    "pda-dpmd": PDA_DPMD,
+    "warm-start": PRETRAIN,
+    "dp-adam-pub": ADAM_PUB,
+}
+"""Methods whose numbers stand in other tables than `ALL_METHODS`."""
+
 IMDB = {
     "dp-sgd": 0.63,
     "dp-adam": 0.69,

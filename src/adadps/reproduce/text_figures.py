@@ -9,7 +9,7 @@ from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
 from adadps.report.plots import Curve, Panel, curves_of, draw
 from adadps.reproduce.contenders import CONTENDERS
-from adadps.reproduce.experiments import Experiment, Line
+from adadps.reproduce.experiments import IN_FIGURES, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.rows import Row
@@ -34,21 +34,38 @@ MOST_CURVES = 8
 def tables_of(
     experiment: Experiment, rows: Sequence[Row]
 ) -> list[tuple[str, dict[str, str], list[Row]]]:
-    """Title, columns and rows of one table for each data set, features, epsilon and metric."""
+    """Title, columns and rows of one table for each data set, features, epsilon and metric.
+
+    What has no epsilon to be reached, such as training without privacy, stands in all of them.
+    """
     parts: dict[str, list[Row]] = {}
     for row in rows:
         settings = row["settings"]
         title = f"{row['dataset']}, {settings['features']} features ({settings['recipe']})"
         flat = {**row, "label": settings["label"], "public": settings["public"]}
-        epsilon = settings["target_epsilon"]
-        mine = [f"{title}, {row['metric']}"] if epsilon is None else []
-        if epsilon is not None:
-            mine = [f"{title}, {row['metric']}, ε = {epsilon:g} at δ = {row['delta']:.2g}"]
-        for name in mine or [title]:
-            parts.setdefault(name, []).append(flat)
+        parts.setdefault(f"{title}, {row['metric']}", []).append(flat)
     several = len({row["settings"]["public"] for row in rows} - {None}) > 1
     columns = dict(COLUMNS, **({"public data": "public"} if several else {}))
-    return [(f"{experiment.title}\n{name}", columns, part) for name, part in parts.items()]
+    return [
+        (f"{experiment.title}\n{name}{aim}", columns, mine)
+        for name, part in parts.items()
+        for aim, mine in _by_aim(part)
+    ]
+
+
+def _by_aim(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    aims = {row["settings"]["target_epsilon"]: row["delta"] for row in rows}
+    free = [row for row in rows if row["settings"]["target_epsilon"] is None]
+    if set(aims) == {None}:
+        return [("", free)]
+    return [
+        (
+            f", ε = {epsilon:g} at δ = {delta:.2g}",
+            [row for row in rows if row["settings"]["target_epsilon"] in (epsilon, None)],
+        )
+        for epsilon, delta in aims.items()
+        if epsilon is not None
+    ]
 
 
 def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:
@@ -73,8 +90,12 @@ def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -
 
 
 def _most_telling(lines: Sequence[Line]) -> list[Line]:
-    """At most eight lines, private ones first; what trains on public examples alone is no curve."""
-    drawn = [line for line in lines if not CONTENDERS[line.method].only_public]
+    """At most eight lines, private ones first, those of the paper's figures before others.
+
+    What trains on public examples alone is no curve.
+    """
+    ordered = sorted(lines, key=lambda line: line.method not in IN_FIGURES)
+    drawn = [line for line in ordered if not CONTENDERS[line.method].only_public]
     first = [line for line in drawn if CONTENDERS[line.method].private]
     others = [line for line in drawn if not CONTENDERS[line.method].private]
     return [*first[: MOST_CURVES - len(others[:1])], *others[:MOST_CURVES]][:MOST_CURVES]

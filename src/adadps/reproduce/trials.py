@@ -85,17 +85,19 @@ def read_winners(path: Path | None) -> Winners:
             text = files("adadps.reproduce").joinpath(RECORDED).read_text("utf-8")
         else:
             text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(
-            f"Expected a file that --tune has written at {path or RECORDED}, found: {error}."
-        ) from error
-    held = parse_json(text)
+        held = parse_json(text)
+    except (OSError, ValueError) as error:  # not there, not text, or not JSON
+        raise DataError(_no_winners(path, error)) from error
     if not isinstance(held, dict) or not isinstance(held.get("datasets"), dict):
-        raise DataError(
-            f"Expected winners of --tune in {path}, found something else. Give the file that "
-            "--tune has written."
-        )
+        raise DataError(_no_winners(path, "something else"))
     return held
+
+
+def _no_winners(path: Path | None, found: object) -> str:
+    return (
+        f"Expected winners of --tune in {path or RECORDED}, found: {found}. Give the file that "
+        "--tune has written."
+    )
 
 
 def recipe_of(features: str, held: Winners) -> Recipe:

@@ -1,0 +1,230 @@
+"""`adadps reproduce` on text, as it is typed: refusals, a whole run, and the same again."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adadps.cli import app
+from adadps.data.named_sets import IMDB
+from adadps.reproduce import jobs, published_cost, recipes, text_figures, trials
+from adadps.reproduce.contenders import CONTENDERS
+from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER
+from small_corpora import TINY, forget, put_in_place, small_corpus
+
+runner = CliRunner()
+
+
+def called(*words):
+    return runner.invoke(app, ["reproduce", *map(str, words)])
+
+
+def said(shown):
+    """What stands on standard error, on one line."""
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", shown.stderr))
+
+
+def recorded(*left_out):
+    """The first setting of every grid, as --tune would write it."""
+    methods = {
+        f"{features} | {name}{where}": {"winner": contender.grid(TINY.lengths)[0]}
+        for features in (PAPER, BEST)
+        for name, contender in CONTENDERS.items()
+        for where in ("", " | 1.00% of the training texts")
+        if name not in left_out
+    }
+    features = {"winner": {"binary": True, "power": 1.0}}
+    return {"datasets": {"imdb": {"features": features, "methods": methods}}}
+
+
+@pytest.fixture
+def winners(tmp_path):
+    path = tmp_path / "winners.json"
+    path.write_text(json.dumps(recorded()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """A made-up problem in the place of IMDB, without the accounting that takes seconds."""
+    monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
+    monkeypatch.setattr(published_cost, "_epsilon", lambda *_: 7.25)
+    monkeypatch.setattr(text_figures, "_epsilon", lambda _n, _b, _sigma, steps, _delta: steps / 20)
+    yield put_in_place(monkeypatch, imdb=small_corpus())
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "found 'nothing'. Known: toy, imdb"),
+        (["IMDB"], "found 'IMDB'"),
+        (["imdb", "--seeds", "0"], "Expected at least one seed, found 0"),
+        (["imdb", "--seeds", "-1", "--quick"], "Expected at least one seed, found -1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words, message):
+    shown = called(*words)
+    assert shown.exit_code == 2
+    assert message in said(shown)
+
+
+def test_a_file_of_winners_that_is_not_there(ran, tmp_path):
+    shown = called("imdb", "--winners", tmp_path / "nowhere.json", "--json", tmp_path / "rows.json")
+    assert shown.exit_code == 1
+    assert "nowhere.json" in said(shown)
+    assert ran == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b'{"datasets": ', b"[]", b"\xff\xfe\x00", b"{}"])
+def test_a_damaged_file_of_winners(ran, winners, content, tmp_path):
+    winners.write_bytes(content)
+    shown = called("imdb", "--winners", winners, "--json", tmp_path / "rows.json")
+    assert shown.exit_code == 1
+    assert "winners.json" in said(shown)
+    assert "--tune" in said(shown)
+    assert ran == []
+
+
+def test_winners_without_a_line_of_the_experiment(ran, winners, tmp_path):
+    """It is told before anything is run."""
+    winners.write_text(json.dumps(recorded("adam")), encoding="utf-8")
+    shown = called("imdb", "--quick", "--winners", winners, "--json", tmp_path / "rows.json")
+    assert shown.exit_code == 1
+    assert "settings for best for DP-SGD | adam on imdb" in said(shown)
+    assert ran == []
+
+
+@pytest.mark.parametrize("experiment", ["imdb", "moments"])
+def test_data_that_is_not_there(winners, tmp_path, monkeypatch, experiment):
+    """The message names the file that is missing, where it is looked for, and its home."""
+    monkeypatch.delenv("ADADPS_DATA", raising=False)
+    monkeypatch.setenv("ADADPS_CACHE", str(tmp_path / "cache"))
+    put_in_place(monkeypatch)
+    rows = tmp_path / "rows.json"
+    shown = called(experiment, "--quick", "--winners", winners, "--json", rows)
+    assert shown.exit_code == 1
+    message = said(shown).replace(" ", "")  # long words are broken at the end of a line
+    for part in (str(tmp_path / "cache" / IMDB.files[0].name), IMDB.home, "ADADPS_DATA"):
+        assert part.replace(" ", "") in message
+    assert not rows.exists()
+    forget()
+
+
+def test_a_whole_run_and_the_same_again(ran, winners, tmp_path):
+    rows = tmp_path / "out" / "imdb.json"
+    words = ("imdb", "--quick", "--winners", winners, "--json", rows)
+    shown = called(*words)
+    assert shown.exit_code == 0, shown.output
+    lines = EXPERIMENTS["imdb"].quick
+    assert len(ran) == len(lines)
+    assert [job.method for job in ran] == [line.method for line in lines]
+    assert {job.seed for job in ran} == {0}
+    first = rows.read_text(encoding="utf-8")
+    found = json.loads(first)
+    assert [row["method"] for row in found] == [line.method for line in lines]
+    assert [row["paper"] for row in found] == [line.paper for line in lines]
+    assert all(
+        row["settings"]["published_epsilon_claimed"] == 7.25 for row in found if row["paper"]
+    )
+    assert rows.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    kept = (rows.parent / "runs.jsonl").read_bytes()
+    assert len(kept.splitlines()) == len(lines)
+    for word in ("DP-SGD", "AdaDPS, before", "Adam, no", "0.63"):
+        assert word in shown.output
+
+    ran.clear()
+    again = called(*words)
+    assert again.exit_code == 0, again.output
+    assert ran == []
+    assert rows.read_text(encoding="utf-8") == first
+    assert (rows.parent / "runs.jsonl").read_bytes() == kept
+
+
+def test_an_interrupted_run_goes_on(ran, winners, tmp_path, monkeypatch):
+    rows = tmp_path / "imdb.json"
+    words = ("imdb", "--quick", "--winners", winners, "--json", rows)
+    whole = jobs.run
+
+    def stopped(job):
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return whole(job)
+
+    with monkeypatch.context() as until:
+        until.setattr("adadps.reproduce.tables.run", stopped)
+        shown = called(*words)
+    assert shown.exit_code == 130
+    assert "what has ended is kept" in said(shown)
+    assert not rows.exists()
+    begun = list(ran)
+    ran.clear()
+    assert called(*words).exit_code == 0
+    together = [str(job.describe()) for job in (*begun, *ran)]
+    assert len(together) == len(set(together)) == len(EXPERIMENTS["imdb"].quick)
+
+
+def test_damaged_runs_are_not_thrown_away(ran, winners, tmp_path):
+    damaged = b'{"job": 7}\n'
+    (tmp_path / "runs.jsonl").write_bytes(damaged)
+    shown = called("imdb", "--quick", "--winners", winners, "--json", tmp_path / "imdb.json")
+    assert shown.exit_code == 1
+    assert "line 1 of" in said(shown)
+    assert (tmp_path / "runs.jsonl").read_bytes() == damaged
+    assert ran == []
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Trials without training, of a few lines."""
+    few = replace(EXPERIMENTS["imdb"], lines=EXPERIMENTS["imdb"].quick)
+    monkeypatch.setitem(EXPERIMENTS, "imdb", few)
+    monkeypatch.setattr(
+        trials, "run", lambda job: {"job": job.describe(), "values": {"accuracy": 0.5}}
+    )
+    monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:2])
+
+
+@pytest.mark.usefixtures("made_up")
+def test_tuning_twice_runs_nothing_the_second_time(ran, tmp_path):
+    file = tmp_path / "settings.json"
+    shown = called("imdb", "--tune", "--json", file)
+    assert shown.exit_code == 0, shown.output
+    assert "--winners" in shown.output
+    kept = (tmp_path / "trials.jsonl").read_bytes()
+    assert len(kept.splitlines()) == len(ran) > 80
+    first = file.read_text(encoding="utf-8")
+    ran.clear()
+    assert called("imdb", "--tune", "--json", file).exit_code == 0
+    assert ran == []
+    assert file.read_text(encoding="utf-8") == first
+    winners = trials.read_winners(file)
+    for line in EXPERIMENTS["imdb"].lines:
+        assert trials.chosen(line, winners).setting in CONTENDERS[line.method].grid(TINY.lengths)
+
+
+@pytest.mark.usefixtures("made_up", "ran")
+def test_rows_do_not_overwrite_winners(tmp_path, monkeypatch):
+    """With default names: what --tune tells to type can be typed more than once."""
+    monkeypatch.chdir(tmp_path)
+    shown = called("imdb", "--tune")
+    assert shown.exit_code == 0, shown.output
+    [file] = [Path(part) for part in re.findall(r"--winners (\S+)", shown.output)]
+    for _ in range(2):
+        shown = called("imdb", "--quick", "--winners", file)
+        assert shown.exit_code == 0, shown.stderr
+    assert isinstance(trials.read_winners(file), dict)
+
+
+@pytest.mark.usefixtures("ran")
+def test_the_picture_of_moments(tmp_path):
+    rows = tmp_path / "moments.json"
+    shown = called("moments", "--json", rows, "--plot", tmp_path / "picture.png")
+    assert shown.exit_code == 0, shown.output
+    assert "not private" in shown.output
+    assert len(json.loads(rows.read_text(encoding="utf-8"))) == 3
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
