@@ -49,6 +49,9 @@ def reproduce(
         Path | None,
         typer.Option(help="Settings from a file of --tune; default: those of the package."),
     ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Only the lines of one data set; default: all of them.")
+    ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours.
 
@@ -72,9 +75,10 @@ def reproduce(
         elif experiment == "moments":
             _moments(rows, picture)
         elif tune:
-            _tune(experiment, rows, winners)
+            _tune(experiment, dataset, rows, winners)
         else:
-            _text(experiment, 1 if quick else seeds or 3, rows, picture, winners, quick=quick)
+            count = 1 if quick else seeds or 3
+            _text(experiment, dataset, count, rows, picture, winners, quick=quick)
 
 
 def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:
@@ -93,20 +97,21 @@ def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> N
     out.print(f"Rows: {rows}\nFigure: {picture}")
 
 
-def _tune(experiment: str, path: Path, winners: Path | None) -> None:
+def _tune(experiment: str, dataset: str | None, path: Path, winners: Path | None) -> None:
     from adadps.reproduce.experiments import experiment_of  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_json  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners, tune  # noqa: PLC0415
 
     held = read_winners(path) if path.exists() else read_winners(winners) if winners else None
-    found = tune(experiment_of(experiment), Kept(path.parent / "trials.jsonl"), held)
+    found = tune(experiment_of(experiment, dataset), Kept(path.parent / "trials.jsonl"), held)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
 
 
 def _text(
     experiment: str,
+    dataset: str | None,
     seeds: int,
     path: Path,
     picture: Path,
@@ -121,7 +126,7 @@ def _text(
     from adadps.reproduce.text_figures import figure_of, tables_of  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners  # noqa: PLC0415
 
-    known, chosen = experiment_of(experiment), read_winners(winners)
+    known, chosen = experiment_of(experiment, dataset), read_winners(winners)
     lines = known.quick if quick else known.lines
     kept = Kept(path.parent / "runs.jsonl")
     run_lines(lines, seeds, chosen, kept, experiment)

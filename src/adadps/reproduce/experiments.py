@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from adadps.data.finding import find
 from adadps.data.named_sets import STACKOVERFLOW
+from adadps.errors import SettingError
 from adadps.reproduce import published, published_cost
 from adadps.reproduce.problem import ONE_PERCENT, Public
 
@@ -229,10 +230,24 @@ EXPERIMENTS = {
 }
 
 
-def experiment_of(name: str) -> Experiment:
-    """An experiment, on Stack Overflow itself too where its files are found."""
+def experiment_of(name: str, dataset: str | None = None) -> Experiment:
+    """An experiment, on Stack Overflow itself too where its files are found.
+
+    With ``dataset`` it has the lines of that data set alone.
+
+    >>> {line.dataset for line in experiment_of("ood", "imdb").lines}
+    {'imdb'}
+    """
     known = EXPERIMENTS[name]
-    found = all(find(file) is not None for file in STACKOVERFLOW.files)
-    if name != "stackoverflow" or not found:
+    if name == "stackoverflow" and all(find(file) is not None for file in STACKOVERFLOW.files):
+        known = replace(known, lines=(*_tags("stackoverflow"), *known.lines))
+    if dataset is None:
         return known
-    return replace(known, lines=(*_tags("stackoverflow"), *known.lines))
+    mine = tuple(line for line in known.lines if line.dataset == dataset)
+    if not mine:
+        there = ", ".join(dict.fromkeys(line.dataset for line in known.lines))
+        raise SettingError(
+            f"Expected a data set of '{name}', found '{dataset}'. It has: {there}. (Stack Overflow "
+            "itself is there when `adadps data list` finds its files.)"
+        )
+    return replace(known, lines=mine, quick=tuple(q for q in known.quick if q in mine) or mine)

@@ -13,7 +13,7 @@ from adadps.reproduce.rows import Setting
 
 Grid = Callable[[tuple[float, ...]], list[Setting]]
 
-SHAPES = ((0.03, 0.5), (0.01, 0.5), (0.01, 1.0))
+SHAPES = ((0.3, 0.5), (0.03, 0.5), (0.01, 1.0))
 """Floor and power of A = max(f/f_max, floor)^power."""
 FLOORS = (1e-4, 1e-3, 1e-2)
 """What is added to the root of the public second moment, in typical norms."""
@@ -61,7 +61,7 @@ def starts(lengths: tuple[float, ...]) -> list[Setting]:
 
 def starts_and_shape(lengths: tuple[float, ...]) -> list[Setting]:
     """The same, with one shape of A from word frequencies."""
-    return [{**one, "floor": 0.01, "power": 0.5} for one in starts(lengths)]
+    return [{**one, "floor": 0.03, "power": 0.5} for one in starts(lengths)]
 
 
 def rates(lengths: tuple[float, ...]) -> list[Setting]:  # noqa: ARG001
