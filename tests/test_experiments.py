@@ -1,12 +1,23 @@
 """What the experiments consist of: the paper's numbers, copied by hand, and all its rows."""
 
+from dataclasses import replace
+
 import pytest
 
+from adadps import SettingError
 from adadps.commands.reproduce import NAMES
+from adadps.data.named_sets import STACKOVERFLOW
 from adadps.reproduce import published, published_cost
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.corpora import CORPORA
-from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, PLAIN, TF_IDF
+from adadps.reproduce.experiments import (
+    BEST,
+    EXPERIMENTS,
+    PAPER,
+    PLAIN,
+    TF_IDF,
+    experiment_of,
+)
 from adadps.reproduce.jobs import SIZES
 from adadps.reproduce.problem import ONE_PERCENT, Public
 
@@ -200,6 +211,35 @@ def test_a_quick_look_is_at_lines_of_the_whole(name):
     quick = [(one.dataset, one.features, one.method, one.public) for one in experiment.quick]
     assert 3 <= len(quick) < len(experiment.lines)
     assert set(quick) <= known
+
+
+@ALL
+def test_one_data_set_has_its_own_lines(name):
+    whole = EXPERIMENTS[name]
+    for dataset in {line.dataset for line in whole.lines}:
+        part = experiment_of(name, dataset)
+        assert part.lines == tuple(lines_of(name, dataset=dataset))
+        quick = tuple(line for line in whole.quick if line.dataset == dataset)
+        assert part.quick == (quick or part.lines)
+        assert (part.name, part.title, part.cost) == (whole.name, whole.title, whole.cost)
+    with pytest.raises(SettingError, match=r"found 'mnist'\. It has: "):
+        experiment_of(name, "mnist")
+
+
+def test_stack_overflow_itself_is_there_where_its_files_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADADPS_DATA", str(tmp_path))
+    monkeypatch.setenv("ADADPS_CACHE", str(tmp_path / "cache"))
+    assert experiment_of("stackoverflow") == EXPERIMENTS["stackoverflow"]
+    for file in STACKOVERFLOW.files[:-1]:
+        (tmp_path / file.name).touch()
+    assert experiment_of("stackoverflow") == EXPERIMENTS["stackoverflow"]  # one is missing
+    (tmp_path / STACKOVERFLOW.files[-1].name).touch()
+    found = experiment_of("stackoverflow")
+    own = [line for line in found.lines if line.dataset == "stackoverflow"]
+    titles = lines_of("stackoverflow", dataset="so-titles")
+    assert [replace(line, dataset="so-titles") for line in own] == titles
+    assert found.lines[len(own) :] == EXPERIMENTS["stackoverflow"].lines
+    assert experiment_of("imdb") == EXPERIMENTS["imdb"]
 
 
 def test_every_experiment_is_a_command():

@@ -63,6 +63,7 @@ def ran(monkeypatch):
         (["nothing"], "found 'nothing'. Known: toy, imdb"),
         (["IMDB"], "found 'IMDB'"),
         (["imdb", "--seeds", "0"], "Expected at least one seed, found 0"),
+        (["imdb", "--dataset", "mnist"], "found 'mnist'. It has: imdb"),
         (["imdb", "--seeds", "-1", "--quick"], "Expected at least one seed, found -1"),
     ],
 )
