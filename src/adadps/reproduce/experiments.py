@@ -250,4 +250,5 @@ def experiment_of(name: str, dataset: str | None = None) -> Experiment:
             f"Expected a data set of '{name}', found '{dataset}'. It has: {there}. (Stack Overflow "
             "itself is there when `adadps data list` finds its files.)"
         )
-    return replace(known, lines=mine, quick=tuple(q for q in known.quick if q in mine) or mine)
+    quick = tuple(line for line in known.quick if line.dataset == dataset)
+    return replace(known, lines=mine, quick=quick or mine)
