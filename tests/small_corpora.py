@@ -1,7 +1,5 @@
 """Text problems that are made up in a moment, and put in the place of the real ones."""
 
-from dataclasses import replace
-
 import numpy as np
 from scipy import sparse
 
@@ -105,8 +103,3 @@ def put_in_place(monkeypatch, **made):
     for room in (trials, tables):
         monkeypatch.setattr(room, "run_all", run_here)
     return ran
-
-
-def with_test_part(corpus, test):
-    """The same corpus with other test texts."""
-    return replace(corpus, test=test)
