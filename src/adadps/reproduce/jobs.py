@@ -25,12 +25,15 @@ from adadps.training import fit
 from adadps.types import Accountant
 
 POINTS = 10
+VERSION = 1
+"""Raise it when what is behind a job changes; records of older versions are run again."""
 
 
 @dataclass(frozen=True)
 class Size:
     """How long a problem is trained, and its delta."""
 
+    words: int
     batch: int
     steps: int
     tuning_steps: int
@@ -44,11 +47,11 @@ class Size:
 
 
 SIZES = {
-    "imdb": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
-    "imdb-private-words": Size(1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
-    "debian-tags": Size(4096, 100, 50, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
-    "stackoverflow": Size(4096, 1500, 750, 1 / 246_092, (1.0, 3.0, 8.0, 20.0), 3.0),
-    "so-titles": Size(1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
+    "imdb": Size(10_000, 1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "imdb-private-words": Size(10_000, 1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "debian-tags": Size(5_000, 4096, 100, 50, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
+    "stackoverflow": Size(10_000, 4096, 1500, 750, 1 / 246_092, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "so-titles": Size(10_000, 1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
 }
 
 
@@ -76,12 +79,20 @@ class Job:
         size = SIZES[self.dataset]
         return size.tuning_steps if self.tuning else size.steps
 
+    @property
+    def words(self) -> int:
+        """How many words the texts have at most."""
+        size = SIZES[self.dataset]
+        return size.narrow if self.tuning and size.narrow else size.words
+
     def describe(self) -> Record:
         """The job as it is kept."""
         size = SIZES[self.dataset]
         return {
+            "version": VERSION,
             "dataset": self.dataset,
             "features": str(self.recipe),
+            "words": self.words,
             "method": self.method,
             "setting": dict(self.setting),
             "epsilon": self.epsilon if self.contender.private else None,

@@ -50,7 +50,7 @@ PAPER = Recipe(relative=True)
 """The paper's bag of words: counts divided by the length of the text."""
 
 TF_IDF = Recipe(power=1.0)
-"""TF-IDF as scikit-learn makes it, with an IDF that is public."""
+"""Counts times an IDF that is public, L2-normalised."""
 
 CANDIDATES = tuple(
     Recipe(binary=binary, dampened=not binary, power=power)

@@ -10,6 +10,7 @@ from adadps.reproduce.experiments import Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.problem import ONE_PERCENT
+from adadps.reproduce.published_cost import OF_DATASET
 from adadps.reproduce.rows import Row, summary
 from adadps.reproduce.trials import Choice, Winners, chosen
 from adadps.reproduce.workers import run_all
@@ -47,7 +48,7 @@ def _row(
     experiment: Experiment, line: Line, choice: Choice, records: list[Record], metric: str
 ) -> Row:
     contender, first, size = CONTENDERS[line.method], records[0], SIZES[line.dataset]
-    costs = experiment.cost.cost() if experiment.cost and line.paper is not None else {}
+    costs = {} if line.paper is None else OF_DATASET[line.dataset].cost()
     public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if contender.only_public else {}
     facts: dict[str, Any] = {
         "experiment": experiment.name,

@@ -28,7 +28,7 @@ COLUMNS = {
     "ε (RDP)": "epsilon_rdp",
     "paper": "paper",
 }
-MOST_CURVES = 8
+MOST_CURVES = 9
 
 
 def tables_of(
@@ -69,28 +69,42 @@ def _by_aim(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:
-    """Curves of the lines, two panels for each data set and kind of features."""
+    """Curves of the lines, two panels for each data set, kind of features and epsilon."""
     panels: list[Panel] = []
     for dataset, features in dict.fromkeys((line.dataset, line.features) for line in lines):
         mine = [line for line in lines if (line.dataset, line.features) == (dataset, features)]
-        main = [line for line in mine if line.epsilon == SIZES[dataset].tuned_at] or mine
-        by_epoch, by_epsilon = [], []
-        for line in _most_telling(main):
-            choice = chosen(line, winners)
-            jobs = [job_of(line, choice, seed) for seed in range(seeds)]
-            records = [record for job in jobs if (record := kept.find(job.describe()))]
-            by_epoch.append(_against_epochs(line, jobs[0], records))
-            if all(record["private"] for record in records):
-                by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
-        title = f"{dataset}, {features} features"
-        panels.append(Panel(title, "epochs", "test accuracy", by_epoch))
-        if by_epsilon:
-            panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon))
+        aims = dict.fromkeys(line.epsilon for line in mine if CONTENDERS[line.method].private)
+        for epsilon in aims or {None: None}:
+            shown = [
+                line
+                for line in mine
+                if line.epsilon == epsilon or not CONTENDERS[line.method].private
+            ]
+            at = "" if epsilon is None else f", ε = {epsilon:g}"
+            title = f"{dataset}, {features} features{at}"
+            panels += _panels(title, _most_telling(shown), seeds, winners, kept)
     return draw(panels, "png", columns=2)
 
 
+def _panels(
+    title: str, lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept
+) -> list[Panel]:
+    by_epoch, by_epsilon = [], []
+    for line in lines:
+        choice = chosen(line, winners)
+        jobs = [job_of(line, choice, seed) for seed in range(seeds)]
+        records = [record for job in jobs if (record := kept.find(job.describe()))]
+        by_epoch.append(_against_epochs(line, jobs[0], records))
+        if all(record["private"] for record in records):
+            by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
+    panels = [Panel(title, "epochs", "test accuracy", by_epoch)]
+    if by_epsilon:
+        panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon))
+    return panels
+
+
 def _most_telling(lines: Sequence[Line]) -> list[Line]:
-    """At most eight lines, private ones first, those of the paper's figures before others.
+    """At most nine lines, private ones first, those of the paper's figures before others.
 
     What trains on public examples alone is no curve.
     """
@@ -98,7 +112,7 @@ def _most_telling(lines: Sequence[Line]) -> list[Line]:
     drawn = [line for line in ordered if not CONTENDERS[line.method].only_public]
     first = [line for line in drawn if CONTENDERS[line.method].private]
     others = [line for line in drawn if not CONTENDERS[line.method].private]
-    return [*first[: MOST_CURVES - len(others[:1])], *others[:MOST_CURVES]][:MOST_CURVES]
+    return [*first[: MOST_CURVES - len(others[:2])], *others[:2]]
 
 
 def _against_epochs(line: Line, job: Job, records: Sequence[Record]) -> Curve:
