@@ -102,7 +102,9 @@ def _imdb() -> Experiment:
     for features in (PAPER, BEST):
         lines += _lines("imdb", features, methods, 1.5, published.IMDB, published.ALL_METHODS)
     lines += _lines("imdb", PAPER, IN_FIGURES, 2.8, None, published.WITHOUT_PUBLIC)
-    lines += _lines("imdb", PLAIN, plain, 1.5, None, published.ALL_METHODS)
+    lines += _lines(
+        "imdb", PLAIN, (*DOORS, "adam", "public-only"), 1.5, None, published.ALL_METHODS
+    )
     lines += _lines("imdb-private-words", PAPER, ("dp-sgd", "adadps"), 1.5, published.IMDB)
     quick = _lines(
         "imdb", PAPER, ("dp-sgd", "dp-adam", "adadps", "adadps-public"), 1.5, published.IMDB
