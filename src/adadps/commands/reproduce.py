@@ -67,7 +67,9 @@ def reproduce(
             )
         if seeds is not None and seeds < 1:
             raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
-        name = f"{experiment}-winners.json" if tune else f"{experiment}.json"
+        _require_meant(experiment, tune=tune, seeds=seeds, winners=winners, dataset=dataset)
+        part = f"-{dataset}" if dataset else ""
+        name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
         picture = plot or rows.with_suffix(".png")
         if experiment == "toy":
@@ -79,6 +81,16 @@ def reproduce(
         else:
             count = 1 if quick else seeds or 3
             _text(experiment, dataset, count, rows, picture, winners, quick=quick)
+
+
+def _require_meant(experiment: str, **given: object) -> None:
+    """Refuse options that would do nothing: whoever gives one expects something of it."""
+    unused = {"toy": ("winners", "dataset"), "moments": tuple(given)}.get(experiment, ())
+    for name in unused:
+        if given[name]:
+            raise SettingError(
+                f"Expected an option that '{experiment}' has, found --{name}. Leave it out."
+            )
 
 
 def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:

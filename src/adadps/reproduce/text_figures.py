@@ -73,8 +73,9 @@ def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -
     panels: list[Panel] = []
     for dataset, features in dict.fromkeys((line.dataset, line.features) for line in lines):
         mine = [line for line in lines if (line.dataset, line.features) == (dataset, features)]
-        aims = {line.epsilon for line in mine if CONTENDERS[line.method].private}
-        for epsilon in sorted(aims) or [None]:
+        private = [line.epsilon for line in mine if CONTENDERS[line.method].private]
+        aims: list[float | None] = [*sorted(set(private))]
+        for epsilon in aims or [None]:
             shown = [
                 line
                 for line in mine
