@@ -20,6 +20,7 @@ from adadps.data.amazon import amazon_reviews
 from adadps.data.debian import TAGS as DEBTAGS
 from adadps.data.debian import debian_packages
 from adadps.data.imdb import imdb, imdb_unlabelled
+from adadps.data.same_text import normalised
 from adadps.data.text import TOKEN
 from adadps.data.tff_counts import stackoverflow_vocabulary
 from adadps.data.tff_stackoverflow import (
@@ -59,7 +60,10 @@ def corpus(name: str) -> Corpus:
 
 
 def _imdb() -> Corpus:
+    """Reviews whose text is among the public ones are not private, for whichever method."""
     reviews, unlabelled, shop = imdb(), imdb_unlabelled(), amazon_reviews()
+    published = {normalised(text) for text in unlabelled}
+    private = np.array([normalised(text) not in published for text in reviews.train.texts])
     counter = CountVectorizer(token_pattern=TOKEN, max_features=VOCABULARY).fit(unlabelled)
     words = [str(word) for word in counter.get_feature_names_out()]
     public_counts = _counts(counter, unlabelled)
@@ -70,7 +74,7 @@ def _imdb() -> Corpus:
             np.array(reviews.train.labels),
             reviews.train.texts,
             reviews.train.movies,
-        ),
+        ).take(private),
         test=Labelled(
             _counts(counter, reviews.test.texts),
             np.array(reviews.test.labels),

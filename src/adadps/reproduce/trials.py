@@ -1,7 +1,7 @@
-"""Tuning of the text experiments: twelve trials a method, on texts held out from training.
+"""Tuning of the text experiments: sixteen trials a method, on texts held out from training.
 
 No test text is read. For each problem DP-SGD first chooses among the candidates for features, those
-that are best for *it*; then every method has its twelve settings on the same features, with the
+that are best for *it*; then every method has its sixteen settings on the same features, with the
 same batches and steps, at one epsilon, in runs of half the length. What is chosen here is used at
 all other epsilons as it is, and what is chosen with one percent of the texts as public data is used
 with other sets of about that size or less. The trials are made on private data and are not part of
@@ -30,7 +30,7 @@ from adadps.reproduce.workers import run_all
 TUNING_SEED = 1000
 RECORDED = "recorded/text.json"
 PROTOCOL = (
-    "Highest accuracy on a fifth of the training texts, held out from the trials; 12 settings for "
+    "Highest accuracy on a fifth of the training texts, held out from the trials; 16 settings for "
     "each method on each kind of features, runs of half the length, one each. The features called "
     "'best for DP-SGD' are those on which DP-SGD did best, among 12 candidates with 3 settings."
 )
@@ -62,7 +62,8 @@ def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Win
         }
         _run([job for trials in jobs.values() for job in trials], kept, f"tuning {dataset}")
         for key, trials in jobs.items():
-            mine["methods"][key] = _best(trials, kept, lambda job: dict(job.setting))
+            best = _best(trials, kept, lambda job: dict(job.setting))
+            mine["methods"][key] = {"features": str(trials[0].recipe), **best}
     return found
 
 
@@ -70,7 +71,10 @@ def chosen(line: Line, winners: Winners) -> Choice:
     """The recorded features and setting of a line."""
     try:
         mine = winners["datasets"][_tuned_on(line)]
-        return Choice(recipe_of(line.features, mine), mine["methods"][_key(line)]["winner"])
+        recipe, found = recipe_of(line.features, mine), mine["methods"][_key(line)]
+        if found["features"] != str(recipe):
+            raise KeyError(f"found on other features: {found['features']}")
+        return Choice(recipe, found["winner"])
     except (KeyError, TypeError) as error:
         raise DataError(
             f"Expected recorded settings for {_key(line)} on {line.dataset}, found none. Run the "
