@@ -67,6 +67,11 @@ def reproduce(
             )
         if seeds is not None and seeds < 1:
             raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
+        if tune and winners:
+            raise SettingError(
+                "Expected --tune or --winners, found both. --tune goes on with the file that "
+                "--json names."
+            )
         _require_meant(experiment, tune=tune, seeds=seeds, winners=winners, dataset=dataset)
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
@@ -77,7 +82,7 @@ def reproduce(
         elif experiment == "moments":
             _moments(rows, picture)
         elif tune:
-            _tune(experiment, dataset, rows, winners)
+            _tune(experiment, dataset, rows)
         else:
             count = 1 if quick else seeds or 3
             _text(experiment, dataset, count, rows, picture, winners, quick=quick)
@@ -109,13 +114,13 @@ def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> N
     out.print(f"Rows: {rows}\nFigure: {picture}")
 
 
-def _tune(experiment: str, dataset: str | None, path: Path, winners: Path | None) -> None:
+def _tune(experiment: str, dataset: str | None, path: Path) -> None:
     from adadps.reproduce.experiments import experiment_of  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_json  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners, tune  # noqa: PLC0415
 
-    held = read_winners(path) if path.exists() else read_winners(winners) if winners else None
+    held = read_winners(path) if path.exists() else None
     found = tune(experiment_of(experiment, dataset), Kept(path.parent / "trials.jsonl"), held)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
@@ -135,7 +140,7 @@ def _text(
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
     from adadps.reproduce.tables import rows_of, run_lines  # noqa: PLC0415
-    from adadps.reproduce.text_figures import figure_of, tables_of  # noqa: PLC0415
+    from adadps.reproduce.text_figures import figure_of, published_runs, tables_of  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners  # noqa: PLC0415
 
     known, chosen = experiment_of(experiment, dataset), read_winners(winners)
@@ -147,6 +152,8 @@ def _text(
     write_file(picture, figure_of(lines, seeds, chosen, kept))
     for title, columns, part in tables_of(known, rows):
         out.print(table_of_rows(title, columns, part))
+    for run in published_runs(lines):
+        out.print(run.told())
     out.print(f"Rows: {path}\nFigure: {picture}")
 
 

@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -53,25 +53,32 @@ def _streamed(stream: BinaryIO | gzip.GzipFile) -> str:
     return found.hexdigest()
 
 
-def rows_digest(rows: Iterable[Sequence[str]]) -> str:
+def rows_digest(rows: Iterable[Sequence[str]], exact: Collection[int] = ()) -> str:
     """SHA-256 of the ASCII letters and digits of all rows, in sorted order.
 
     It ignores the order of rows, blanks, punctuation, HTML entities and whatever a reader with
-    another encoding would see differently; not a word or a label.
+    another encoding would see differently. Columns in ``exact``, such as labels and tags, are taken
+    as they are: c, c# and c++ are three of them.
 
     >>> rows_digest([["1", "a &amp; b"], ["0", "c"]]) == rows_digest([["0", " c"], ["1", "a & b"]])
     True
-    >>> rows_digest([["1", "a"]]) == rows_digest([["0", "a"]])
+    >>> rows_digest([["c#"]], exact=[0]) == rows_digest([["c"]], exact=[0])
     False
     """
     lines = sorted(
-        "\t".join(_NEITHER_LETTER_NOR_DIGIT.sub("", html.unescape(value)) for value in row)
+        "\t".join(
+            value.strip() if place in exact else _reduced(value) for place, value in enumerate(row)
+        )
         for row in rows
     )
-    return hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest()
+    return hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()
 
 
-def table_digest(path: Path, columns: Sequence[str]) -> str:
+def _reduced(value: str) -> str:
+    return _NEITHER_LETTER_NOR_DIGIT.sub("", html.unescape(value))
+
+
+def table_digest(path: Path, columns: Sequence[str], exact: Collection[str] = ()) -> str:
     """`rows_digest` of some columns of a table in a file.
 
     >>> import tempfile
@@ -81,4 +88,5 @@ def table_digest(path: Path, columns: Sequence[str]) -> str:
     True
     """
     table = read_table(path)
-    return rows_digest(zip(*(table.column(name) for name in columns), strict=True))
+    places = [place for place, name in enumerate(columns) if name in exact]
+    return rows_digest(zip(*(table.column(name) for name in columns), strict=True), places)

@@ -54,7 +54,19 @@ def fetch(
             f"Expected {', '.join(missing)} of the data set '{known.name}', found no public home "
             f"for it. Put it into {cache_folder()}."
         )
-    return [path for path in found.values() if path is not None]
+    return [_genuine(known, file) for file in known.files]
+
+
+def _genuine(known: NamedSet, file: SetFile) -> Path:
+    """The file that a loader will find, which another folder may hide behind a spoiled one."""
+    path = find(file)
+    assert path is not None
+    if not is_genuine(path, file):
+        raise DataError(
+            f"Expected {file.name} of the data set '{known.name}' as it was fetched, found other "
+            f"content at {path}, which is looked at before {cache_folder()}. Remove that file."
+        )
+    return path
 
 
 def _present(file: SetFile) -> bool:

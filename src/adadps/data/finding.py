@@ -105,7 +105,10 @@ def is_genuine(path: Path, file: SetFile) -> bool:
             return True
         if file.content is not None and content_digest(path) == file.content:
             return True
-        return file.rows is not None and (table_digest(path, file.rows.columns) == file.rows.sha256)
+        known = file.rows
+        return known is not None and (
+            table_digest(path, known.columns, known.exact) == known.sha256
+        )
     except (DataError, gzip.BadGzipFile, EOFError, zlib.error):  # not even of the same form
         return False
     except OSError as error:

@@ -27,6 +27,8 @@ class Rows:
 
     columns: tuple[str, ...]
     sha256: str
+    exact: tuple[str, ...] = ()
+    """Columns in which every character counts."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,9 @@ IMDB = NamedSet(
             ("6eeb99c015f68b4b130221d52be279833d88f138d332c6ee048648fb2c8f8599",),
             "659b23202572a99a8fc456cc7528519e730af2f2489b331b3ea6cf1098ec49d7",
             Rows(
-                ("split", "label", "text"),
-                "147da096bd73c8e9bfbea00cbb3e424b9edc12d00e928204f4902e4600278afe",
+                ("split", "label", "movie", "text"),
+                "95d89ace2ca2450d0a615bdd8d65a0d91df2307b3afa33674b60bf0689ce98a7",
+                ("split", "label", "movie"),
             ),
         ),
         SetFile(
@@ -140,6 +143,7 @@ AMAZON = NamedSet(
             Rows(
                 ("domain", "label", "title", "text"),
                 "9489dbe2a5fa8cc4764a929b91f3ee2498a95703ec84b677e541d3a4d35c0036",
+                ("domain", "label"),
             ),
         ),
     ),
@@ -164,7 +168,8 @@ TITLES = NamedSet(
             "045886793043982774caa23f1e7030fc6deb6965724fbadd0cfa159926d9ae61",
             Rows(
                 ("title", "tags"),
-                "da0f8105b3641f002e877a6cd983f32971df94c1ddfd09815495c10ecadaccbf",
+                "0f4fa5780f7c6c099899ebb60a07b62a4fb6ad42d41043a00b81364f9ff7f798",
+                ("tags",),
             ),
         ),
     ),

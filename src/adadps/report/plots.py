@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 _COLOURS = (
     "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#9d755d", "#e45756", "#72b7b2", "#222222",
-    "#8f8f8f",
+    "#8f8f8f", "#c7a500",
 )  # fmt: skip
 
 

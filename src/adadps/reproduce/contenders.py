@@ -115,6 +115,7 @@ def _adadps_tfidf(setting: Setting, given: Problem, sigma: float, steps: int) ->
         {"weight": (torch.from_numpy(relative / relative.max()), 1)},
         source=f"{origin.source}; A = max(TF-IDF, {setting['floor']:g})^{setting['power']:g}",
         public_because=origin.public_because,
+        event=given.corpus.frequencies.event,
         rows=given.corpus.frequencies.rows,
     )
     return _before_the_clip(side, setting, given, sigma, steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
@@ -16,9 +16,9 @@ Record = dict[str, Any]
 class Kept:
     """A file of records, each with a ``job`` that says what was run.
 
-    A record is written whole and synced before the next one begins. A last line that was cut short,
-    as a killed process leaves it, is dropped and its job is run again; any other damage is an
-    error.
+    A process that has opened it is alone with it until it ends. A record is written whole and
+    synced before the next one begins. A last line that was cut short, as a killed process leaves
+    it, is dropped and its job is run again; any other damage is an error.
 
     >>> import tempfile
     >>> kept = Kept(Path(tempfile.mkdtemp()) / "runs.jsonl")
@@ -29,6 +29,7 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        _lock(path)
         self._records = {_key(record["job"]): record for record in _read(path)}
 
     def __len__(self) -> int:
@@ -57,6 +58,36 @@ class Kept:
                 "written to; what was kept before is still there."
             ) from error
         self._records[_key(record["job"])] = record
+
+
+_held: dict[Path, IO[bytes]] = {}
+"""The files that this process has locked."""
+
+
+def _lock(path: Path) -> None:
+    """Hold the file against other processes, which would run the same jobs and cut lines off."""
+    try:
+        import fcntl  # noqa: PLC0415
+    except ImportError:  # Windows: one command at a time is for the user to see to
+        return
+    if path.resolve() in _held:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("ab")
+    except OSError as error:
+        raise DataError(
+            f"Expected to write {path}, found: {error}. Choose a folder that can be written to."
+        ) from error
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        stream.close()
+        raise DataError(
+            f"Expected to be alone with {path}, found another process that runs into it. Wait for "
+            "it to end, or name another folder with --json."
+        ) from error
+    _held[path.resolve()] = stream
 
 
 def _key(job: Record) -> str:

@@ -28,6 +28,17 @@ class PublishedRun:
     noise_multiplier: float
     group: int
 
+    def told(self) -> str:
+        """The same in a sentence."""
+        found = self.cost()
+        return (
+            f"The published settings for {self.name} claim ε = "
+            f"{found['published_epsilon_claimed']:.2f}. Means of {self.group} were clipped as one "
+            "and batches shuffled: the best ε that can be proved is "
+            f"{found['published_epsilon_if_poisson']:.1f} had batches been Poisson samples, and "
+            f"{found['published_epsilon_as_is']:.0f} as it is."
+        )
+
     def epsilon(
         self, accountant: Accountant, sampling: Sampling = Sampling.POISSON, *, grouped: bool
     ) -> float:
@@ -39,7 +50,8 @@ class PublishedRun:
         return {
             "published_epsilon_claimed": self.epsilon(Accountant.RDP, grouped=False),
             "published_epsilon_claimed_by_pld": self.epsilon(Accountant.PLD, grouped=False),
-            "published_epsilon_if_poisson": self.epsilon(Accountant.RDP, grouped=True),
+            "published_epsilon_if_poisson": self.epsilon(Accountant.PLD, grouped=True),
+            "published_epsilon_if_poisson_by_rdp": self.epsilon(Accountant.RDP, grouped=True),
             "published_epsilon_as_is": self.epsilon(
                 Accountant.PLD, Sampling.SHUFFLED, grouped=True
             ),

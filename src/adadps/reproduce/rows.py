@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from adadps.errors import DataError
+from adadps.writing import new_file
 
 Row = dict[str, Any]
 Setting = dict[str, float]
@@ -47,11 +47,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file and the folder that it goes into."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise DataError(
-            f"Expected to write {path}, found: {error}. Choose a folder that can be written to."
-        ) from error
+    """Write a file, whole or not at all, and the folder that it goes into."""
+    with new_file(path, overwrite=True) as draft:
+        draft.write_bytes(content)

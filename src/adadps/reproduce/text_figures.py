@@ -12,6 +12,7 @@ from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import IN_FIGURES, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job
 from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.published_cost import OF_DATASET, PublishedRun
 from adadps.reproduce.rows import Row
 from adadps.reproduce.tables import job_of
 from adadps.reproduce.trials import Winners, chosen
@@ -28,7 +29,7 @@ COLUMNS = {
     "ε (RDP)": "epsilon_rdp",
     "paper": "paper",
 }
-MOST_CURVES = 9
+MOST_CURVES = 10
 
 
 def tables_of(
@@ -68,6 +69,11 @@ def _by_aim(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     ]
 
 
+def published_runs(lines: Sequence[Line]) -> list[PublishedRun]:
+    """The published settings whose numbers stand beside these lines."""
+    return list(dict.fromkeys(OF_DATASET[line.dataset] for line in lines if line.paper is not None))
+
+
 def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:
     """Curves of the lines, two panels for each data set, kind of features and epsilon."""
     panels: list[Panel] = []
@@ -105,7 +111,7 @@ def _panels(
 
 
 def _most_telling(lines: Sequence[Line]) -> list[Line]:
-    """At most nine lines, private ones first, those of the paper's figures before others.
+    """At most ten lines, private ones first, those of the paper's figures before others.
 
     What trains on public examples alone is no curve.
     """
@@ -113,7 +119,7 @@ def _most_telling(lines: Sequence[Line]) -> list[Line]:
     drawn = [line for line in ordered if not CONTENDERS[line.method].only_public]
     first = [line for line in drawn if CONTENDERS[line.method].private]
     others = [line for line in drawn if not CONTENDERS[line.method].private]
-    return [*first[: MOST_CURVES - len(others[:2])], *others[:2]]
+    return [*first[: MOST_CURVES - len(others[:3])], *others[:3]]
 
 
 def _against_epochs(line: Line, job: Job, records: Sequence[Record]) -> Curve:

@@ -7,10 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 import torch
 
+from adadps.errors import DataError
 from adadps.progress import progress_bar
 
 Answer = TypeVar("Answer")
@@ -43,6 +45,11 @@ def run_all(
                 if done is not None:
                     done(answers[futures[future]])
                 bar.advance()
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"Expected {label} to run to its end, found that a worker process was killed, "
+                "perhaps for lack of memory. What has ended is kept: repeat the command to go on."
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
