@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adadps.commands.console import out, print_json, printable, say, told
+from adadps.errors import DataError
 
 app = typer.Typer(help="Data sets by name: list them, find them, fetch them.", no_args_is_help=True)
 
@@ -76,6 +78,24 @@ def fetch_set(
             say(f"'{name}' comes with adadps.")
         for path in paths or [_embedded()]:
             typer.echo(printable(str(path)))
+
+
+def get_if_absent(names: Iterable[str]) -> None:
+    """Fetch the sets that are not on this machine; if that fails, say where to put their files."""
+    from adadps.data.fetching import fetch  # noqa: PLC0415
+    from adadps.data.finding import find, require  # noqa: PLC0415
+    from adadps.data.named_sets import named_set  # noqa: PLC0415
+    from adadps.progress import progress_of_bytes  # noqa: PLC0415
+
+    for known in map(named_set, names):
+        absent = [file for file in known.files if find(file) is None]
+        if absent:
+            try:
+                with progress_of_bytes(f"fetching {known.name}") as moved:
+                    fetch(known, arrived=moved, say=say)
+            except DataError as error:
+                say(f"Fetching '{known.name}' failed: {error}")
+                require(known, absent[0])
 
 
 def _facts(name: str) -> dict[str, Any]:

@@ -8,11 +8,20 @@ from typing import Annotated
 import typer
 
 from adadps.commands.console import out, table_of_rows, told
+from adadps.commands.data import get_if_absent
 from adadps.errors import SettingError
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
 )  # fmt: skip
+NEEDED = {
+    "imdb": ("imdb", "amazon"),
+    "imdb-private-words": ("imdb",),
+    "so-titles": ("stackoverflow-titles",),
+    "debian-tags": ("debian",),
+    "stackoverflow": ("stackoverflow",),
+}
+"""The named sets behind a problem."""
 _COLUMNS = {
     "method": "method",
     "side": "side",
@@ -121,7 +130,9 @@ def _tune(experiment: str, dataset: str | None, path: Path) -> None:
     from adadps.reproduce.trials import read_winners, tune  # noqa: PLC0415
 
     held = read_winners(path) if path.exists() else None
-    found = tune(experiment_of(experiment, dataset), Kept(path.parent / "trials.jsonl"), held)
+    known = experiment_of(experiment, dataset)
+    get_if_absent({name for line in known.lines for name in NEEDED[line.dataset]})
+    found = tune(known, Kept(path.parent / "trials.jsonl"), held)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
 
@@ -145,6 +156,7 @@ def _text(
 
     known, chosen = experiment_of(experiment, dataset), read_winners(winners)
     lines = known.quick if quick else known.lines
+    get_if_absent({name for line in lines for name in NEEDED[line.dataset]})
     kept = Kept(path.parent / "runs.jsonl")
     run_lines(lines, seeds, chosen, kept, experiment)
     rows = rows_of(known, lines, seeds, chosen, kept)
@@ -161,6 +173,7 @@ def _moments(path: Path, picture: Path) -> None:
     from adadps.reproduce import moments  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
 
+    get_if_absent(NEEDED["imdb"])
     found = moments.estimates()
     rows = moments.rows_of(found)
     write_json(path, rows)

@@ -161,48 +161,42 @@ def _titles() -> Corpus:
 
 
 def _stackoverflow() -> Corpus:
-    """The published problem: 10,000 words, 500 tags, 246,092 posts, from the h5 files by user."""
-    known = stackoverflow_vocabulary()
-    counter = CountVectorizer(
-        token_pattern=r"\S+", vocabulary=list(known.words), lowercase=False
-    )  # the files hold tokens that were lowered and split already
+    """The published problem from the h5 files: 500 tags, 246,092 posts of users drawn at random.
 
-    def held(opened: StackOverflowUsers, most: int) -> Labelled:
-        texts, tags, users = [], [], []
-        with opened:
-            order = np.random.default_rng(0).permutation(len(opened))
-            for number, place in enumerate(order.tolist()):
-                for sentence in opened.sentences(opened.users[place]):
-                    mine = [tag for tag in sentence.tags if tag in listed]
-                    if mine:
-                        texts.append(sentence.text)
-                        tags.append(mine)
-                        users.append(number)
-                if len(texts) >= most:
-                    break
-        del texts[most:], tags[most:], users[most:]
-        names = [str(user) for user in users]
-        return Labelled(
-            _counts(counter, texts), uniform_over(tags, known.tags), texts, names, np.array(users)
-        )
+    The words are public ones: the counts that come with the files are of the private posts.
+    """
+    tags = stackoverflow_vocabulary().tags
+    words = vocabulary_with(tags)
+    train = _posts(stackoverflow_train(), STACK_OVERFLOW_POSTS, words, tags)
+    test = _posts(stackoverflow_test(), STACK_OVERFLOW_POSTS // 10, words, tags)
+    return _with_word_list("stackoverflow", words, train, test, len(tags), length=40)
 
-    listed = set(known.tags)
-    share = np.array(known.users_of_word) / max(known.users_of_word)
-    return Corpus(
-        name="stackoverflow",
-        train=held(stackoverflow_train(), STACK_OVERFLOW_POSTS),
-        test=held(stackoverflow_test(), STACK_OVERFLOW_POSTS // 10),
-        classes=len(known.tags),
-        length=40,
-        frequencies=given_frequencies(
-            np.minimum(share, 1 - 1e-3),
-            source="word counts of TensorFlow Federated, in users of the most frequent word",
-            public_because="released by TensorFlow Federated with the data set",
-        ),
-        idf=-np.log(np.minimum(share, 1 - 1e-3)),
-        tfidf=-share * np.log(np.minimum(share, 1 - 1e-3)),
-        loss=losses.label_cross_entropy,
-        metrics=SEVERAL,
+
+def _posts(
+    opened: StackOverflowUsers, most: int, words: list[str], tags: Sequence[str]
+) -> Labelled:
+    """At most so many posts that have a known tag, user by user in a random order."""
+    texts: list[str] = []
+    labels: list[list[str]] = []
+    users: list[int] = []
+    known = set(tags)
+    with opened:
+        for user in np.random.default_rng(0).permutation(len(opened)).tolist():
+            for sentence in opened.sentences(opened.users[user]):
+                mine = [tag for tag in sentence.tags if tag in known]
+                if mine:
+                    texts.append(sentence.text)
+                    labels.append(mine)
+                    users.append(user)
+            if len(texts) >= most:
+                break
+    counter = CountVectorizer(token_pattern=TAGGED_TOKEN, vocabulary=words)
+    return Labelled(
+        _counts(counter, texts[:most]),
+        uniform_over(labels[:most], tags),
+        texts[:most],
+        [str(user) for user in users[:most]],
+        np.array(users[:most]),
     )
 
 
