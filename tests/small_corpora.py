@@ -13,6 +13,7 @@ from adadps.side import corpus_frequencies, given_frequencies
 
 WORDS, LENGTH = 40, 12
 TINY = Size(
+    words=WORDS,
     batch=64,
     steps=20,
     tuning_steps=10,

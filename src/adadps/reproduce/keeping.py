@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
@@ -60,8 +60,8 @@ class Kept:
         self._records[_key(record["job"])] = record
 
 
-_held: dict[Path, IO[bytes]] = {}
-"""The files that this process has locked."""
+_held: dict[Path, int] = {}
+"""The files that this process has locked, with their descriptors."""
 
 
 def _lock(path: Path) -> None:
@@ -74,20 +74,20 @@ def _lock(path: Path) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("ab")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
         raise DataError(
             f"Expected to write {path}, found: {error}. Choose a folder that can be written to."
         ) from error
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        stream.close()
+        os.close(descriptor)
         raise DataError(
             f"Expected to be alone with {path}, found another process that runs into it. Wait for "
             "it to end, or name another folder with --json."
         ) from error
-    _held[path.resolve()] = stream
+    _held[path.resolve()] = descriptor
 
 
 def _key(job: Record) -> str:
