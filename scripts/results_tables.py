@@ -1,10 +1,11 @@
-"""Write the tables of docs/results/text.md from the rows beside it.
+"""Write the tables of docs/results/text.md and of the README from the rows of the experiments.
 
     python scripts/results_tables.py          # fill the tables in
     python scripts/results_tables.py --check  # exit 1 if one is not what the rows say
 
 A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
-experiment, the data set, the metric and epsilon; ``<!-- end -->`` follows it.
+experiment, the data set, the metric and epsilon, and the methods if not all are to be shown;
+``<!-- end -->`` follows it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs/results/text.md"
-ROWS = PAGE.with_suffix("")
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs/results/text.md", ROOT / "README.md")
+ROWS = ROOT / "docs/results/text"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
 HEADINGS = {
@@ -34,12 +36,14 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--check", action="store_true", help="change nothing")
     check = options.parse_args().check
-    text = PAGE.read_text(encoding="utf-8")
-    filled = fill(text)
-    if check:
-        return int(filled != text)
-    PAGE.write_text(filled, encoding="utf-8")
-    return 0
+    stale = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        filled = fill(text)
+        stale += filled != text
+        if not check:
+            page.write_text(filled, encoding="utf-8")
+    return int(check and stale > 0)
 
 
 def fill(text: str) -> str:
@@ -47,7 +51,7 @@ def fill(text: str) -> str:
     return TABLE.sub(lambda found: found[1] + table(*found[2].split()) + found[3], text)
 
 
-def table(experiment: str, dataset: str, metric: str, epsilon: str) -> str:
+def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: str) -> str:
     """One line a method, one column a kind of features."""
     held: list[Row] = json.loads((ROWS / f"{experiment}.json").read_text(encoding="utf-8"))
     rows = [
@@ -56,6 +60,7 @@ def table(experiment: str, dataset: str, metric: str, epsilon: str) -> str:
         if row["dataset"] == dataset
         and row["metric"] == f"test {metric}"
         and row["settings"]["target_epsilon"] in (None, float(epsilon))
+        and (not methods or row["method"] in methods)
     ]
     columns = [name for name in FEATURES if any(_features(row) == name for row in rows)]
     best = {
