@@ -67,7 +67,7 @@ def draw(panels: Sequence[Panel], kind: str = "svg", columns: int | None = None)
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axis.grid(alpha=0.3)
         if panel.curves:
-            axis.legend(frameon=False, fontsize="small")
+            axis.legend(frameon=False, fontsize="x-small", loc="best")
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=120)
     return buffer.getvalue()

@@ -18,6 +18,9 @@ from adadps.reproduce.workers import run_all
 STAND_INS = ("so-titles", "debian-tags")
 """Data sets in the place of Stack Overflow: its published numbers are not theirs."""
 
+PRIVATE_WORDS = ("imdb-private-words",)
+"""Data sets whose vocabulary and frequencies are those of the private texts."""
+
 
 def job_of(line: Line, choice: Choice, seed: int) -> Job:
     """The run of a line with one seed."""
@@ -59,7 +62,7 @@ def _row(
         "experiment": experiment.name,
         "dataset": line.dataset,
         "method": line.method,
-        "side": contender.side,
+        "side": side_of(line),
         "metric": f"test {metric}",
         "epsilon_pld": _largest(records, "epsilon_pld"),
         "epsilon_rdp": _largest(records, "epsilon_rdp"),
@@ -89,6 +92,12 @@ def _row(
         },
         **facts,
     )
+
+
+def side_of(line: Line) -> str:
+    """What the side information is, and whose: words can be read off the private texts."""
+    said = CONTENDERS[line.method].side
+    return said.replace("public word", "PRIVATE word") if line.dataset in PRIVATE_WORDS else said
 
 
 def _largest(records: list[Record], name: str) -> float | None:

@@ -97,11 +97,14 @@ def _panels(
     title: str, lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept
 ) -> list[Panel]:
     by_epoch, by_epsilon = [], []
+    uses = [line for line in lines if CONTENDERS[line.method].uses_public]
+    several = len({line.public for line in uses}) > 1
     for line in lines:
         choice = chosen(line, winners)
         jobs = [job_of(line, choice, seed) for seed in range(seeds)]
         records = [record for job in jobs if (record := kept.find(job.describe()))]
-        by_epoch.append(_against_epochs(line, jobs[0], records))
+        public = f" ({line.public})" if several and line in uses else ""
+        by_epoch.append(_against_epochs(line, public, jobs[0], records))
         if all(record["private"] for record in records):
             by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
     panels = [Panel(title, "epochs", "test accuracy", by_epoch)]
@@ -122,13 +125,12 @@ def _most_telling(lines: Sequence[Line]) -> list[Line]:
     return [*first[: MOST_CURVES - len(others[:3])], *others[:3]]
 
 
-def _against_epochs(line: Line, job: Job, records: Sequence[Record]) -> Curve:
+def _against_epochs(line: Line, public: str, job: Job, records: Sequence[Record]) -> Curve:
     size = SIZES[job.dataset]
     steps = [step for step, _ in records[0]["curve"]]
     epochs = [step * size.batch / records[0]["examples"] for step in steps]
     values = [[value for _, value in record["curve"]] for record in records]
-    several = f" ({line.public})" if CONTENDERS[line.method].uses_public else ""
-    return curves_of(f"{CONTENDERS[line.method].label}{several}", epochs, values)
+    return curves_of(f"{CONTENDERS[line.method].label}{public}", epochs, values)
 
 
 def _against_epsilon(curve: Curve, job: Job, record: Record) -> Curve:

@@ -1,0 +1,26 @@
+"""Draw the README's figure from the kept runs of `adadps reproduce imdb`.
+
+python scripts/headline_figure.py
+"""
+
+from pathlib import Path
+
+from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER
+from adadps.reproduce.keeping import Kept
+from adadps.reproduce.text_figures import figure_of
+from adadps.reproduce.trials import read_winners
+
+FOLDER = Path(__file__).parents[1] / "docs/results/text"
+SHOWN = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "adadps-public", "dp-r-pub", "sgd")
+
+if __name__ == "__main__":
+    lines = [
+        line
+        for line in EXPERIMENTS["imdb"].lines
+        if line.dataset == "imdb"
+        and line.features in (PAPER, BEST)
+        and line.method in SHOWN
+        and line.epsilon == 1.5
+    ]
+    picture = figure_of(lines, 3, read_winners(None), Kept(FOLDER / "runs.jsonl"))
+    (FOLDER / "headline.png").write_bytes(picture)
