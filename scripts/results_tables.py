@@ -62,7 +62,10 @@ def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: st
         and row["settings"]["target_epsilon"] in (None, float(epsilon))
         and (not methods or row["method"] in methods)
     ]
-    columns = [name for name in FEATURES if any(_features(row) == name for row in rows)]
+    rows.sort(key=lambda row: not _aims_at_privacy(row))
+    told = [row for row in rows if _aims_at_privacy(row)] or rows
+    columns = [name for name in FEATURES if any(_features(row) == name for row in told)]
+    rows = [row for row in rows if _features(row) in columns]
     best = {
         name: max(
             (row["mean"] for row in rows if _features(row) == name and _counts(row)), default=2
@@ -89,6 +92,11 @@ def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: st
 
 def _features(row: Row) -> str:
     return str(row["settings"]["features"])
+
+
+def _aims_at_privacy(row: Row) -> bool:
+    """What trains without privacy, or on public data alone, stands below the rest."""
+    return row["settings"]["target_epsilon"] is not None
 
 
 def _counts(row: Row) -> bool:

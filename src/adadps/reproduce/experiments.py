@@ -103,7 +103,7 @@ def _imdb() -> Experiment:
         lines += _lines("imdb", features, methods, 1.5, published.IMDB, published.ALL_METHODS)
     lines += _lines("imdb", PAPER, IN_FIGURES, 2.8, None, published.WITHOUT_PUBLIC)
     lines += _lines(
-        "imdb", PLAIN, (*DOORS, "adam", "public-only"), 1.5, None, published.ALL_METHODS
+        "imdb", PLAIN, (*DOORS, "adam", "sgd", "public-only"), 1.5, None, published.ALL_METHODS
     )
     lines += _lines("imdb-private-words", PAPER, ("dp-sgd", "adadps"), 1.5, published.IMDB)
     quick = _lines(
