@@ -4,16 +4,18 @@ import json
 import math
 import statistics
 import struct
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
-from adadps.reproduce import jobs, recipes, tables, text_figures
+from adadps.reproduce import jobs, published_cost, recipes, tables, text_figures
 from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, Experiment, Line
 from adadps.reproduce.keeping import Kept
 from adadps.reproduce.problem import ONE_PERCENT, Public
+from adadps.reproduce.published_cost import PublishedRun
+from adadps.reproduce.trials import Choice
 from adadps.sampling import poisson
 from adadps.stages import privatize
 from adadps.types import Accountant
@@ -40,7 +42,7 @@ LINES = (
     Line("imdb", PAPER, "public-only", 2.0, Public(proxy=20)),
     Line("imdb", BEST, "dp-sgd", 2.0),
     Line("imdb", PAPER, "dp-sgd", 4.0),
-    Line("so-titles", PAPER, "adam", 2.0),
+    Line("so-titles", PAPER, "adam", 2.0, ONE_PERCENT, 0.64, "table: made up"),
 )
 SMALL = Experiment("small", "A small experiment", LINES, LINES[:1])
 SETTINGS = {
@@ -52,11 +54,12 @@ SETTINGS = {
     "public-only": {"length": 0.128},
 }
 ON_PUBLIC = " | 1.00% of the training texts"
+BEST_RECIPE = recipes.Recipe(binary=True, power=1.0)
 ONE_TABLE = {
     "features": {"winner": {"binary": True, "power": 1.0}},
     "methods": {
-        f"{features} | {name}{where}": {"winner": setting}
-        for features in (PAPER, BEST)
+        f"{features} | {name}{where}": {"features": str(recipe), "winner": setting}
+        for features, recipe in ((PAPER, recipes.PAPER), (BEST, BEST_RECIPE))
         for name, setting in SETTINGS.items()
         for where in ("", ON_PUBLIC)
     },
@@ -226,17 +229,86 @@ def test_the_papers_numbers_stand_beside_accuracy(rows):
     assert row_of(rows, "dp-sgd")["settings"]["table"] == "table: made up"
 
 
-def test_what_the_published_settings_cost_stands_beside_the_papers_number(world):
-    class Run:
-        """Published settings."""
-
-        def cost(self):
-            return {"published_epsilon_as_is": 108.0}
-
-    rows = tables.rows_of(replace(SMALL, cost=Run()), LINES, SEEDS, WINNERS, world[0])
+def test_published_numbers_of_stack_overflow_are_not_those_of_its_stand_ins(rows):
+    other = "paper_on_stackoverflow_at_0.84"
     for row in rows:
-        found = row["settings"].get("published_epsilon_as_is")
-        assert found == (108.0 if row["paper"] is not None else None)
+        if row["dataset"] == "so-titles":
+            assert row["paper"] is None
+            assert row["settings"][other] == 0.64
+        else:
+            assert other not in row["settings"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "its_own"),
+    [
+        ("imdb", True),
+        ("imdb-private-words", True),
+        ("stackoverflow", True),
+        ("so-titles", False),
+        ("debian-tags", False),
+    ],
+)
+def test_published_numbers_stand_beside_the_papers_own_data_sets(dataset, its_own, monkeypatch):
+    monkeypatch.setattr(published_cost, "_epsilon", lambda *_: 7.25)
+    line = Line(dataset, PAPER, "dp-sgd", 2.0, ONE_PERCENT, 0.63)
+    record = {
+        "job": {"steps": 20},
+        "values": {"accuracy": 0.5, "recall@5": 0.25},
+        "examples": 100,
+        "noise_multiplier": 1.0,
+        "clip_norm": 1.0,
+        "private": True,
+        "epsilon_pld": 1.0,
+        "epsilon_rdp": 2.0,
+        "seconds": 1.0,
+    }
+    choice = Choice(recipes.PAPER, SETTINGS["dp-sgd"])
+    row = tables._row(SMALL, line, choice, [record], "accuracy")
+    assert row["paper"] == (0.63 if its_own else None)
+    beside = row["settings"].get("paper_on_stackoverflow_at_0.84")
+    assert beside == (None if its_own else 0.63)
+    assert tables._row(SMALL, line, choice, [record], "recall@5")["paper"] is None
+
+
+def test_what_the_published_settings_cost_stands_beside_the_papers_number(world, monkeypatch):
+    cost = {"imdb": 108.0, "so-titles": 15.0}
+    for dataset, epsilon in cost.items():
+        run = SimpleNamespace(cost=lambda epsilon=epsilon: {"published_epsilon_as_is": epsilon})
+        monkeypatch.setitem(tables.OF_DATASET, dataset, run)
+    rows = tables.rows_of(SMALL, LINES, SEEDS, WINNERS, world[0])
+    known = [line for line in LINES if line.paper is not None]
+    with_cost = [row for row in rows if "published_epsilon_as_is" in row["settings"]]
+    assert len(with_cost) == len(known) + 1  # tags have two metrics
+    for row in with_cost:
+        assert row["settings"]["published_epsilon_as_is"] == cost[row["dataset"]]
+    assert len(with_cost) < len(rows)
+
+
+def test_the_cost_by_pld_is_the_best_that_can_be_proved():
+    """Means of k clipped as one have twice the sensitivity: half the noise multiplier."""
+    run = PublishedRun("made up", 4000, 100, 3, 2.0, 4)
+    found = run.cost()
+    sampler, steps = poisson(examples=4000, expected_size=100), 3 * 40
+
+    def expected(sigma, accountant):
+        chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), 1.0)
+        return epsilon_of_run(chain, sampler, steps, delta=1 / 4000, accountant=accountant)
+
+    for name, sigma, accountant in (
+        ("published_epsilon_claimed", 2.0, Accountant.RDP),
+        ("published_epsilon_claimed_by_pld", 2.0, Accountant.PLD),
+        ("published_epsilon_if_poisson", 1.0, Accountant.PLD),
+        ("published_epsilon_if_poisson_by_rdp", 1.0, Accountant.RDP),
+    ):
+        assert found[name] == pytest.approx(expected(sigma, accountant)), name
+    ordered = ("claimed_by_pld", "claimed", "if_poisson", "if_poisson_by_rdp", "as_is")
+    values = [found[f"published_epsilon_{name}"] for name in ordered]
+    assert values == sorted(values)
+    assert len(set(values)) == len(values)
+    told = run.told()
+    for name, digits in (("claimed", 2), ("if_poisson", 1), ("as_is", 0)):
+        assert f"{found[f'published_epsilon_{name}']:.{digits}f}" in told
 
 
 def size_of(picture):
@@ -262,9 +334,18 @@ def panels(monkeypatch):
 def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels):
     kept = world[0]
     width, height = size_of(text_figures.figure_of(LINES, SEEDS, WINNERS, kept))
-    assert [panel.x_label for panel in panels].count("epochs") == 3
-    assert [panel.x_label for panel in panels].count("ε spent (PLD)") == 2
-    assert width > height / 2 > 300  # two across, three down
+    assert [panel.x_label for panel in panels].count("epochs") == 4
+    assert [panel.x_label for panel in panels].count("ε spent (PLD)") == 3
+    assert width > height / 3 > 200  # two across, four down
+    titles = [panel.title for panel in panels if panel.x_label == "epochs"]
+    assert titles == [
+        "imdb, paper features, ε = 2",
+        "imdb, paper features, ε = 4",
+        "imdb, best for DP-SGD features, ε = 2",
+        "so-titles, paper features",
+    ]
+    at_four = [curve.label for curve in panels[2].curves]
+    assert at_four == ["DP-SGD", "Adam, no privacy"]  # what has no epsilon stands in both
     by_epoch, by_epsilon = panels[:2]
     assert [curve.label.split(" (")[0] for curve in by_epoch.curves] == [
         "DP-SGD",
@@ -289,10 +370,12 @@ def test_curves_end_at_the_epsilon_of_their_row(world, panels):
 
 
 def test_a_figure_is_not_overcrowded(world, panels):
-    crowd = [*LINES[:2]] * 10 + [LINES[4]]
+    crowd = [*LINES[:2]] * 10 + [LINES[4]] * 5
     text_figures.figure_of(crowd, SEEDS, WINNERS, world[0])
-    assert len(panels[0].curves) == text_figures.MOST_CURVES
-    assert "Adam, no privacy" in [curve.label for curve in panels[0].curves]
+    labels = [curve.label for curve in panels[0].curves]
+    assert len(labels) == text_figures.MOST_CURVES == 10
+    assert labels.count("Adam, no privacy") == 3
+    assert len(panels[1].curves) == 7
 
 
 @pytest.mark.parametrize("features", [PAPER, BEST])
