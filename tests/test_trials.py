@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from adadps import DataError
-from adadps.reproduce import jobs, recipes, trials, workers
+from adadps.reproduce import jobs, recipes, trials
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, PAPER, PLAIN, Experiment, Line
 from adadps.reproduce.keeping import Kept
 from adadps.reproduce.problem import ONE_PERCENT, Public
-from adadps.reproduce.workers import run_all
 from small_corpora import TINY, forget, put_in_place, small_corpus
 
 LINES = (
@@ -334,13 +333,3 @@ def test_other_files_are_no_winners(tmp_path, content):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.json"):
         trials.read_winners(tmp_path / "nowhere.json")
-
-
-def test_answers_come_in_order_and_are_handed_on(monkeypatch):
-    """In a process of its own, as the real runs are; one, because starting it takes seconds."""
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 1)
-    seen = []
-    assert run_all(divmod, [(7, 2), (9, 4)], "dividing", done=seen.append) == [(3, 1), (2, 1)]
-    assert sorted(seen) == [(2, 1), (3, 1)]
-    assert run_all(divmod, [], "dividing", done=seen.append) == []
-    assert len(seen) == 2

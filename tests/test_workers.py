@@ -40,6 +40,16 @@ def test_a_killed_worker_is_told_and_what_has_ended_is_kept(tmp_path):
     assert len(Kept(path)) == 2
 
 
+@pytest.mark.usefixtures("_one_process")
+def test_answers_come_in_order_and_are_handed_on():
+    """In a process of its own, as the real runs are; one, because starting it takes seconds."""
+    seen = []
+    assert run_all(divmod, [(7, 2), (9, 4)], "dividing", done=seen.append) == [(3, 1), (2, 1)]
+    assert sorted(seen) == [(2, 1), (3, 1)]
+    assert run_all(divmod, [], "dividing", done=seen.append) == []
+    assert len(seen) == 2
+
+
 def refused(seed):
     raise ValueError(f"seed {seed}")
 
