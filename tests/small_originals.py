@@ -89,10 +89,6 @@ def amazon_archive():
     return tar_of(AMAZON_FILES)
 
 
-def _exact(rows):
-    return [rows.columns.index(name) for name in rows.exact]
-
-
 def known_as(known, rows_of, archive=None):
     """The named set with the digests of a small one: those of rows that the test states itself."""
     files = tuple(
@@ -112,7 +108,7 @@ def known_as(known, rows_of, archive=None):
 
 
 def small_imdb(archive=None):
-    labelled = [[row[0], row[3], row[5]] for row in IMDB_ROWS]
+    labelled = [[row[0], row[3], row[4], row[5]] for row in IMDB_ROWS]
     return known_as(IMDB, (labelled, [[row[2]] for row in IMDB_UNLABELLED_ROWS]), archive)
 
 

@@ -71,11 +71,11 @@ def test_all_contenders_are_written_out_here():
 
 
 @ALL
-def test_every_method_has_twelve_different_settings(name):
+def test_every_method_has_sixteen_different_settings(name):
     for lengths in (LENGTHS, *(size.lengths for size in SIZES.values())):
         settings = CONTENDERS[name].grid(lengths)
-        assert len(settings) == 12
-        assert len({tuple(sorted(setting.items())) for setting in settings}) == 12
+        assert len(settings) == 16
+        assert len({tuple(sorted(setting.items())) for setting in settings}) == 16
         for setting in settings:
             assert all(isinstance(value, float) for value in setting.values())
             assert setting["length"] > 0
@@ -100,7 +100,7 @@ def test_settings_make_different_chains(name):
         )
         for chain in (built(name, setting) for setting in settings_of(name))
     }
-    assert len(chains) == 12
+    assert len(chains) == 16
 
 
 @ALL
@@ -243,7 +243,7 @@ def outputs_after(name, given, setting, steps=4):
 
 
 @ALL
-@pytest.mark.parametrize("place", [1, 11])
+@pytest.mark.parametrize("place", [1, 15])
 def test_features_of_another_scale_change_nothing(name, place):
     """What the outputs move by is the same, so that one grid fits all features."""
     larger = problem(CORPUS, Enlarged(recipes.PAPER, 7.0), PUBLIC, 0)

@@ -150,6 +150,30 @@ def test_a_table_is_known_whoever_packed_it(tmp_path):
     assert not is_genuine(path, SetFile("t", rows=rows))
 
 
+def test_labels_and_tags_count_with_every_character():
+    tags = ("c", "c#", "c++", "C", "c c")
+    assert len({rows_digest([["a title", tag]], exact=[1]) for tag in tags}) == len(tags)
+    assert rows_digest([["a title", "c#"]]) == rows_digest([["a title", "c"]])
+    other = [["A-title", "c#"], ["b", "c"]]  # in texts and in the order much is forgiven
+    expected = rows_digest([["b", "c "], ["A &amp; title", " c#"]], exact=[1])
+    assert rows_digest(other, exact=[1]) == expected
+    assert rows_digest(other, exact=[0, 1]) != expected
+
+
+def test_exact_columns_are_columns_and_those_that_are_labels():
+    exact = {
+        file.name.split("_")[0]: set(file.rows.exact)
+        for known in NAMED_SETS.values()
+        for file in known.files
+        if file.rows and file.rows.exact and set(file.rows.exact) <= set(file.rows.columns)
+    }
+    assert exact == {
+        "imdb": {"split", "label", "movie"},
+        "amazon": {"domain", "label"},
+        "stackoverflow": {"tags"},
+    }
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_list_shows_every_set(cache, monkeypatch, width):
     monkeypatch.setattr("adadps.commands.data.out", Console(width=width))

@@ -10,6 +10,7 @@ from adadps.data.fetching import fetch
 from adadps.data.imdb import LINE_BREAK
 from adadps.data.named_sets import MNIST, STACKOVERFLOW, Published
 from adadps.data.tables import read_table
+from adadps.errors import DataError
 from homes import home_with, left_in, tar_of
 from small_originals import (
     AMAZON_NAME,
@@ -107,6 +108,46 @@ def test_a_file_of_the_users_own_folder_is_taken(cache, tmp_path, monkeypatch):
         assert len(home.asked) == 1
     assert {path.parent for path in paths} == {tmp_path / "own"}
     assert not cache.exists()
+
+
+def test_a_spoiled_file_that_hides_the_fetched_one_is_told(cache, tmp_path, monkeypatch):
+    """A loader would read the one in the user's own folder, whatever was fetched."""
+    own, archive = tmp_path / "own", imdb_archive()
+    own.mkdir()
+    monkeypatch.setenv("ADADPS_DATA", str(own))
+    for spoiled in IMDB_TABLES:
+        (own / spoiled).write_bytes(gzip.compress(b"split,label,movie,text\ntrain,1,tt,other\n"))
+        with home_with({IMDB_NAME: archive}) as home:
+            known = small_imdb(archive)
+            with pytest.raises(DataError) as told:
+                fetch(known, url=home.url)
+            for part in (str(own / spoiled), "looked at before", str(cache), "Remove that file"):
+                assert part in str(told.value)
+            assert left_in(cache) == IMDB_TABLES
+            (own / spoiled).unlink()
+            assert {path.parent for path in fetch(known, url=home.url)} == {cache}
+            assert len(home.asked) == 1
+
+
+def test_films_are_part_of_what_is_known_of_imdb():
+    """They say which reviews must not be split."""
+    url = "http://www.imdb.com/title/{}/usercomments\n"
+    archive = imdb_archive(**{"aclImdb/train/urls_neg.txt": url.format("tt99")})
+    with (
+        home_with({IMDB_NAME: archive}) as home,
+        pytest.raises(DataError, match=r"become imdb_labelled_50k\.csv\.gz .*found other content"),
+    ):
+        fetch(small_imdb(), url=home.url)
+
+
+@pytest.mark.parametrize("tag", [b"c", b"c++", b"C#"])
+def test_tags_are_known_by_every_character(tag):
+    other = TITLES_TSV.replace(b"c#", tag)
+    with (
+        home_with({"validation.tsv": other}) as home,
+        pytest.raises(DataError, match="found other content"),
+    ):
+        fetch(small_titles(), url=home.url)
 
 
 def test_mnist_has_both_known_digests():

@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,9 +38,69 @@ def test_what_was_added_is_found_at_once_and_after_reading_again(path):
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_nothing_is_written_by_looking(path):
+def test_looking_makes_an_empty_file_alone(path):
+    """It is what other processes are kept away from."""
     assert len(Kept(path)) == 0
-    assert not path.parent.exists()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == b""
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from adadps.reproduce.keeping import Kept
+kept = Kept(Path(sys.argv[1]))
+kept.add({"job": {"seed": 7}, "value": 1.0})
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_is_kept_away_until_the_first_has_ended(path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        content = path.read_bytes()
+        for _ in range(2):  # a refusal must not count as having it
+            with pytest.raises(
+                DataError, match=r"Expected to be alone with .*another process.*--json"
+            ):
+                Kept(path)
+        assert path.read_bytes() == content
+        kept_with(path.with_name("others.jsonl"), FIRST)  # another file is free
+    finally:
+        holder.communicate(timeout=60)
+    assert Kept(path).find({"seed": 7})["value"] == 1.0
+
+
+def test_a_killed_process_keeps_nobody_away(path):
+    killed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            HOLDER.replace("sys.stdin.read()", "__import__('os')._exit(9)"),
+            str(path),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    assert killed.returncode == 9
+    assert len(Kept(path)) == 1
+
+
+def test_the_same_process_may_open_it_again_by_any_name(path, monkeypatch):
+    first = kept_with(path, FIRST)
+    monkeypatch.chdir(path.parent)
+    for name in (path, Path(path.name), path.parent / ".." / path.parent.name / path.name):
+        assert Kept(name).find(FIRST["job"]) == FIRST
+    first.add(SECOND)
+    assert len(Kept(path)) == 2
 
 
 def test_the_order_of_names_is_no_part_of_a_job(path):
@@ -169,7 +232,7 @@ def test_a_cut_line_in_a_file_that_cannot_be_mended_is_refused(path, monkeypatch
 
 def test_a_folder_in_the_place_of_the_file_is_refused(path):
     path.mkdir(parents=True)
-    with pytest.raises(DataError, match="Expected to read"):
+    with pytest.raises(DataError, match=r"Expected to write .*found: .*Choose"):
         Kept(path)
 
 

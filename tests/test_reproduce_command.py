@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from adadps import DataError
 from adadps.cli import app
-from adadps.data.named_sets import IMDB
 from adadps.reproduce import jobs, published_cost, recipes, text_figures, trials
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER
+from adadps.reproduce.rows import write_json
 from small_corpora import TINY, forget, put_in_place, small_corpus
 
 runner = CliRunner()
@@ -29,9 +30,13 @@ def said(shown):
 
 def recorded(*left_out):
     """The first setting of every grid, as --tune would write it."""
+    best = recipes.Recipe(binary=True, power=1.0)
     methods = {
-        f"{features} | {name}{where}": {"winner": contender.grid(TINY.lengths)[0]}
-        for features in (PAPER, BEST)
+        f"{features} | {name}{where}": {
+            "features": str(recipe),
+            "winner": contender.grid(TINY.lengths)[0],
+        }
+        for features, recipe in ((PAPER, recipes.PAPER), (BEST, best))
         for name, contender in CONTENDERS.items()
         for where in ("", " | 1.00% of the training texts")
         if name not in left_out
@@ -48,7 +53,15 @@ def winners(tmp_path):
 
 
 @pytest.fixture
-def ran(monkeypatch):
+def needed(monkeypatch):
+    """The names of the data sets that are asked for; nothing is fetched."""
+    names = []
+    monkeypatch.setattr("adadps.commands.reproduce.get_if_absent", names.extend)
+    return names
+
+
+@pytest.fixture
+def ran(monkeypatch, needed):
     """A made-up problem in the place of IMDB, without the accounting that takes seconds."""
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     monkeypatch.setattr(published_cost, "_epsilon", lambda *_: 7.25)
@@ -65,11 +78,20 @@ def ran(monkeypatch):
         (["imdb", "--seeds", "0"], "Expected at least one seed, found 0"),
         (["imdb", "--dataset", "mnist"], "found 'mnist'. It has: imdb"),
         (["imdb", "--seeds", "-1", "--quick"], "Expected at least one seed, found -1"),
+        (["imdb", "--tune", "--winners", "w.json"], "Expected --tune or --winners, found both"),
+        (["toy", "--winners", "w.json"], "an option that 'toy' has, found --winners"),
+        (["toy", "--dataset", "imdb"], "an option that 'toy' has, found --dataset"),
+        (["moments", "--tune"], "an option that 'moments' has, found --tune"),
+        (["moments", "--seeds", "2"], "an option that 'moments' has, found --seeds"),
+        (["moments", "--winners", "w.json"], "an option that 'moments' has, found --winners"),
+        (["moments", "--dataset", "imdb"], "an option that 'moments' has, found --dataset"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(words, message):
+def test_what_cannot_be_meant_is_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     shown = called(*words)
     assert shown.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
     assert message in said(shown)
 
 
@@ -100,20 +122,19 @@ def test_winners_without_a_line_of_the_experiment(ran, winners, tmp_path):
     assert ran == []
 
 
-@pytest.mark.parametrize("experiment", ["imdb", "moments"])
-def test_data_that_is_not_there(winners, tmp_path, monkeypatch, experiment):
-    """The message names the file that is missing, where it is looked for, and its home."""
-    monkeypatch.delenv("ADADPS_DATA", raising=False)
-    monkeypatch.setenv("ADADPS_CACHE", str(tmp_path / "cache"))
-    put_in_place(monkeypatch)
-    rows = tmp_path / "rows.json"
-    shown = called(experiment, "--quick", "--winners", winners, "--json", rows)
-    assert shown.exit_code == 1
-    message = said(shown).replace(" ", "")  # long words are broken at the end of a line
-    for part in (str(tmp_path / "cache" / IMDB.files[0].name), IMDB.home, "ADADPS_DATA"):
-        assert part.replace(" ", "") in message
-    assert not rows.exists()
-    forget()
+@pytest.mark.usefixtures("ran")
+def test_the_sets_of_the_lines_are_asked_for_alone(needed, winners, tmp_path):
+    for words, names in (
+        (["imdb", "--quick", "--winners", winners], {"imdb", "amazon"}),
+        (["moments"], {"imdb", "amazon"}),
+    ):
+        needed.clear()
+        assert called(*words, "--json", tmp_path / "rows.json").exit_code == 0
+        assert set(needed) == names
+    needed.clear()
+    words = ("stackoverflow", "--dataset", "debian-tags", "--winners", winners)
+    assert called(*words, "--json", tmp_path / "rows.json").exit_code == 1  # nothing was tuned
+    assert needed == ["debian"]
 
 
 def test_a_whole_run_and_the_same_again(ran, winners, tmp_path):
@@ -219,6 +240,40 @@ def test_rows_do_not_overwrite_winners(tmp_path, monkeypatch):
         shown = called("imdb", "--quick", "--winners", file)
         assert shown.exit_code == 0, shown.stderr
     assert isinstance(trials.read_winners(file), dict)
+
+
+@pytest.mark.usefixtures("made_up", "ran")
+def test_one_data_set_has_files_of_its_own(tmp_path, monkeypatch):
+    """So that the rows of one data set do not overwrite those of all."""
+    monkeypatch.chdir(tmp_path)
+    assert called("imdb", "--tune", "--dataset", "imdb").exit_code == 0
+    file = Path("reproduced/imdb-imdb-winners.json")
+    assert called("imdb", "--quick", "--dataset", "imdb", "--winners", file).exit_code == 0
+    names = sorted(found.name for found in Path("reproduced").iterdir())
+    assert names == [
+        "imdb-imdb-winners.json",
+        "imdb-imdb.json",
+        "imdb-imdb.png",
+        "runs.jsonl",
+        "trials.jsonl",
+    ]
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "rows.json"
+    write_json(path, [1])
+
+    def full(_file):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as until:
+        until.setattr("adadps.writing.os.fsync", full)
+        with pytest.raises(DataError, match="No space left"):
+            write_json(path, [2])
+    assert json.loads(path.read_text(encoding="utf-8")) == [1]
+    assert list(tmp_path.iterdir()) == [path]
+    write_json(path, [3])
+    assert json.loads(path.read_text(encoding="utf-8")) == [3]
 
 
 @pytest.mark.usefixtures("ran")

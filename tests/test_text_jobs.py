@@ -57,6 +57,19 @@ def test_a_job_is_described_by_all_that_it_depends_on():
     assert len(set(descriptions)) == len(descriptions)
 
 
+def test_a_job_of_another_version_or_with_other_words_is_another_job(monkeypatch):
+    """Records that were made before a change of what is behind a job are not taken for it."""
+    job = Job("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5}, 1.5, 0)
+    before = job.describe()
+    assert (before["version"], before["words"]) == (jobs.VERSION, TINY.words)
+    monkeypatch.setattr(jobs, "VERSION", jobs.VERSION + 1)
+    assert job.describe() != before
+    monkeypatch.undo()
+    monkeypatch.setitem(jobs.SIZES, "imdb", replace(TINY, words=30, narrow=7))
+    assert job.describe()["words"] == 30
+    assert replace(job, tuning=True).describe()["words"] == 7
+
+
 def test_a_job_is_not_described_by_what_it_does_not_depend_on():
     """So that one run without privacy serves all epsilons."""
     job = Job("imdb", recipes.PAPER, "adam", {"length": 0.1}, 1.5, 0)

@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 import struct
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,7 +40,7 @@ LINES = (
     Line("imdb", PAPER, "public-only", 2.0, Public(proxy=20)),
     Line("imdb", BEST, "dp-sgd", 2.0),
     Line("imdb", PAPER, "dp-sgd", 4.0),
-    Line("so-titles", PAPER, "adam", 2.0),
+    Line("so-titles", PAPER, "adam", 2.0, ONE_PERCENT, 0.64, "table: made up"),
 )
 SMALL = Experiment("small", "A small experiment", LINES, LINES[:1])
 SETTINGS = {
@@ -52,11 +52,12 @@ SETTINGS = {
     "public-only": {"length": 0.128},
 }
 ON_PUBLIC = " | 1.00% of the training texts"
+BEST_RECIPE = recipes.Recipe(binary=True, power=1.0)
 ONE_TABLE = {
     "features": {"winner": {"binary": True, "power": 1.0}},
     "methods": {
-        f"{features} | {name}{where}": {"winner": setting}
-        for features in (PAPER, BEST)
+        f"{features} | {name}{where}": {"features": str(recipe), "winner": setting}
+        for features, recipe in ((PAPER, recipes.PAPER), (BEST, BEST_RECIPE))
         for name, setting in SETTINGS.items()
         for where in ("", ON_PUBLIC)
     },
@@ -226,17 +227,27 @@ def test_the_papers_numbers_stand_beside_accuracy(rows):
     assert row_of(rows, "dp-sgd")["settings"]["table"] == "table: made up"
 
 
-def test_what_the_published_settings_cost_stands_beside_the_papers_number(world):
-    class Run:
-        """Published settings."""
+def test_published_numbers_of_stack_overflow_are_not_those_of_its_stand_ins(rows):
+    other = "paper_on_stackoverflow_at_0.84"
+    stand_ins = [row for row in rows if row["dataset"] == "so-titles"]
+    assert [row["paper"] for row in stand_ins] == [None, None]
+    [accuracy] = [row for row in stand_ins if row["metric"] == "test accuracy"]
+    assert accuracy["settings"][other] == 0.64
+    assert not any(other in row["settings"] for row in rows if row["dataset"] == "imdb")
 
-        def cost(self):
-            return {"published_epsilon_as_is": 108.0}
 
-    rows = tables.rows_of(replace(SMALL, cost=Run()), LINES, SEEDS, WINNERS, world[0])
-    for row in rows:
-        found = row["settings"].get("published_epsilon_as_is")
-        assert found == (108.0 if row["paper"] is not None else None)
+def test_what_the_published_settings_cost_stands_beside_the_papers_number(world, monkeypatch):
+    cost = {"imdb": 108.0, "so-titles": 15.0}
+    for dataset, epsilon in cost.items():
+        run = SimpleNamespace(cost=lambda epsilon=epsilon: {"published_epsilon_as_is": epsilon})
+        monkeypatch.setitem(tables.OF_DATASET, dataset, run)
+    rows = tables.rows_of(SMALL, LINES, SEEDS, WINNERS, world[0])
+    known = [line for line in LINES if line.paper is not None]
+    with_cost = [row for row in rows if "published_epsilon_as_is" in row["settings"]]
+    assert len(with_cost) == len(known) + 1  # tags have two metrics
+    for row in with_cost:
+        assert row["settings"]["published_epsilon_as_is"] == cost[row["dataset"]]
+    assert len(with_cost) < len(rows)
 
 
 def size_of(picture):
@@ -262,9 +273,18 @@ def panels(monkeypatch):
 def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels):
     kept = world[0]
     width, height = size_of(text_figures.figure_of(LINES, SEEDS, WINNERS, kept))
-    assert [panel.x_label for panel in panels].count("epochs") == 3
-    assert [panel.x_label for panel in panels].count("ε spent (PLD)") == 2
-    assert width > height / 2 > 300  # two across, three down
+    assert [panel.x_label for panel in panels].count("epochs") == 4
+    assert [panel.x_label for panel in panels].count("ε spent (PLD)") == 3
+    assert width > height / 3 > 200  # two across, four down
+    titles = [panel.title for panel in panels if panel.x_label == "epochs"]
+    assert titles == [
+        "imdb, paper features, ε = 2",
+        "imdb, paper features, ε = 4",
+        "imdb, best for DP-SGD features, ε = 2",
+        "so-titles, paper features",
+    ]
+    at_four = [curve.label for curve in panels[2].curves]
+    assert at_four == ["DP-SGD", "Adam, no privacy"]  # what has no epsilon stands in both
     by_epoch, by_epsilon = panels[:2]
     assert [curve.label.split(" (")[0] for curve in by_epoch.curves] == [
         "DP-SGD",
@@ -289,10 +309,12 @@ def test_curves_end_at_the_epsilon_of_their_row(world, panels):
 
 
 def test_a_figure_is_not_overcrowded(world, panels):
-    crowd = [*LINES[:2]] * 10 + [LINES[4]]
+    crowd = [*LINES[:2]] * 10 + [LINES[4]] * 5
     text_figures.figure_of(crowd, SEEDS, WINNERS, world[0])
-    assert len(panels[0].curves) == text_figures.MOST_CURVES
-    assert "Adam, no privacy" in [curve.label for curve in panels[0].curves]
+    labels = [curve.label for curve in panels[0].curves]
+    assert len(labels) == text_figures.MOST_CURVES == 10
+    assert labels.count("Adam, no privacy") == 3
+    assert len(panels[1].curves) == 7
 
 
 @pytest.mark.parametrize("features", [PAPER, BEST])

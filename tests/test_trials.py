@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from adadps import DataError
-from adadps.reproduce import jobs, recipes, trials, workers
+from adadps.reproduce import jobs, recipes, trials
 from adadps.reproduce.contenders import CONTENDERS
-from adadps.reproduce.experiments import BEST, PAPER, Experiment, Line
+from adadps.reproduce.experiments import BEST, PAPER, PLAIN, Experiment, Line
 from adadps.reproduce.keeping import Kept
 from adadps.reproduce.problem import ONE_PERCENT, Public
-from adadps.reproduce.workers import run_all
 from small_corpora import TINY, forget, put_in_place, small_corpus
 
 LINES = (
@@ -32,7 +31,7 @@ METHODS = {
     "best for DP-SGD | public-only | 1.00% of the training texts",
     "best for DP-SGD | public-only | 8,000 texts of another source",
 }
-TRIALS = 12 * 3 + 12 * len(METHODS) - 3
+TRIALS = 12 * 3 + 16 * len(METHODS) - 3
 """Three trials of DP-SGD on its best features are among those that chose the features."""
 
 
@@ -79,8 +78,9 @@ def test_all_trials_are_kept_and_the_highest_wins(ran, path):
             assert len(scores) == 36
             assert str(recipes.Recipe(**entry["winner"])) == best["features"]
         else:
-            assert len(scores) == 12
+            assert len(scores) == 16
             assert entry["winner"] == best["setting"]
+            assert {trial["features"] for trial in entry["trials"]} == {entry["features"]}
     kept_scores = {record["values"]["accuracy"] for record in again._records.values()}
     assert {
         trial["accuracy"]
@@ -203,7 +203,7 @@ def test_no_test_text_is_read(path, monkeypatch, request):
     ran = put_in_place(monkeypatch, imdb=spoiled)
     lines = [Line("imdb", PAPER, name, 2.0) for name in ("dp-sgd", "adadps-public", "adam")]
     found = trials.tune(Experiment("small", "", tuple(lines), ()), Kept(path))
-    assert len(ran) == 3 + 2 + 2 + 12
+    assert len(ran) == 3 + 2 + 2 + 16
     assert found["datasets"]["imdb"]["methods"]["paper | adam"]["accuracy"] > 0.8
     held_out = len(spoiled.for_tuning().test)
     for record in Kept(path)._records.values():  # shares of the texts that were held out
@@ -245,10 +245,16 @@ GOOD = {
     "datasets": {
         "imdb": {
             "features": {"winner": {"binary": True, "power": 1.0}},
-            "methods": {"best for DP-SGD | dp-sgd": {"winner": {"clip": 0.5, "length": 1.0}}},
+            "methods": {
+                "best for DP-SGD | dp-sgd": {
+                    "features": "binary x public IDF^1, L2 per text",
+                    "winner": {"clip": 0.5, "length": 1.0},
+                }
+            },
         }
     }
 }
+METHOD = ("datasets", "imdb", "methods", "best for DP-SGD | dp-sgd")
 MISSING = {
     "the problem": spoiled(GOOD, "datasets", "imdb"),
     "the features": spoiled(GOOD, "datasets", "imdb", "features"),
@@ -256,6 +262,8 @@ MISSING = {
     "the winner": spoiled(GOOD, "datasets", "imdb", "features", "winner"),
     "a recipe": spoiled(GOOD, "datasets", "imdb", "features", "winner", value={"colour": 1}),
     "a table": spoiled(GOOD, "datasets", "imdb", "methods", value=7),
+    "features of a method": spoiled(GOOD, *METHOD, "features"),
+    "a setting": spoiled(GOOD, *METHOD, "winner"),
 }
 
 
@@ -269,6 +277,38 @@ def test_recorded_settings_are_found():
 def test_settings_that_were_not_recorded_are_missed(winners):
     with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
         trials.chosen(Line("imdb", BEST, "dp-sgd", 1.5), winners)
+
+
+@pytest.mark.parametrize("change", [{"power": 2.0}, {"binary": False}, {"relative": True}])
+def test_settings_found_on_other_features_are_refused(change):
+    """The features were chosen anew after the methods had been tuned, in another call."""
+    recipe = {"binary": True, "power": 1.0, **change}
+    changed = spoiled(GOOD, "datasets", "imdb", "features", "winner", value=recipe)
+    with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
+        trials.chosen(Line("imdb", BEST, "dp-sgd", 1.5), changed)
+
+
+@pytest.mark.usefixtures("ran")
+def test_plain_features_are_the_best_without_public_idf(path, monkeypatch):
+    def better_with_idf(job):
+        record = made_up(job)
+        record["values"]["accuracy"] += bool(job.recipe.power)
+        return record
+
+    monkeypatch.setattr(trials, "run", better_with_idf)
+    lines = (Line("imdb", PLAIN, "dp-sgd", 2.0), Line("imdb", BEST, "dp-sgd", 2.0))
+    found = trials.tune(Experiment("small", "", lines, ()), Kept(path))
+    held = found["datasets"]["imdb"]["features"]
+    plain = {
+        trial["accuracy"]: trial["features"]
+        for trial in held["trials"]
+        if "IDF" not in trial["features"]
+    }
+    assert len(plain) == 6
+    recipe = trials.chosen(lines[0], found).recipe
+    assert str(recipe) == plain[max(plain)]
+    assert trials.chosen(lines[1], found).recipe.power > 0
+    assert found["datasets"]["imdb"]["methods"]["plain | dp-sgd"]["features"] == str(recipe)
 
 
 NO_WINNERS = {
@@ -293,13 +333,3 @@ def test_other_files_are_no_winners(tmp_path, content):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.json"):
         trials.read_winners(tmp_path / "nowhere.json")
-
-
-def test_answers_come_in_order_and_are_handed_on(monkeypatch):
-    """In a process of its own, as the real runs are; one, because starting it takes seconds."""
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 1)
-    seen = []
-    assert run_all(divmod, [(7, 2), (9, 4)], "dividing", done=seen.append) == [(3, 1), (2, 1)]
-    assert sorted(seen) == [(2, 1), (3, 1)]
-    assert run_all(divmod, [], "dividing", done=seen.append) == []
-    assert len(seen) == 2
