@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adadps.commands.console import out, table_of_rows, told
 from adadps.commands.data import get_if_absent
 from adadps.errors import SettingError
+
+if TYPE_CHECKING:
+    from adadps.reproduce.experiments import Line
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
@@ -81,7 +85,9 @@ def reproduce(
                 "Expected --tune or --winners, found both. --tune goes on with the file that "
                 "--json names."
             )
-        _require_meant(experiment, tune=tune, seeds=seeds, winners=winners, dataset=dataset)
+        _require_meant(
+            experiment, quick=quick, tune=tune, seeds=seeds, winners=winners, dataset=dataset
+        )
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
@@ -105,6 +111,11 @@ def _require_meant(experiment: str, **given: object) -> None:
             raise SettingError(
                 f"Expected an option that '{experiment}' has, found --{name}. Leave it out."
             )
+
+
+def _needed(lines: Sequence[Line]) -> list[str]:
+    """The named sets behind these lines, each once."""
+    return list(dict.fromkeys(name for line in lines for name in NEEDED[line.dataset]))
 
 
 def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:
@@ -131,7 +142,7 @@ def _tune(experiment: str, dataset: str | None, path: Path) -> None:
 
     held = read_winners(path) if path.exists() else None
     known = experiment_of(experiment, dataset)
-    get_if_absent({name for line in known.lines for name in NEEDED[line.dataset]})
+    get_if_absent(_needed(known.lines))
     found = tune(known, Kept(path.parent / "trials.jsonl"), held)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
@@ -152,11 +163,14 @@ def _text(
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
     from adadps.reproduce.tables import rows_of, run_lines  # noqa: PLC0415
     from adadps.reproduce.text_figures import figure_of, published_runs, tables_of  # noqa: PLC0415
+    from adadps.reproduce.trials import chosen as choice_of  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners  # noqa: PLC0415
 
     known, chosen = experiment_of(experiment, dataset), read_winners(winners)
     lines = known.quick if quick else known.lines
-    get_if_absent({name for line in lines for name in NEEDED[line.dataset]})
+    for line in lines:
+        choice_of(line, chosen)  # what was never tuned is refused before anything is fetched
+    get_if_absent(_needed(lines))
     kept = Kept(path.parent / "runs.jsonl")
     run_lines(lines, seeds, chosen, kept, experiment)
     rows = rows_of(known, lines, seeds, chosen, kept)

@@ -44,9 +44,7 @@ def directions(lengths: tuple[float, ...]) -> list[Setting]:
     """Both readings of the paper: A proportional to TF-IDF, and inversely proportional."""
     return [
         {"clip": 0.5, "length": s, "floor": floor, "power": power}
-        for (floor, power), s in product(
-            ((0.01, 1.0), (0.01, 0.5), (0.01, -0.5), (0.01, -1.0)), lengths
-        )
+        for (floor, power), s in product(DIRECTIONS, lengths)
     ]
 
 

@@ -81,12 +81,15 @@ def _lock(path: Path) -> None:
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(descriptor)
         raise DataError(
             f"Expected to be alone with {path}, found another process that runs into it. Wait for "
             "it to end, or name another folder with --json."
         ) from error
+    except OSError:  # a disk without locks: one command at a time is for the user to see to
+        os.close(descriptor)
+        return
     _held[path.resolve()] = descriptor
 
 

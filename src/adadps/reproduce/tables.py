@@ -54,9 +54,11 @@ def _row(
     experiment: Experiment, line: Line, choice: Choice, records: list[Record], metric: str
 ) -> Row:
     contender, first, size = CONTENDERS[line.method], records[0], SIZES[line.dataset]
-    costs: dict[str, Any] = {} if line.paper is None else dict(OF_DATASET[line.dataset].cost())
-    if line.dataset in STAND_INS and line.paper is not None:
-        costs["paper_on_stackoverflow_at_0.84"] = line.paper
+    costs: dict[str, Any] = {}
+    if line.paper is not None and contender.private and metric == "accuracy":
+        costs.update(OF_DATASET[line.dataset].cost())
+        if line.dataset in STAND_INS:
+            costs["paper_on_stackoverflow_at_0.84"] = line.paper
     public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if contender.only_public else {}
     facts: dict[str, Any] = {
         "experiment": experiment.name,

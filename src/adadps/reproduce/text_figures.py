@@ -71,7 +71,8 @@ def _by_aim(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 def published_runs(lines: Sequence[Line]) -> list[PublishedRun]:
     """The published settings whose numbers stand beside these lines."""
-    return list(dict.fromkeys(OF_DATASET[line.dataset] for line in lines if line.paper is not None))
+    private = [line for line in lines if CONTENDERS[line.method].private and line.paper is not None]
+    return list(dict.fromkeys(OF_DATASET[line.dataset] for line in private))
 
 
 def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:

@@ -53,7 +53,8 @@ def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Win
     """Run the trials of an experiment that are not kept yet; return all winners, old and new."""
     found: Winners = {"protocol": PROTOCOL, "datasets": dict((held or {}).get("datasets", {}))}
     for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
-        mine = found["datasets"].setdefault(dataset, {"features": None, "methods": {}})
+        mine = {"methods": {}, **found["datasets"].get(dataset, {})}
+        found["datasets"][dataset] = mine
         mine["features"] = _choose_features(dataset, kept)
         lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
         jobs = {
@@ -77,8 +78,8 @@ def chosen(line: Line, winners: Winners) -> Choice:
         return Choice(recipe, found["winner"])
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none. Run the "
-            "experiment with --tune first, and give its file with --winners."
+            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none for these "
+            "features. Run the experiment with --tune first, and give its file with --winners."
         ) from error
 
 
