@@ -41,7 +41,7 @@ def test_published_numbers_stand_beside_the_papers_own_data_sets(dataset, its_ow
     choice = Choice(recipes.PAPER, {"clip": 0.5, "length": 3.0})
     row = tables._row(EXPERIMENTS["imdb"], line, choice, [record], "accuracy")
     assert row["paper"] == (0.63 if its_own else None)
-    beside = row["settings"].get("paper_on_stackoverflow_at_0.84")
+    beside = row["settings"].get("paper_on_stackoverflow")
     assert beside == (None if its_own else 0.63)
     assert tables._row(EXPERIMENTS["imdb"], line, choice, [record], "recall@5")["paper"] is None
 

@@ -33,6 +33,7 @@ def row(method, mean, epsilon, **changed):
     }
     given = {
         "dataset": "imdb",
+        "method": method,
         "side": "none",
         "metric": "test accuracy",
         "mean": mean,
@@ -64,9 +65,9 @@ def script(tmp_path, monkeypatch):
     """The script, with a page and rows of its own."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     found = importlib.import_module("results_tables")
-    monkeypatch.setattr(found, "PAGE", tmp_path / "text.md")
+    monkeypatch.setattr(found, "PAGES", (tmp_path / "text.md",))
     monkeypatch.setattr(found, "ROWS", tmp_path / "text")
-    found.PAGE.write_text(PAGE, encoding="utf-8")
+    found.PAGES[0].write_text(PAGE, encoding="utf-8")
     write(found, ROWS)
     return found
 
@@ -147,17 +148,17 @@ def test_filling_twice_changes_nothing_more(script):
 
 def test_a_check_finds_a_changed_number_on_either_side(script, monkeypatch):
     assert called(script, monkeypatch, "--check") == 1
-    assert script.PAGE.read_text(encoding="utf-8") == PAGE  # a check writes nothing
+    assert script.PAGES[0].read_text(encoding="utf-8") == PAGE  # a check writes nothing
     assert called(script, monkeypatch) == 0
     assert called(script, monkeypatch, "--check") == 0
-    page = script.PAGE.read_text(encoding="utf-8")
-    script.PAGE.write_text(page.replace("0.631", "0.632"), encoding="utf-8")
+    page = script.PAGES[0].read_text(encoding="utf-8")
+    script.PAGES[0].write_text(page.replace("0.631", "0.632"), encoding="utf-8")
     assert called(script, monkeypatch, "--check") == 1
-    script.PAGE.write_text(page, encoding="utf-8")
+    script.PAGES[0].write_text(page, encoding="utf-8")
     write(script, [{**ROWS[0], "mean": 0.64}, *ROWS[1:]])
     assert called(script, monkeypatch, "--check") == 1
     assert called(script, monkeypatch) == 0
-    assert "0.640 ± 0.012" in script.PAGE.read_text(encoding="utf-8")
+    assert "0.640 ± 0.012" in script.PAGES[0].read_text(encoding="utf-8")
 
 
 def test_the_page_of_results_is_filled_in(monkeypatch):

@@ -55,10 +55,11 @@ def _row(
 ) -> Row:
     contender, first, size = CONTENDERS[line.method], records[0], SIZES[line.dataset]
     costs: dict[str, Any] = {}
-    if line.paper is not None and contender.private and metric == "accuracy":
-        costs.update(OF_DATASET[line.dataset].cost())
+    if line.paper is not None and metric == "accuracy":
         if line.dataset in STAND_INS:
-            costs["paper_on_stackoverflow_at_0.84"] = line.paper
+            costs["paper_on_stackoverflow"] = line.paper
+        if contender.private:
+            costs.update(OF_DATASET[line.dataset].cost())
     public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if contender.only_public else {}
     facts: dict[str, Any] = {
         "experiment": experiment.name,
