@@ -76,7 +76,7 @@ def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: st
     lines: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         shown = f"{row['mean']:.3f} ± {row['std']:.3f}"
-        if _counts(row) and row["mean"] == best[_features(row)]:
+        if _counts(row) and f"{row['mean']:.3f}" == f"{best[_features(row)]:.3f}":
             shown = f"**{shown}**"
         cells = lines.setdefault(_name(row, several), ["–"] * (len(columns) + 2))
         cells[columns.index(_features(row))] = shown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adadps.commands.console import out, table_of_rows, told
+from adadps.commands.console import out, say, table_of_rows, told
 from adadps.commands.data import get_if_absent
 from adadps.errors import SettingError
 
@@ -80,6 +80,8 @@ def reproduce(
             )
         if seeds is not None and seeds < 1:
             raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
+        if quick and seeds is not None:
+            raise SettingError("Expected --quick or --seeds, found both. --quick has one seed.")
         if tune and winners:
             raise SettingError(
                 "Expected --tune or --winners, found both. --tune goes on with the file that "
@@ -172,6 +174,7 @@ def _text(
         choice_of(line, chosen)  # what was never tuned is refused before anything is fetched
     get_if_absent(_needed(lines))
     kept = Kept(path.parent / "runs.jsonl")
+    say(f"{len(lines)} lines, {seeds} seeds each; what was run before is in {kept.path}")
     run_lines(lines, seeds, chosen, kept, experiment)
     rows = rows_of(known, lines, seeds, chosen, kept)
     write_json(path, rows)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from adadps.data.downloading import Arrived, download
-from adadps.data.finding import cache_folder, find, is_genuine
+from adadps.data.finding import cache_folder, find, is_genuine, require
 from adadps.data.named_sets import NamedSet, Original, SetFile
 from adadps.errors import DataError
 from adadps.writing import DRAFT, new_file
@@ -45,7 +45,7 @@ def fetch(
         return []
     for original in known.originals:
         files = [known.file(name) for name in original.makes]
-        if force or not all(_present(file) for file in files):
+        if force or not all(_present(known, file) for file in files):
             _fetch(known, original, files, url(original), arrived, say)
     found = {file.name: find(file) for file in known.files}
     missing = [name for name, path in found.items() if path is None]
@@ -54,24 +54,15 @@ def fetch(
             f"Expected {', '.join(missing)} of the data set '{known.name}', found no public home "
             f"for it. Put it into {cache_folder()}."
         )
-    return [_genuine(known, file) for file in known.files]
+    return [require(known, file) for file in known.files]
 
 
-def _genuine(known: NamedSet, file: SetFile) -> Path:
-    """The file that a loader will find, which another folder may hide behind a spoiled one."""
-    path = find(file)
-    assert path is not None
-    if not is_genuine(path, file):
-        raise DataError(
-            f"Expected {file.name} of the data set '{known.name}' as it was fetched, found other "
-            f"content at {path}, which is looked at before {cache_folder()}. Remove that file."
-        )
-    return path
-
-
-def _present(file: SetFile) -> bool:
-    path = find(file)
-    return path is not None and is_genuine(path, file)
+def _present(known: NamedSet, file: SetFile) -> bool:
+    try:
+        require(known, file)
+    except DataError:
+        return False
+    return True
 
 
 def _fetch(
@@ -83,6 +74,7 @@ def _fetch(
     say: Say,
 ) -> None:
     downloads = cache_folder() / DOWNLOADS
+    made = [folder for folder in (downloads, cache_folder()) if not folder.exists()]
     archive = downloads / original.name
     try:
         say(f"downloading {url}")
@@ -99,7 +91,7 @@ def _fetch(
             "folder with ADADPS_CACHE."
         ) from error
     finally:
-        for folder in (downloads, cache_folder()):
+        for folder in made:
             with suppress(OSError):  # parts of downloads, or data, are in it
                 folder.rmdir()
 

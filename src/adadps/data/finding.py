@@ -62,17 +62,18 @@ def require(known: NamedSet, file: SetFile) -> Path:
     Traceback (most recent call last):
     adadps.errors.DataError: Expected the data set 'mnist' at ... adadps data fetch mnist
     """
-    path = find(file)
-    if path is None:
+    places = [folder / file.name for folder in data_folders()]
+    there = [place for place in places if place.is_file()]
+    if not there:
         raise DataError(_absent(known, file))
-    state = path.stat()
-    if not _is_genuine(path, file, state.st_size, state.st_mtime_ns):
-        raise DataError(
-            f"Expected {file.name} of the data set '{known.name}' at {path}, found a file with "
-            f"other content. Remove it, and get it from {known.home} with: adadps data fetch "
-            f"{known.name}"
-        )
-    return path
+    for path in there:
+        state = path.stat()
+        if _is_genuine(path, file, state.st_size, state.st_mtime_ns):
+            return path
+    raise DataError(
+        f"Expected {file.name} of the data set '{known.name}' at {there[0]}, found a file with "
+        f"other content. Get it from {known.home} with: adadps data fetch {known.name}"
+    )
 
 
 def _absent(known: NamedSet, file: SetFile) -> str:

@@ -43,7 +43,14 @@ def tables_of(
     for row in rows:
         settings = row["settings"]
         title = f"{row['dataset']}, {settings['features']} features ({settings['recipe']})"
-        flat = {**row, "label": settings["label"], "public": settings["public"]}
+        flat = {
+            **row,
+            "label": settings["label"],
+            "public": settings["public"],
+            "std": row["std"] if row["seeds"] > 1 else None,
+            "epsilon_pld": "∞" if row["epsilon_pld"] is None else row["epsilon_pld"],
+            "epsilon_rdp": "∞" if row["epsilon_rdp"] is None else row["epsilon_rdp"],
+        }
         parts.setdefault(f"{title}, {row['metric']}", []).append(flat)
     several = len({row["settings"]["public"] for row in rows} - {None}) > 1
     columns = dict(COLUMNS, **({"public data": "public"} if several else {}))

@@ -75,11 +75,15 @@ def chosen(line: Line, winners: Winners) -> Choice:
         recipe, found = recipe_of(line.features, mine), mine["methods"][_key(line)]
         if found["features"] != str(recipe):
             raise KeyError(f"found on other features: {found['features']}")
-        return Choice(recipe, found["winner"])
-    except (KeyError, TypeError) as error:
+        setting = found["winner"]
+        if not setting or not all(_is_setting(name, held) for name, held in setting.items()):
+            raise KeyError("no setting of numbers")
+        return Choice(recipe, setting)
+    except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none for these "
-            "features. Run the experiment with --tune first, and give its file with --winners."
+            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none that can be "
+            "used on these features. Run the experiment with --tune first, and give its file with "
+            "--winners."
         ) from error
 
 
@@ -103,6 +107,12 @@ def _no_winners(path: Path | None, found: object) -> str:
         f"Expected winners of --tune in {path or RECORDED}, found: {found}. Give the file that "
         "--tune has written."
     )
+
+
+def _is_setting(name: str, value: object) -> bool:
+    """Is it a number, and above zero but for powers?"""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (name == "power" or float(value) > 0)  # type: ignore[arg-type]
 
 
 def recipe_of(features: str, held: Winners) -> Recipe:

@@ -52,6 +52,8 @@ def run_all(
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():  # their runs would be for nobody
+                worker.terminate()
             raise
     return [answers[index] for index in range(len(jobs))]
 
