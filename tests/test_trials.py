@@ -333,3 +333,14 @@ def test_other_files_are_no_winners(tmp_path, content):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.json"):
         trials.read_winners(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"clip": "abc", "length": 1.0}, {"clip": -1.0, "length": 1.0}, {"clip": True}, {}, 3],
+)
+def test_settings_that_are_no_numbers_are_refused(setting):
+    known = {"features": str(recipes.PAPER), "winner": setting}
+    held = {"datasets": {"imdb": {"methods": {"paper | dp-sgd": known}}}}
+    with pytest.raises(DataError, match="Expected recorded settings"):
+        trials.chosen(Line("imdb", PAPER, "dp-sgd", 2.0), held)

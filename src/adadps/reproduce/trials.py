@@ -81,8 +81,8 @@ def chosen(line: Line, winners: Winners) -> Choice:
         return Choice(recipe, setting)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none that can be "
-            "used on these features. Run the experiment with --tune first, and give its file with "
+            f"Expected recorded settings for {_key(line)} on {line.dataset}, found none that fits "
+            "these features. Run the experiment with --tune first, and give its file with "
             "--winners."
         ) from error
 
