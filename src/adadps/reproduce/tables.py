@@ -114,7 +114,7 @@ def sound(kept: Kept, job: Job) -> Record:
     try:
         shares = [*record["values"].values(), *(value for _, value in record["curve"])]
         whole = all(isinstance(share, float) and 0 <= share <= 1 for share in shares)
-        if not whole or not shares or not record.keys() >= NEEDED:
+        if not whole or not record["values"] or not record.keys() >= NEEDED:
             raise ValueError("a value is missing or no share")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
