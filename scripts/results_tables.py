@@ -81,8 +81,9 @@ def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: st
         cells = lines.setdefault(_name(row, several), ["–"] * (len(columns) + 2))
         cells[columns.index(_features(row))] = shown
         cells[-2] = _epsilon(row)
-        if row["paper"] is not None:
-            cells[-1] = f"{row['paper']:.2f}"
+        if row["paper"] is not None and f"{row['paper']:.2f}" not in cells[-1]:
+            before = "" if cells[-1] == "–" else f"{cells[-1]} / "
+            cells[-1] = f"{before}{row['paper']:.2f}"
     heads = ["method", "side information", *(["public data"] if several else [])]
     heads += [*(HEADINGS[name] for name in columns), "ε (PLD / RDP)", "paper"]
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
