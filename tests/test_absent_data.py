@@ -37,10 +37,7 @@ def test_data_that_is_not_there(cache, tmp_path, monkeypatch, request, words, ow
     if own:
         monkeypatch.setenv("ADADPS_DATA", str(tmp_path / "own"))
     rows = tmp_path / "rows.json"
-    winners = tmp_path / "winners.json"
-    winners.write_text('{"datasets": {}}', encoding="utf-8")  # fetching comes first
-    chosen = ["--winners", str(winners)] if "--quick" in words else []
-    shown = CliRunner().invoke(app, ["reproduce", *words, *chosen, "--json", str(rows)])
+    shown = CliRunner().invoke(app, ["reproduce", *words, "--json", str(rows)])
     assert shown.exit_code == 1
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.stderr)
     message = re.sub(r"\s+", "", plain)  # long words are broken at the end of a line
@@ -51,7 +48,7 @@ def test_data_that_is_not_there(cache, tmp_path, monkeypatch, request, words, ow
     assert ("ADADPS_DATA,afolderofyourown,isnotset" in message) != own
     assert f"failed:Expectedtoreach{known.originals[0].url},found:" in message
     assert message.endswith(f"with:adadpsdatafetch{known.name}")
-    assert list(tmp_path.iterdir()) == [winners]  # neither rows nor a file of runs nor a cache
+    assert list(tmp_path.iterdir()) == []  # neither rows nor a file of runs nor a cache
 
 
 def test_sets_that_are_there_are_not_fetched(cache, monkeypatch):

@@ -98,7 +98,7 @@ def test_what_cannot_be_meant_is_refused(words, message, tmp_path, monkeypatch):
 def test_a_file_of_winners_that_is_not_there(ran, tmp_path):
     shown = called("imdb", "--winners", tmp_path / "nowhere.json", "--json", tmp_path / "rows.json")
     assert shown.exit_code == 1
-    assert "nowhere.json" in said(shown)
+    assert "nowhere.json" in said(shown).replace(" ", "")  # long words are broken
     assert ran == []
     assert list(tmp_path.iterdir()) == []
 
@@ -108,7 +108,7 @@ def test_a_damaged_file_of_winners(ran, winners, content, tmp_path):
     winners.write_bytes(content)
     shown = called("imdb", "--winners", winners, "--json", tmp_path / "rows.json")
     assert shown.exit_code == 1
-    assert "winners.json" in said(shown)
+    assert "winners.json" in said(shown).replace(" ", "")
     assert "--tune" in said(shown)
     assert ran == []
 

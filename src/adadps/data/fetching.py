@@ -74,7 +74,7 @@ def _fetch(
     say: Say,
 ) -> None:
     downloads = cache_folder() / DOWNLOADS
-    made = [folder for folder in (downloads, cache_folder()) if not folder.exists()]
+    made = [downloads] + [folder for folder in (cache_folder(),) if not folder.exists()]
     archive = downloads / original.name
     try:
         say(f"downloading {url}")
