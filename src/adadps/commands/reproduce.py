@@ -22,7 +22,9 @@ NEEDED = {
     "imdb": ("imdb", "amazon"),
     "imdb-private-words": ("imdb",),
     "so-titles": ("stackoverflow-titles",),
+    "so-titles-general-words": ("stackoverflow-titles",),
     "debian-tags": ("debian",),
+    "debian-tags-general-words": ("debian",),
     "stackoverflow": ("stackoverflow",),
 }
 """The named sets behind a problem."""

@@ -18,9 +18,10 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from adadps import losses
 from adadps.data.amazon import amazon_reviews
 from adadps.data.debian import TAGS as DEBTAGS
-from adadps.data.debian import debian_packages
+from adadps.data.debian import Package, debian_packages
 from adadps.data.imdb import imdb, imdb_unlabelled
 from adadps.data.same_text import normalised
+from adadps.data.technical_words import PUBLIC_PACKAGES, TECHNICAL_TOKEN
 from adadps.data.text import TOKEN
 from adadps.data.tff_counts import stackoverflow_vocabulary
 from adadps.data.tff_stackoverflow import (
@@ -31,24 +32,16 @@ from adadps.data.tff_stackoverflow import (
 from adadps.data.titles import TAGS, stackoverflow_titles
 from adadps.evaluation import Metric, accuracy, recall_at, top_label_accuracy
 from adadps.reproduce.labelled import Corpus, Labelled
-from adadps.reproduce.word_statistics import (
-    TAGGED_TOKEN,
-    VOCABULARY,
-    document_shares,
-    idf_of_corpus,
-    uniform_over,
-    vocabulary_with,
-)
-from adadps.side import (
-    corpus_frequencies,
-    frequencies_of_private_data,
-    given_frequencies,
-    word_frequencies,
-)
+from adadps.reproduce.public_words import PublicWords, general_words, technical_words
+from adadps.reproduce.word_statistics import idf_of_corpus, uniform_over
+from adadps.side import corpus_frequencies, frequencies_of_private_data, word_frequencies
 
+VOCABULARY = 10_000
 STACK_OVERFLOW_POSTS = 246_092
 DEBIAN_WORDS = 5_000
 """Half of the others' vocabulary: 598 tags make three million weights of it already."""
+WORDS_OF_A_PACKAGE, WORDS_OF_A_TITLE, WORDS_OF_A_POST = 60, 9, 40
+"""Typical lengths of the texts, declared."""
 SINGLE: dict[str, Metric] = {"accuracy": accuracy}
 SEVERAL: dict[str, Metric] = {"accuracy": top_label_accuracy, "recall@5": recall_at(5)}
 
@@ -124,31 +117,49 @@ def _imdb_private_words() -> Corpus:
 
 
 def _debian_tags() -> Corpus:
-    packages, words = debian_packages(), vocabulary_with(DEBTAGS, DEBIAN_WORDS)
-    parts = {
-        held_out: [package for package in packages if package.held_out is held_out]
-        for held_out in (True, False)
-    }
-    counter = CountVectorizer(token_pattern=TAGGED_TOKEN, vocabulary=words)
+    return _packages("debian-tags", technical_words(DEBTAGS, DEBIAN_WORDS))
 
-    def held(held_out: bool) -> Labelled:
-        chosen = parts[held_out]
-        texts = [package.text for package in chosen]
+
+def _debian_tags_general_words() -> Corpus:
+    words = general_words(DEBTAGS, DEBIAN_WORDS, length=WORDS_OF_A_PACKAGE)
+    return _packages("debian-tags-general-words", words)
+
+
+def _packages(name: str, known: PublicWords) -> Corpus:
+    """Packages whose text is among the public descriptions are not private, whatever the words."""
+    counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=known.words)
+
+    def labelled(packages: list[Package]) -> Labelled:
+        texts = [package.text for package in packages]
         return Labelled(
             _counts(counter, texts),
-            uniform_over([package.tags for package in chosen], DEBTAGS),
+            uniform_over([package.tags for package in packages], DEBTAGS),
             texts,
-            [package.source for package in chosen],
-            np.array([package.maintainer for package in chosen]),
+            [package.source for package in packages],
+            np.array([package.maintainer for package in packages]),
         )
 
-    return _with_word_list("debian-tags", words, held(False), held(True), len(DEBTAGS), length=60)
+    packages = debian_packages()
+    private = [one for one in packages if not one.held_out and one.name not in PUBLIC_PACKAGES]
+    held_out = [one for one in packages if one.held_out]
+    return _with_tags(
+        name, known, labelled(private), labelled(held_out), len(DEBTAGS), WORDS_OF_A_PACKAGE
+    )
 
 
 def _titles() -> Corpus:
-    split, words = stackoverflow_titles(), vocabulary_with(TAGS)
-    counter = CountVectorizer(token_pattern=TAGGED_TOKEN, vocabulary=words)
-    parts = [
+    return _questions("so-titles", technical_words(TAGS, VOCABULARY))
+
+
+def _titles_general_words() -> Corpus:
+    words = general_words(TAGS, VOCABULARY, length=WORDS_OF_A_TITLE)
+    return _questions("so-titles-general-words", words)
+
+
+def _questions(name: str, known: PublicWords) -> Corpus:
+    split = stackoverflow_titles()
+    counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=known.words)
+    train, test = (
         Labelled(
             _counts(counter, part.titles),
             uniform_over(part.tags, TAGS),
@@ -156,8 +167,8 @@ def _titles() -> Corpus:
             [re.sub(r"\W+", "", title.lower()) for title in part.titles],
         )
         for part in (split.train, split.test)
-    ]
-    return _with_word_list("so-titles", words, parts[0], parts[1], len(TAGS), length=9)
+    )
+    return _with_tags(name, known, train, test, len(TAGS), WORDS_OF_A_TITLE)
 
 
 def _stackoverflow() -> Corpus:
@@ -166,10 +177,10 @@ def _stackoverflow() -> Corpus:
     The words are public ones: the counts that come with the files are of the private posts.
     """
     tags = stackoverflow_vocabulary().tags
-    words = vocabulary_with(tags)
-    train = _posts(stackoverflow_train(), STACK_OVERFLOW_POSTS, words, tags)
-    test = _posts(stackoverflow_test(), STACK_OVERFLOW_POSTS // 10, words, tags)
-    return _with_word_list("stackoverflow", words, train, test, len(tags), length=40)
+    known = technical_words(tags, VOCABULARY)
+    train = _posts(stackoverflow_train(), STACK_OVERFLOW_POSTS, known.words, tags)
+    test = _posts(stackoverflow_test(), STACK_OVERFLOW_POSTS // 10, known.words, tags)
+    return _with_tags("stackoverflow", known, train, test, len(tags), WORDS_OF_A_POST)
 
 
 def _posts(
@@ -190,7 +201,7 @@ def _posts(
                     users.append(user)
             if len(texts) >= most:
                 break
-    counter = CountVectorizer(token_pattern=TAGGED_TOKEN, vocabulary=words)
+    counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=words)
     return Labelled(
         _counts(counter, texts[:most]),
         uniform_over(labels[:most], tags),
@@ -204,29 +215,25 @@ CORPORA: dict[str, Callable[[], Corpus]] = {
     "imdb": _imdb,
     "imdb-private-words": _imdb_private_words,
     "debian-tags": _debian_tags,
+    "debian-tags-general-words": _debian_tags_general_words,
     "so-titles": _titles,
+    "so-titles-general-words": _titles_general_words,
     "stackoverflow": _stackoverflow,
 }
 
 
-def _with_word_list(
-    name: str, words: list[str], train: Labelled, test: Labelled, classes: int, *, length: int
+def _with_tags(
+    name: str, known: PublicWords, train: Labelled, test: Labelled, classes: int, length: int
 ) -> Corpus:
-    """A problem with tags whose only public knowledge of words is a word list."""
-    found = word_frequencies(words)
-    shares = document_shares(found.values.numpy(), length)
-    origin = found.provenance
+    """A problem with several tags for a text."""
+    shares = known.frequencies.values.numpy()
     return Corpus(
         name=name,
         train=train,
         test=test,
         classes=classes,
         length=length,
-        frequencies=given_frequencies(
-            shares,
-            source=f"{origin.source}, share of texts of {length} words that have the word",
-            public_because=origin.public_because,
-        ),
+        frequencies=known.frequencies,
         idf=-np.log(shares),
         tfidf=-shares * np.log(shares),
         loss=losses.label_cross_entropy,

@@ -146,10 +146,24 @@ def _tags(dataset: str) -> tuple[Line, ...]:
     return tuple(lines)
 
 
+def _without_knowledge(dataset: str) -> tuple[Line, ...]:
+    """The same texts with words of general English: what there is without side information."""
+    name, table = f"{dataset}-general-words", published.ALL_METHODS
+    lines = [
+        *_lines(name, PLAIN, ("dp-sgd", "dp-adam", "adam"), 3.0, None, table),
+        *_lines(name, BEST, ("dp-sgd", "dp-adam", "adadps", "adam"), 3.0, None, table),
+    ]
+    for epsilon in (0.84, 8.5):
+        lines += _lines(name, PLAIN, ("dp-sgd", "dp-adam"), epsilon, None, table)
+    return tuple(lines)
+
+
 def _stackoverflow() -> Experiment:
     lines = (
         *_tags("so-titles"),
+        *_without_knowledge("so-titles"),
         *_tags("debian-tags"),
+        *_without_knowledge("debian-tags"),
     )
     quick = _lines("so-titles", BEST, ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 3.0)
     title = "Tag prediction: the top tag is one of the text's (accuracy), test texts"

@@ -81,7 +81,9 @@ OF_DATASET = {
     "imdb": IMDB,
     "imdb-private-words": IMDB,
     "so-titles": STACK_OVERFLOW,
+    "so-titles-general-words": STACK_OVERFLOW,
     "debian-tags": STACK_OVERFLOW,
+    "debian-tags-general-words": STACK_OVERFLOW,
     "stackoverflow": STACK_OVERFLOW,
 }
 """Whose published numbers stand beside ours."""

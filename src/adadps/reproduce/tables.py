@@ -16,7 +16,12 @@ from adadps.reproduce.rows import Row, summary
 from adadps.reproduce.trials import Choice, Winners, chosen
 from adadps.reproduce.workers import run_all
 
-STAND_INS = ("so-titles", "debian-tags")
+STAND_INS = (
+    "so-titles",
+    "so-titles-general-words",
+    "debian-tags",
+    "debian-tags-general-words",
+)
 """Data sets in the place of Stack Overflow: its published numbers are not theirs."""
 
 PRIVATE_WORDS = ("imdb-private-words",)

@@ -8,23 +8,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from scipy import sparse
 
-from adadps.data.text import public_vocabulary
 from adadps.reproduce.labelled import Array
 
-VOCABULARY = 10_000
-TAGGED_TOKEN = r"(?u)\b\w[\w+#]*"
-"""Words where tags such as c, c# and c++ matter."""
 
+def words_of_tags(tags: Iterable[str], pattern: str) -> list[str]:
+    """The words that public names of tags consist of.
 
-def vocabulary_with(tags: Iterable[str], size: int = VOCABULARY) -> list[str]:
-    """The words that public tag names consist of, and the most frequent words of English.
-
-    >>> "perl" in vocabulary_with(["implemented-in::perl"])
-    True
+    >>> words_of_tags(["implemented-in::perl", "c++"], r"\\b\\w[\\w+#]*")
+    ['c++', 'implemented', 'in', 'perl']
     """
-    named = {word for tag in tags for word in re.findall(TAGGED_TOKEN, tag.lower())}
-    frequent = [word for word in public_vocabulary(size) if word not in named]
-    return sorted(named) + frequent[: size - len(named)]
+    return sorted({word for tag in tags for word in re.findall(pattern, tag.lower())})
 
 
 def uniform_over(labels: Sequence[Sequence[str]], known: Sequence[str]) -> Array:
