@@ -316,7 +316,8 @@ def test_every_table_stands_on_the_features_that_are_best_for_dp_sgd(name):
     tables = {line.dataset for line in EXPERIMENTS[name].lines} - {"imdb-private-words"}
     for dataset in tables:
         kinds = {line.features for line in lines_of(name, dataset=dataset)}
-        assert {PAPER, BEST} <= kinds
+        general = dataset.endswith("-general-words")  # beside a table that has the paper's features
+        assert {PLAIN if general else PAPER, BEST} <= kinds
 
 
 @ALL
@@ -328,3 +329,11 @@ def test_every_table_has_public_data_only_and_no_privacy(name):
             continue
         methods = {line.method for line in lines_of(name, dataset=dataset, features=features)}
         assert {"adam", "public-only"} <= methods, (dataset, features)
+
+
+@pytest.mark.parametrize("dataset", ["so-titles", "debian-tags"])
+def test_methods_without_side_information_have_words_of_general_english(dataset):
+    name = f"{dataset}-general-words"
+    for epsilon in (0.84, 3.0, 8.5):
+        found = lines_of("stackoverflow", dataset=name, features=PLAIN, epsilon=epsilon)
+        assert {"dp-sgd", "dp-adam"} <= {line.method for line in found}

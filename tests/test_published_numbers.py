@@ -21,7 +21,9 @@ from adadps.types import Accountant
         ("imdb-private-words", True),
         ("stackoverflow", True),
         ("so-titles", False),
+        ("so-titles-general-words", False),
         ("debian-tags", False),
+        ("debian-tags-general-words", False),
     ],
 )
 def test_published_numbers_stand_beside_the_papers_own_data_sets(dataset, its_own, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from adadps.data.tff_stackoverflow import StackOverflowUsers, stackoverflow_train
 from adadps.reproduce import corpora
-from adadps.reproduce.word_statistics import vocabulary_with
+from adadps.reproduce.public_words import technical_words
 from test_tff_stackoverflow import write
 
 TAGS = {"python": 9, "c#": 8, "vb . net": 7, "rare": 1}
@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(corpora, "STACK_OVERFLOW_POSTS", MOST)
     small = partial(corpora.stackoverflow_vocabulary, words=2, tags=len(KNOWN))
     monkeypatch.setattr(corpora, "stackoverflow_vocabulary", small)
-    monkeypatch.setattr(corpora, "vocabulary_with", partial(vocabulary_with, size=WORDS))
+    monkeypatch.setattr(corpora, "VOCABULARY", WORDS)
     write(tmp_path / "stackoverflow_train.h5", USERS)
     write(tmp_path / "stackoverflow_test.h5", TESTED)
     (tmp_path / "stackoverflow.word_count").write_text("how 30\ndo 20\ni 5\n", encoding="utf-8")
@@ -93,7 +93,7 @@ def test_fewer_posts_than_wanted_are_all_taken(folder):
 def test_words_and_their_statistics_are_public(folder):
     """Neither other posts nor other counts of words change them: both are of the private data."""
     first = corpora._stackoverflow()
-    words = vocabulary_with(KNOWN, WORDS)
+    words = technical_words(KNOWN, WORDS).words
     assert {"c#", "python", "vb", "net"} <= set(words)
     place = {word: column for column, word in enumerate(words)}
     counts = first.train.counts.toarray()

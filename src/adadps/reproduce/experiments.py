@@ -149,9 +149,10 @@ def _tags(dataset: str) -> tuple[Line, ...]:
 def _without_knowledge(dataset: str) -> tuple[Line, ...]:
     """The same texts with words of general English: what there is without side information."""
     name, table = f"{dataset}-general-words", published.ALL_METHODS
+    bounds = ("adam", "public-only")
     lines = [
-        *_lines(name, PLAIN, ("dp-sgd", "dp-adam", "adam"), 3.0, None, table),
-        *_lines(name, BEST, ("dp-sgd", "dp-adam", "adadps", "adam"), 3.0, None, table),
+        *_lines(name, PLAIN, ("dp-sgd", "dp-adam", *bounds), 3.0, None, table),
+        *_lines(name, BEST, ("dp-sgd", "dp-adam", "adadps", *bounds), 3.0, None, table),
     ]
     for epsilon in (0.84, 8.5):
         lines += _lines(name, PLAIN, ("dp-sgd", "dp-adam"), epsilon, None, table)
