@@ -20,6 +20,7 @@ from typing import IO
 from adadps.data.digests import file_digest
 from adadps.data.named_sets import Published
 from adadps.errors import DataError
+from adadps.locking import locked
 from adadps.writing import sync
 
 PIECE = 2**18
@@ -146,17 +147,10 @@ def _alone_with(part: Path) -> Iterator[IO[bytes]]:
 
 
 def _lock(stream: IO[bytes], part: Path) -> None:
-    try:
-        import fcntl  # noqa: PLC0415
-    except ImportError:  # Windows: two downloads at once are for the user to avoid
-        return
-    busy = DataError(
-        f"Expected to be alone with {part}, found another process that downloads it. Wait for it "
-        "to end."
-    )
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise busy from error
-    if not part.exists() or not os.path.samestat(os.fstat(stream.fileno()), part.stat()):
-        raise busy  # the other one has ended just now, and its part is no part any more
+    """Whoever had the lock may have ended just now, and the file be no part any more."""
+    mine = locked(stream.fileno()) and part.exists()
+    if not mine or not os.path.samestat(os.fstat(stream.fileno()), part.stat()):
+        raise DataError(
+            f"Expected to be alone with {part}, found another process that downloads it. Wait for "
+            "it to end."
+        )

@@ -9,6 +9,7 @@ from typing import Any
 
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
+from adadps.locking import locked
 
 Record = dict[str, Any]
 
@@ -66,10 +67,6 @@ _held: dict[Path, int] = {}
 
 def _lock(path: Path) -> None:
     """Hold the file against other processes, which would run the same jobs and cut lines off."""
-    try:
-        import fcntl  # noqa: PLC0415
-    except ImportError:  # Windows: one command at a time is for the user to see to
-        return
     if path.resolve() in _held:
         return
     try:
@@ -79,17 +76,12 @@ def _lock(path: Path) -> None:
         raise DataError(
             f"Expected to write {path}, found: {error}. Choose a folder that can be written to."
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not locked(descriptor):
         os.close(descriptor)
         raise DataError(
             f"Expected to be alone with {path}, found another process that runs into it. Wait for "
             "it to end, or name another folder with --json."
-        ) from error
-    except OSError:  # a disk without locks: one command at a time is for the user to see to
-        os.close(descriptor)
-        return
+        )
     _held[path.resolve()] = descriptor
 
 
