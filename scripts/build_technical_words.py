@@ -1,13 +1,9 @@
-"""Build the embedded files `technical_words.csv.xz` and `public_packages.txt` from apt's index.
+"""Build the embedded file `technical_words.csv.xz` from apt's index.
 
-The packages of Debian that carry no debtag are no examples of any problem here. Their descriptions
-are public text about software, and tell which words such texts use, and how often:
-`technical_words.csv.xz` has the columns `word,packages`, the 20,000 words that most of those
-descriptions have, the commonest first, after a first row with no word and the number of all
-descriptions.
-
-Some packages that do carry tags have the very text of one that does not. Their text is public
-then, so they are no private examples: `public_packages.txt` names them, one a line.
+The descriptions of Debian's packages are public text about software, and tell which words such
+texts use, and how often. Those with debtags are examples of a problem here, so the others are
+counted: the file has the columns `word,packages`, the 20,000 words that most of those descriptions
+have, the commonest first, after a first row with no word and the number of all descriptions.
 
 The index files are those of `build_debian_packages.py`, which says how to get them.
 """
@@ -32,25 +28,21 @@ from build_debian_packages import (
 )
 from sklearn.feature_extraction.text import CountVectorizer
 
-from adadps.data.same_text import normalised
 from adadps.data.technical_words import TECHNICAL_TOKEN
 
 MOST = 20_000
 
 
-def described(packages: Path, translation: Path) -> tuple[dict[str, str], list[str]]:
-    """Name and text of the packages with tags, and the texts of those without."""
+def described(packages: Path, translation: Path) -> list[str]:
+    """Titles and descriptions of the packages without tags."""
     bodies = long_descriptions(read_index(translation))
-    tagged: dict[str, str] = {}
-    others: list[str] = []
+    texts = []
     for stanza in newest_packages(read_index(packages)):
-        title = stanza["Description"].split("\n")[0]
-        text = without_addresses(f"{title}\n{bodies.get(stanza['Description-md5'], '')}")
-        if debtags(stanza.get("Tag", "")):
-            tagged[stanza["Package"]] = text
-        else:
-            others.append(text)
-    return tagged, others
+        if not debtags(stanza.get("Tag", "")):
+            title = stanza["Description"].split("\n")[0]
+            body = bodies.get(stanza["Description-md5"], "")
+            texts.append(without_addresses(f"{title}\n{body}"))
+    return texts
 
 
 def packed_words(texts: list[str]) -> bytes:
@@ -68,18 +60,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build technical_words.csv.xz from apt's index.")
     parser.add_argument("--packages", type=Path, help="Packages file (default: ask apt)")
     parser.add_argument("--translation", type=Path, help="Translation-en file (default: ask apt)")
-    parser.add_argument("--out", type=Path, default=DATA_FOLDER)
+    parser.add_argument("--out", type=Path, default=DATA_FOLDER / "technical_words.csv.xz")
     args = parser.parse_args()
     packages = args.packages or find_index("Packages", "--packages")
     translation = args.translation or find_index("Translations", "--translation")
 
-    tagged, others = described(packages, translation)
-    public = {normalised(text) for text in others}
-    both = [name for name, text in tagged.items() if normalised(text) in public]
-    (args.out / "technical_words.csv.xz").write_bytes(packed_words(others))
-    names = "".join(f"{name}\n" for name in sorted(both))
-    (args.out / "public_packages.txt").write_text(names, encoding="utf-8")
-    print(f"{len(others)} descriptions; {len(both)} of {len(tagged)} tagged packages share one")
+    texts = described(packages, translation)
+    args.out.write_bytes(packed_words(texts))
+    print(f"{args.out}: words of {len(texts)} descriptions")
 
 
 if __name__ == "__main__":

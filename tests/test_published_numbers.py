@@ -23,7 +23,6 @@ from adadps.types import Accountant
         ("so-titles", False),
         ("so-titles-general-words", False),
         ("debian-tags", False),
-        ("debian-tags-general-words", False),
     ],
 )
 def test_published_numbers_stand_beside_the_papers_own_data_sets(dataset, its_own, monkeypatch):

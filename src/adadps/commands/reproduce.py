@@ -24,7 +24,6 @@ NEEDED = {
     "so-titles": ("stackoverflow-titles",),
     "so-titles-general-words": ("stackoverflow-titles",),
     "debian-tags": ("debian",),
-    "debian-tags-general-words": ("debian",),
     "stackoverflow": ("stackoverflow",),
 }
 """The named sets behind a problem."""

@@ -18,10 +18,10 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from adadps import losses
 from adadps.data.amazon import amazon_reviews
 from adadps.data.debian import TAGS as DEBTAGS
-from adadps.data.debian import Package, debian_packages
+from adadps.data.debian import debian_packages
 from adadps.data.imdb import imdb, imdb_unlabelled
 from adadps.data.same_text import normalised
-from adadps.data.technical_words import PUBLIC_PACKAGES, TECHNICAL_TOKEN
+from adadps.data.technical_words import TECHNICAL_TOKEN
 from adadps.data.text import TOKEN
 from adadps.data.tff_counts import stackoverflow_vocabulary
 from adadps.data.tff_stackoverflow import (
@@ -117,19 +117,12 @@ def _imdb_private_words() -> Corpus:
 
 
 def _debian_tags() -> Corpus:
-    return _packages("debian-tags", technical_words(DEBTAGS, DEBIAN_WORDS))
-
-
-def _debian_tags_general_words() -> Corpus:
-    words = general_words(DEBTAGS, DEBIAN_WORDS, length=WORDS_OF_A_PACKAGE)
-    return _packages("debian-tags-general-words", words)
-
-
-def _packages(name: str, known: PublicWords) -> Corpus:
-    """Packages whose text is among the public descriptions are not private, whatever the words."""
+    """With words of general English: technical ones were counted in texts of the same sources."""
+    known = general_words(DEBTAGS, DEBIAN_WORDS, length=WORDS_OF_A_PACKAGE)
     counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=known.words)
 
-    def labelled(packages: list[Package]) -> Labelled:
+    def labelled(held_out: bool) -> Labelled:
+        packages = [package for package in debian_packages() if package.held_out is held_out]
         texts = [package.text for package in packages]
         return Labelled(
             _counts(counter, texts),
@@ -139,12 +132,8 @@ def _packages(name: str, known: PublicWords) -> Corpus:
             np.array([package.maintainer for package in packages]),
         )
 
-    packages = debian_packages()
-    private = [one for one in packages if not one.held_out and one.name not in PUBLIC_PACKAGES]
-    held_out = [one for one in packages if one.held_out]
-    return _with_tags(
-        name, known, labelled(private), labelled(held_out), len(DEBTAGS), WORDS_OF_A_PACKAGE
-    )
+    train, test = labelled(held_out=False), labelled(held_out=True)
+    return _with_tags("debian-tags", known, train, test, len(DEBTAGS), WORDS_OF_A_PACKAGE)
 
 
 def _titles() -> Corpus:
@@ -215,7 +204,6 @@ CORPORA: dict[str, Callable[[], Corpus]] = {
     "imdb": _imdb,
     "imdb-private-words": _imdb_private_words,
     "debian-tags": _debian_tags,
-    "debian-tags-general-words": _debian_tags_general_words,
     "so-titles": _titles,
     "so-titles-general-words": _titles_general_words,
     "stackoverflow": _stackoverflow,

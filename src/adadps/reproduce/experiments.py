@@ -164,7 +164,6 @@ def _stackoverflow() -> Experiment:
         *_tags("so-titles"),
         *_without_knowledge("so-titles"),
         *_tags("debian-tags"),
-        *_without_knowledge("debian-tags"),
     )
     quick = _lines("so-titles", BEST, ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 3.0)
     title = "Tag prediction: the top tag is one of the text's (accuracy), test texts"

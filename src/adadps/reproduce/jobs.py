@@ -46,13 +46,11 @@ class Size:
     """How many words are kept while tuning, those of the tags first; all if None."""
 
 
-PACKAGES = Size(5_000, 2048, 200, 100, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000)
 TITLES = Size(10_000, 1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=4000)
 SIZES = {
     "imdb": Size(10_000, 1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
     "imdb-private-words": Size(10_000, 1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
-    "debian-tags": PACKAGES,
-    "debian-tags-general-words": PACKAGES,
+    "debian-tags": Size(5_000, 2048, 200, 100, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=2000),
     "stackoverflow": Size(10_000, 4096, 1500, 750, 1 / 246_092, (1.0, 3.0, 8.0, 20.0), 3.0),
     "so-titles": TITLES,
     "so-titles-general-words": TITLES,

@@ -83,7 +83,6 @@ OF_DATASET = {
     "so-titles": STACK_OVERFLOW,
     "so-titles-general-words": STACK_OVERFLOW,
     "debian-tags": STACK_OVERFLOW,
-    "debian-tags-general-words": STACK_OVERFLOW,
     "stackoverflow": STACK_OVERFLOW,
 }
 """Whose published numbers stand beside ours."""

@@ -20,7 +20,6 @@ STAND_INS = (
     "so-titles",
     "so-titles-general-words",
     "debian-tags",
-    "debian-tags-general-words",
 )
 """Data sets in the place of Stack Overflow: its published numbers are not theirs."""
 
