@@ -331,9 +331,9 @@ def test_every_table_has_public_data_only_and_no_privacy(name):
         assert {"adam", "public-only"} <= methods, (dataset, features)
 
 
-@pytest.mark.parametrize("dataset", ["so-titles", "debian-tags"])
-def test_methods_without_side_information_have_words_of_general_english(dataset):
-    name = f"{dataset}-general-words"
-    for epsilon in (0.84, 3.0, 8.5):
-        found = lines_of("stackoverflow", dataset=name, features=PLAIN, epsilon=epsilon)
-        assert {"dp-sgd", "dp-adam"} <= {line.method for line in found}
+def test_methods_without_side_information_have_words_of_general_english():
+    """Titles know technical words as well; packages have general ones in any case."""
+    for dataset in ("so-titles-general-words", "debian-tags"):
+        for epsilon in (0.84, 3.0, 8.5):
+            found = lines_of("stackoverflow", dataset=dataset, features=PLAIN, epsilon=epsilon)
+            assert {"dp-sgd", "dp-adam"} <= {line.method for line in found}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adadps.data.technical_words import PUBLIC_PACKAGES, technical_shares, technical_vocabulary
+from adadps.data.technical_words import technical_shares, technical_vocabulary
 from adadps.errors import DataError
 from adadps.reproduce.public_words import general_words, technical_words
 
@@ -31,10 +31,6 @@ def test_vocabularies_are_the_commonest_words():
 def test_no_vocabulary_of_a_size_that_there_is_not(size):
     with pytest.raises(DataError, match=f"1 to 20,000 technical words, found {size}"):
         technical_vocabulary(size)
-
-
-def test_packages_that_are_public_already_are_few():
-    assert len(PUBLIC_PACKAGES) == 224
 
 
 @pytest.mark.parametrize("known", [technical_words(TAGS, 300), general_words(TAGS, 300, 10)])
