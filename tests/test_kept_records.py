@@ -129,7 +129,7 @@ def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
     before = len(path.read_bytes())
     kept_with(path, THIRD)
     whole = path.read_bytes()
-    for size in range(before, len(whole)):
+    for size in range(before, len(whole) - 1):
         path.write_bytes(whole[:size])
         kept = Kept(path)
         assert (len(kept), kept.find(THIRD["job"])) == (2, None), size
@@ -137,6 +137,51 @@ def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
         assert path.read_bytes() == whole, size
         again = Kept(path)
         assert [again.find(one["job"]) for one in (FIRST, SECOND, THIRD)] == [FIRST, SECOND, THIRD]
+
+
+@pytest.mark.parametrize("before", [[], [FIRST, SECOND]])
+def test_a_whole_last_record_without_a_line_end_is_kept(path, before):
+    """As an editor may leave it."""
+    kept_with(path, *before, THIRD)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    kept = Kept(path)
+    assert (len(kept), kept.find(THIRD["job"])) == (len(before) + 1, THIRD)
+    assert path.read_bytes() == whole
+    kept.add({**FIRST, "job": {"seed": 9}})  # and the next one stands on a line of its own
+    assert len(Kept(path)) == len(before) + 2
+
+
+@pytest.mark.parametrize("record", [FIRST, {"values": {"a": 0.25}, "job": FIRST["job"]}])
+@pytest.mark.parametrize("zeros", [0, 5])
+def test_a_cut_record_is_known_by_its_beginning(path, record, zeros):
+    """Also with blocks behind it that never reached the disk."""
+    whole = kept_with(path, record).path.read_bytes()
+    for size in (0, 1, 8, 9, len(whole) - 2):
+        path.write_bytes(whole + whole[:size] + b"\0" * zeros)
+        assert len(Kept(path)) == 1
+        assert path.read_bytes() == whole
+
+
+def test_a_foreign_last_line_is_refused_and_stays(path):
+    foreign = (b"hello", b"7", b'{"values": {"a": 1.0}}', b'{"job": "dp-sgd"}', b'{"rows": [1, ')
+    mine = json.dumps(FIRST).encode() + b"\n"
+    for before in (b"", mine):
+        for line in foreign:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(before + line)
+            with pytest.raises(DataError, match=r"line [12] of .*found something else"):
+                Kept(path)
+            assert path.read_bytes() == before + line
+
+
+def test_a_foreign_file_loses_nothing_of_its_last_line(path):
+    path.parent.mkdir(parents=True)
+    for last in (b'{"job": {"se', b'{"job": {"seed": 0}}'):  # even one that looks like ours
+        path.write_bytes(b"my notes\n" + last)
+        with pytest.raises(DataError, match="line 1 of"):
+            Kept(path)
+        assert path.read_bytes() == b"my notes\n" + last
 
 
 def test_a_file_that_was_cut_in_its_first_record_is_empty(path):

@@ -12,6 +12,8 @@ from adadps.errors import DataError
 from adadps.locking import locked
 
 Record = dict[str, Any]
+BEGIN = b'{"job": '
+"""How a line begins that was written here."""
 
 
 class Kept:
@@ -19,7 +21,8 @@ class Kept:
 
     A process that has opened it is alone with it until it ends. A record is written whole and
     synced before the next one begins. A last line that was cut short, as a killed process leaves
-    it, is dropped and its job is run again; any other damage is an error.
+    it, is dropped and its job is run again; any other damage is an error, and the file stays as it
+    is.
 
     >>> import tempfile
     >>> kept = Kept(Path(tempfile.mkdtemp()) / "runs.jsonl")
@@ -46,7 +49,8 @@ class Kept:
 
     def add(self, record: Record) -> None:
         """Append a record, and wait until it is on the disk."""
-        line = json.dumps(record, allow_nan=False) + "\n"
+        ordered = {"job": record["job"], **record}  # so that it begins as `BEGIN` says
+        line = json.dumps(ordered, allow_nan=False) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
@@ -96,31 +100,57 @@ def _read(path: Path) -> list[Record]:
         raise DataError(
             f"Expected to read {path}, found: {error}. Choose another file with --json."
         ) from error
-    whole, newline, rest = content.rpartition(b"\n")
-    if rest:
-        _cut(path, len(whole) + len(newline))
-    records = []
-    for number, line in enumerate(whole.split(b"\n") if newline else [], start=1):
-        try:
-            record = parse_json(line.decode())
-            if not isinstance(record.get("job"), dict):
-                raise ValueError("no job")
-        except (AttributeError, ValueError) as error:
-            raise DataError(
-                f"Expected a record of a run on line {number} of {path}, found something else "
-                f"({error}). Delete that line, or move the file away to run everything again."
-            ) from error
-        records.append(record)
+    *lines, rest = content.split(b"\n")
+    records = [_record(path, line, number) for number, line in enumerate(lines, start=1)]
+    if _is_json(rest):  # an editor may leave the last line without an end
+        records.append(_record(path, rest, len(lines) + 1))
+        _mend(path, len(content), b"\n")
+    elif rest:
+        if not _is_begun(rest):
+            raise DataError(_foreign(path, len(lines) + 1, "not JSON"))
+        _mend(path, len(content) - len(rest), b"")
     return records
 
 
-def _cut(path: Path, size: int) -> None:
-    """Take off a line that a killed process has left half-written."""
+def _record(path: Path, line: bytes, number: int) -> Record:
+    try:
+        record: Any = parse_json(line.decode())
+        if not isinstance(record.get("job"), dict):
+            raise ValueError("no job")
+    except (AttributeError, ValueError) as error:
+        raise DataError(_foreign(path, number, error)) from error
+    return dict(record)
+
+
+def _foreign(path: Path, number: int, reason: object) -> str:
+    return (
+        f"Expected a record of a run on line {number} of {path}, found something else "
+        f"({reason}). Delete that line, or move the file away to run everything again."
+    )
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_begun(line: bytes) -> bool:
+    """Can a killed process have left it? Blocks that never reached the disk are read as zeros."""
+    return BEGIN.startswith(line.rstrip(b"\0")[: len(BEGIN)])
+
+
+def _mend(path: Path, size: int, end: bytes) -> None:
+    """Take off a line that a killed process has left half-written, or end a whole one."""
     try:
         with path.open("r+b") as file:
             file.truncate(size)
+            file.seek(size)
+            file.write(end)
     except OSError as error:
         raise DataError(
-            f"Expected to take a half-written line off {path}, found: {error}. Choose a file that "
-            "can be written to."
+            f"Expected to mend the last line of {path}, found: {error}. Choose a file that can be "
+            "written to."
         ) from error
