@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from adadps import DataError
 from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
 from adadps.reproduce import jobs, recipes, tables, text_figures
@@ -16,7 +15,6 @@ from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, Experiment, Line
 from adadps.reproduce.keeping import Kept
 from adadps.reproduce.problem import ONE_PERCENT, Public
-from adadps.reproduce.trials import chosen
 from adadps.sampling import poisson
 from adadps.stages import privatize
 from adadps.types import Accountant
@@ -349,21 +347,3 @@ def test_private_rows_stand_in_one_table_and_free_ones_in_all(rows):
     assert shown.count("dp-sgd") == shown.count("adam") == 2
     assert shown.count("adadps") == shown.count("ideal") == 1
     assert shown.count("public-only") == 4  # two kinds of public data
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"values": {"accuracy": "x"}},
-        {"values": {"accuracy": 83.0}},
-        {"values": {}},
-        {"curve": None},
-    ],
-)
-def test_a_damaged_record_is_refused_with_its_file(world, damage):
-    job = tables.job_of(LINES[0], chosen(LINES[0], WINNERS), 0)
-    whole = world[0].require(job.describe())
-    assert tables.sound(world[0], job) == whole
-    spoiled = SimpleNamespace(require=lambda _job: {**whole, **damage}, path="runs.jsonl")
-    with pytest.raises(DataError, match=r"runs\.jsonl, found a damaged one"):
-        tables.sound(spoiled, job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adadps.errors import DataError
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
@@ -13,6 +12,7 @@ from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.published_cost import OF_DATASET
 from adadps.reproduce.rows import Row, summary
+from adadps.reproduce.sound_records import sound_run
 from adadps.reproduce.trials import Choice, Winners, chosen
 from adadps.reproduce.workers import run_all
 
@@ -25,16 +25,6 @@ STAND_INS = (
 
 PRIVATE_WORDS = ("imdb-private-words",)
 """Data sets whose vocabulary and frequencies are those of the private texts."""
-
-NEEDED = {
-    "examples",
-    "noise_multiplier",
-    "clip_norm",
-    "private",
-    "epsilon_pld",
-    "epsilon_rdp",
-    "seconds",
-}
 
 
 def job_of(line: Line, choice: Choice, seed: int) -> Job:
@@ -50,7 +40,7 @@ def run_lines(
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
     run_all(run, [(job,) for job in left.values()], label, done=kept.add)
-    return [sound(kept, job) for job in jobs]
+    return [sound_run(kept, job.describe()) for job in jobs]
 
 
 def rows_of(
@@ -60,7 +50,8 @@ def rows_of(
     rows = []
     for line in lines:
         choice = chosen(line, winners)
-        records = [sound(kept, job_of(line, choice, seed)) for seed in range(seeds)]
+        jobs = [job_of(line, choice, seed).describe() for seed in range(seeds)]
+        records = [sound_run(kept, job) for job in jobs]
         rows += [_row(experiment, line, choice, records, metric) for metric in records[0]["values"]]
     return rows
 
@@ -110,22 +101,6 @@ def _row(
         },
         **facts,
     )
-
-
-def sound(kept: Kept, job: Job) -> Record:
-    """The record of a job, if it can have been written by a run."""
-    record = kept.require(job.describe())
-    try:
-        shares = [*record["values"].values(), *(value for _, value in record["curve"])]
-        whole = all(isinstance(share, float) and 0 <= share <= 1 for share in shares)
-        if not whole or not record["values"] or not record.keys() >= NEEDED:
-            raise ValueError("a value is missing or no share")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"Expected the record of a run of {job.method} in {kept.path}, found a damaged one "
-            f"({error}). Delete the line with {record['job']} to run it again."
-        ) from error
-    return record
 
 
 def side_of(line: Line) -> str:

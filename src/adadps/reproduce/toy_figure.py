@@ -10,6 +10,7 @@ from adadps.report.plots import draw
 from adadps.reproduce import toy
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.rows import Row, Setting, recorded
+from adadps.reproduce.sound_records import sound_toy_run
 from adadps.reproduce.workers import run_all
 
 PRIVATE_TUNING_SEEDS = range(1000, 1008)
@@ -79,7 +80,7 @@ def _records(calls: list[Call], kept: Kept, label: str) -> list[Record]:
     jobs = [_job(*call) for call in calls]
     left = [call for call, job in zip(calls, jobs, strict=True) if kept.find(job) is None]
     run_all(toy.record_of, left, label, done=kept.add)
-    return [kept.require(job) for job in jobs]
+    return [sound_toy_run(kept, job) for job in jobs]
 
 
 def _job(name: str, setting: Setting, seed: int, steps: int | None) -> Record:

@@ -26,6 +26,7 @@ from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.recipes import Recipe
 from adadps.reproduce.rows import Setting
+from adadps.reproduce.sound_records import sound_trial
 from adadps.reproduce.workers import run_all
 
 TUNING_SEED = 1000
@@ -189,7 +190,7 @@ def _best(jobs: Iterable[Job], kept: Kept, named: Callable[[Job], Any]) -> Recor
 
 
 def _accuracy(job: Job, kept: Kept) -> float:
-    return float(kept.require(job.describe())["values"]["accuracy"])
+    return float(sound_trial(kept, job.describe())["values"]["accuracy"])
 
 
 def _run(jobs: list[Job], kept: Kept, label: str) -> None:
