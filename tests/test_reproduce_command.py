@@ -77,6 +77,9 @@ def ran(monkeypatch, needed):
         (["IMDB"], "found 'IMDB'"),
         (["imdb", "--seeds", "0"], "Expected at least one seed, found 0"),
         (["imdb", "--dataset", "mnist"], "found 'mnist'. It has: imdb"),
+        (["imdb", "--workers", "0"], "Expected at least one worker, found 0. Use --workers 1."),
+        (["toy", "--workers", "-2"], "Expected at least one worker, found -2"),
+        (["moments", "--workers", "2"], "an option that 'moments' has, found --workers"),
         (["imdb", "--seeds", "-1", "--quick"], "Expected at least one seed, found -1"),
         (["imdb", "--tune", "--winners", "w.json"], "Expected --tune or --winners, found both"),
         (["toy", "--winners", "w.json"], "an option that 'toy' has, found --winners"),
@@ -135,6 +138,29 @@ def test_the_sets_of_the_lines_are_asked_for_alone(needed, winners, tmp_path):
     words = ("stackoverflow", "--dataset", "debian-tags", "--winners", winners)
     assert called(*words, "--json", tmp_path / "rows.json").exit_code == 1  # nothing was tuned
     assert needed == []  # and so nothing is fetched
+
+
+@pytest.mark.parametrize("given", [(), ("--workers", "3")])
+def test_workers_are_as_many_as_asked_for(ran, winners, tmp_path, monkeypatch, given):
+    asked = []
+
+    def stopped(*_, most, **__):
+        asked.append(most)
+        raise KeyboardInterrupt
+
+    for room in ("tables", "trials", "toy_figure"):
+        monkeypatch.setattr(f"adadps.reproduce.{room}.run_all", stopped)
+    for words in (
+        ["imdb", "--quick", "--winners", winners],
+        ["imdb", "--tune"],
+        ["toy"],
+        ["toy", "--tune"],
+    ):
+        shown = called(
+            *words, *given, "--json", tmp_path / "-".join(map(str, words[:2])) / "x.json"
+        )
+        assert shown.exit_code == 130, shown.output
+    assert asked == [3 if given else None] * 4
 
 
 def test_a_whole_run_and_the_same_again(ran, winners, tmp_path):

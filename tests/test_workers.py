@@ -24,7 +24,7 @@ def work(seed):
 
 @pytest.fixture
 def _one_process(monkeypatch):
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(workers, "usable_cores", lambda: 1)
 
 
 @pytest.mark.usefixtures("_one_process")
@@ -32,6 +32,8 @@ def test_a_killed_worker_is_told_and_what_has_ended_is_kept(tmp_path):
     path = tmp_path / "runs.jsonl"
     with pytest.raises(DataError, match=r"Expected tests to run .*worker process was killed.*kept"):
         run_all(work, [(0,), (1,), (2,)], "tests", done=Kept(path).add)
+    with pytest.raises(DataError, match=r"It ran 1 at once; --workers sets how many"):
+        run_all(work, [(1,)], "tests")
     held = Kept(path)
     assert held.find({"seed": 0}) == {"job": {"seed": 0}, "value": 0.0}
     assert held.find({"seed": 1}) is None
@@ -50,6 +52,27 @@ def test_answers_come_in_order_and_are_handed_on():
     assert len(seen) == 2
 
 
+class AskedError(Exception):
+    """For so many processes."""
+
+
+@pytest.mark.parametrize(
+    ("most", "jobs", "expected"), [(None, 9, 3), (None, 2, 2), (1, 9, 1), (5, 9, 5), (50, 9, 9)]
+)
+def test_no_more_processes_than_cores_that_may_be_used(monkeypatch, most, jobs, expected):
+    """A container, a batch system or taskset may give fewer than the machine has."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 2, 5}, raising=False)
+
+    def asked(count, **_):
+        raise AskedError(count)
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", asked)
+    with pytest.raises(AskedError) as told:
+        run_all(divmod, [(7, 2)] * jobs, "dividing", most=most)
+    assert told.value.args == (expected,)
+
+
 def refused(seed):
     raise ValueError(f"seed {seed}")
 
@@ -65,8 +88,7 @@ import sys
 from adadps.reproduce import workers
 from test_workers import wait
 if __name__ == "__main__":
-    workers.os.cpu_count = lambda: 2
-    workers.run_all(wait, [(sys.argv[1], 0), (sys.argv[1], 1)], "waiting")
+    workers.run_all(wait, [(sys.argv[1], 0), (sys.argv[1], 1)], "waiting", most=2)
 """
 
 

@@ -66,6 +66,10 @@ def reproduce(
     dataset: Annotated[
         str | None, typer.Option(help="Only the lines of one data set; default: all of them.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Runs at once; default: one a core. Fewer need less memory."),
+    ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours.
 
@@ -83,27 +87,35 @@ def reproduce(
             raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
         if quick and seeds is not None:
             raise SettingError("Expected --quick or --seeds, found both. --quick has one seed.")
+        if workers is not None and workers < 1:
+            raise SettingError(f"Expected at least one worker, found {workers}. Use --workers 1.")
         if tune and winners:
             raise SettingError(
                 "Expected --tune or --winners, found both. --tune goes on with the file that "
                 "--json names."
             )
         _require_meant(
-            experiment, quick=quick, tune=tune, seeds=seeds, winners=winners, dataset=dataset
+            experiment,
+            quick=quick,
+            tune=tune,
+            seeds=seeds,
+            winners=winners,
+            dataset=dataset,
+            workers=workers,
         )
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
         picture = plot or rows.with_suffix(".png")
         if experiment == "toy":
-            _toy(1 if quick else seeds or 5, rows, picture, quick=quick, tune=tune)
+            _toy(1 if quick else seeds or 5, rows, picture, workers, quick=quick, tune=tune)
         elif experiment == "moments":
             _moments(rows, picture)
         elif tune:
-            _tune(experiment, dataset, rows)
+            _tune(experiment, dataset, rows, workers)
         else:
             count = 1 if quick else seeds or 3
-            _text(experiment, dataset, count, rows, picture, winners, quick=quick)
+            _text(experiment, dataset, count, rows, picture, winners, workers, quick=quick)
 
 
 def _require_meant(experiment: str, **given: object) -> None:
@@ -121,23 +133,26 @@ def _needed(lines: Sequence[Line]) -> list[str]:
     return list(dict.fromkeys(name for line in lines for name in NEEDED[line.dataset]))
 
 
-def _toy(seeds: int, rows: Path, picture: Path, *, quick: bool, tune: bool) -> None:
+def _toy(
+    seeds: int, rows: Path, picture: Path, workers: int | None, *, quick: bool, tune: bool
+) -> None:
     from adadps.reproduce import toy_figure  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
 
     if tune:
-        write_json(rows, toy_figure.tune(Kept(rows.parent / "trials.jsonl")))
+        write_json(rows, toy_figure.tune(Kept(rows.parent / "trials.jsonl"), workers))
         out.print(f"Trials and winners: {rows}")
         return
-    found, figure = toy_figure.reproduce(seeds, quick=quick, kept=Kept(rows.parent / "runs.jsonl"))
+    kept = Kept(rows.parent / "runs.jsonl")
+    found, figure = toy_figure.reproduce(seeds, quick=quick, kept=kept, workers=workers)
     write_json(rows, found)
     write_file(picture, figure)
     out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
     out.print(f"Rows: {rows}\nFigure: {picture}")
 
 
-def _tune(experiment: str, dataset: str | None, path: Path) -> None:
+def _tune(experiment: str, dataset: str | None, path: Path, workers: int | None) -> None:
     from adadps.reproduce.experiments import experiment_of  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_json  # noqa: PLC0415
@@ -146,7 +161,7 @@ def _tune(experiment: str, dataset: str | None, path: Path) -> None:
     held = read_winners(path) if path.exists() else None
     known = experiment_of(experiment, dataset)
     get_if_absent(_needed(known.lines))
-    found = tune(known, Kept(path.parent / "trials.jsonl"), held)
+    found = tune(known, Kept(path.parent / "trials.jsonl"), held, workers)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
 
@@ -158,6 +173,7 @@ def _text(
     path: Path,
     picture: Path,
     winners: Path | None,
+    workers: int | None,
     *,
     quick: bool,
 ) -> None:
@@ -176,7 +192,7 @@ def _text(
     get_if_absent(_needed(lines))
     kept = Kept(path.parent / "runs.jsonl")
     say(f"{len(lines)} lines, {seeds} seeds each; what was run before is in {kept.path}")
-    run_lines(lines, seeds, chosen, kept, experiment)
+    run_lines(lines, seeds, chosen, kept, experiment, workers)
     rows = rows_of(known, lines, seeds, chosen, kept)
     write_json(path, rows)
     write_file(picture, figure_of(lines, seeds, chosen, kept))

@@ -34,12 +34,17 @@ def job_of(line: Line, choice: Choice, seed: int) -> Job:
 
 
 def run_lines(
-    lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept, label: str
+    lines: Sequence[Line],
+    seeds: int,
+    winners: Winners,
+    kept: Kept,
+    label: str,
+    workers: int | None = None,
 ) -> list[Record]:
     """Run what is not kept yet, one record after the other; the records of all lines."""
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add)
+    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)
     return [sound_run(kept, job.describe()) for job in jobs]
 
 

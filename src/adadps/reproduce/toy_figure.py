@@ -21,7 +21,9 @@ Call = tuple[str, Setting, int, int | None]
 """Contender, setting, seed and number of steps of one run."""
 
 
-def reproduce(seeds: int, *, quick: bool, kept: Kept) -> tuple[list[Row], bytes]:
+def reproduce(
+    seeds: int, *, quick: bool, kept: Kept, workers: int | None = None
+) -> tuple[list[Row], bytes]:
     """Rows of the table and the figure, with the recorded settings.
 
     ``quick`` shortens the runs without privacy to 4,000 iterations.
@@ -34,7 +36,9 @@ def reproduce(seeds: int, *, quick: bool, kept: Kept) -> tuple[list[Row], bytes]
         ]
         for contender in toy.CONTENDERS
     }
-    found = {name: _records(mine, kept, f"toy problem: {name}") for name, mine in calls.items()}
+    found = {
+        name: _records(mine, kept, f"toy problem: {name}", workers) for name, mine in calls.items()
+    }
     rows = [
         toy.row(contender, winners[contender.name], found[contender.name])
         for contender in toy.CONTENDERS
@@ -42,7 +46,7 @@ def reproduce(seeds: int, *, quick: bool, kept: Kept) -> tuple[list[Row], bytes]
     return rows, draw(toy.panels(found), "png")
 
 
-def tune(kept: Kept) -> dict[str, Any]:
+def tune(kept: Kept, workers: int | None = None) -> dict[str, Any]:
     """Try every grid on data of seeds that are not reported; the lowest final loss wins."""
     calls: list[Call] = [
         (contender.name, setting, seed, None)
@@ -51,7 +55,7 @@ def tune(kept: Kept) -> dict[str, Any]:
         for seed in (PRIVATE_TUNING_SEEDS if contender.private else PLAIN_TUNING_SEEDS)
     ]
     losses: dict[str, dict[int, list[float]]] = {}
-    records = _records(calls, kept, "tuning the toy problem")
+    records = _records(calls, kept, "tuning the toy problem", workers)
     for (name, setting, *_), record in zip(calls, records, strict=True):
         index = toy.GRIDS[name].index(setting)
         loss = math.inf if record["loss"] is None else record["loss"]
@@ -75,11 +79,11 @@ def tune(kept: Kept) -> dict[str, Any]:
     }
 
 
-def _records(calls: list[Call], kept: Kept, label: str) -> list[Record]:
+def _records(calls: list[Call], kept: Kept, label: str, workers: int | None) -> list[Record]:
     """Run what is not kept yet; the records of all calls."""
     jobs = [_job(*call) for call in calls]
     left = [call for call, job in zip(calls, jobs, strict=True) if kept.find(job) is None]
-    run_all(toy.record_of, left, label, done=kept.add)
+    run_all(toy.record_of, left, label, done=kept.add, most=workers)
     return [sound_toy_run(kept, job) for job in jobs]
 
 

@@ -54,24 +54,26 @@ class Choice:
     setting: Setting
 
 
-def tune(experiment: Experiment, kept: Kept, held: Winners | None = None) -> Winners:
+def tune(
+    experiment: Experiment, kept: Kept, held: Winners | None = None, workers: int | None = None
+) -> Winners:
     """Run the trials of an experiment that are not kept yet; return all winners, old and new."""
     found: Winners = {"protocol": PROTOCOL, "datasets": dict((held or {}).get("datasets", {}))}
     for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
         mine = {"methods": {}, **found["datasets"].get(dataset, {})}
         found["datasets"][dataset] = mine
-        mine["features"] = _choose_features(dataset, kept)
+        mine["features"] = _choose_features(dataset, kept, workers)
         lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
         jobs = {
             key: _trials(dataset, line, recipe_of(line.features, mine))
             for key, line in lines.items()
         }
-        _run([job for trials in jobs.values() for job in trials], kept, f"tuning {dataset}")
+        first = [job for trials in jobs.values() for job in trials]
+        _run(first, kept, f"tuning {dataset}", workers)
         for _ in range(STEPS_OUTSIDE):
             further = {key: _further(trials, kept) for key, trials in jobs.items()}
-            _run(
-                [job for trials in further.values() for job in trials], kept, f"edges of {dataset}"
-            )
+            outside = [job for trials in further.values() for job in trials]
+            _run(outside, kept, f"edges of {dataset}", workers)
             jobs = {key: trials + further[key] for key, trials in jobs.items()}
         for key, trials in jobs.items():
             best = _best(trials, kept, lambda job: dict(job.setting))
@@ -134,7 +136,7 @@ def recipe_of(features: str, held: Winners) -> Recipe:
     return Recipe(**held["features"][{BEST: "winner", PLAIN: "plain"}[features]])
 
 
-def _choose_features(dataset: str, kept: Kept) -> Record:
+def _choose_features(dataset: str, kept: Kept, workers: int | None) -> Record:
     """DP-SGD with three settings on each candidate."""
     size = SIZES[dataset]
     jobs = [
@@ -143,7 +145,7 @@ def _choose_features(dataset: str, kept: Kept) -> Record:
         for recipe in recipes.CANDIDATES
         for length in size.lengths[:3]
     ]  # fmt: skip
-    _run(jobs, kept, f"features of {dataset}")
+    _run(jobs, kept, f"features of {dataset}", workers)
     plain = [job for job in jobs if not job.recipe.power]
     return {
         **_best(jobs, kept, lambda job: asdict(job.recipe)),
@@ -193,9 +195,9 @@ def _accuracy(job: Job, kept: Kept) -> float:
     return float(sound_trial(kept, job.describe())["values"]["accuracy"])
 
 
-def _run(jobs: list[Job], kept: Kept, label: str) -> None:
+def _run(jobs: list[Job], kept: Kept, label: str, workers: int | None) -> None:
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add)
+    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)
 
 
 def _tuned_on(line: Line) -> str:

@@ -1,4 +1,4 @@
-"""Run independent pieces of an experiment on all cores, with a progress bar."""
+"""Run independent pieces of an experiment on the cores there are, with a progress bar."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from adadps.errors import DataError
 from adadps.progress import progress_bar
+from adadps.threads import usable_cores
 
 Answer = TypeVar("Answer")
 
@@ -23,16 +24,18 @@ def run_all(
     jobs: Sequence[tuple[Any, ...]],
     label: str,
     done: Callable[[Answer], None] | None = None,
+    most: int | None = None,
 ) -> list[Answer]:
     """``[work(*job) for job in jobs]``, one process a core, one thread a process.
 
+    There are at most ``most`` processes; by default as many as this process may use cores.
     ``done`` is called here with each answer as it comes; jobs that have not begun are dropped if
     one fails.
     """
     if not jobs:
         return []
     answers: dict[int, Answer] = {}
-    workers = min(len(jobs), os.cpu_count() or 1)
+    workers = min(len(jobs), most or usable_cores())
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool,
@@ -48,7 +51,8 @@ def run_all(
         except BrokenProcessPool as error:
             raise DataError(
                 f"Expected {label} to run to its end, found that a worker process was killed, "
-                "perhaps for lack of memory. What has ended is kept: repeat the command to go on."
+                "perhaps for lack of memory. What has ended is kept: repeat the command to go on. "
+                f"It ran {workers} at once; --workers sets how many, and fewer need less memory."
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
