@@ -1,5 +1,7 @@
 """Data sets that are not on this machine: they are fetched, or it is told where to put them."""
 
+import hashlib
+import json
 import re
 import socket
 from dataclasses import replace
@@ -10,7 +12,10 @@ from typer.testing import CliRunner
 from adadps.cli import app
 from adadps.commands.data import get_if_absent
 from adadps.commands.reproduce import NEEDED
-from adadps.data.named_sets import AMAZON, IMDB, NAMED_SETS
+from adadps.data.fetching import fetch
+from adadps.data.finding import require
+from adadps.data.named_sets import AMAZON, IMDB, NAMED_SETS, NamedSet, SetFile
+from adadps.errors import DataError
 from adadps.reproduce.corpora import CORPORA
 from homes import home_with, left_in
 from small_originals import IMDB_NAME, IMDB_TABLES, imdb_archive, small_imdb
@@ -54,9 +59,67 @@ def test_data_that_is_not_there(cache, tmp_path, monkeypatch, request, words, ow
 def test_sets_that_are_there_are_not_fetched(cache, monkeypatch):
     monkeypatch.setattr("adadps.data.fetching.download", _never)
     cache.mkdir()
-    for file in IMDB.files:
-        (cache / file.name).touch()  # whether it is genuine is for its loader to say
+    monkeypatch.setitem(NAMED_SETS, "imdb", replace(IMDB, files=DIGITS.files))
+    (cache / "mnist.npz").write_bytes(b"right")
     get_if_absent(["imdb", "debian"])
+
+
+DIGITS = NamedSet(
+    "mnist", "w", "h", "t", (SetFile("mnist.npz", (hashlib.sha256(b"right").hexdigest(),)),)
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "fetched", "state"),
+    [
+        (b"right", None, "verified"),
+        (b"right", b"spoiled", "verified"),
+        (b"spoiled", b"right", "verified"),
+        (b"spoiled", b"spoiled", "other content"),
+        (b"spoiled", None, "other content"),
+        (None, b"right", "verified"),
+        (None, b"spoiled", "other content"),
+        (None, None, "absent"),
+    ],
+)
+def test_all_commands_see_the_file_that_is_loaded(
+    cache, tmp_path, monkeypatch, own, fetched, state
+):
+    """A spoiled file in the own folder hides no good one in the cache."""
+    monkeypatch.setitem(NAMED_SETS, "mnist", DIGITS)
+    monkeypatch.setenv("ADADPS_DATA", str(tmp_path / "own"))
+    for folder, content in ((tmp_path / "own", own), (cache, fetched)):
+        folder.mkdir()
+        if content is not None:
+            (folder / "mnist.npz").write_bytes(content)
+    listed = json.loads(CliRunner().invoke(app, ["data", "list", "--json"]).stdout)
+    [[file]] = [known["files"] for known in listed if known["name"] == "mnist"]
+    assert file["state"] == state
+    if state == "verified":
+        path = require(DIGITS, DIGITS.files[0])
+        assert file["path"] == str(path)
+        assert path.read_bytes() == b"right"
+        get_if_absent(["mnist"])
+    else:
+        with pytest.raises(DataError, match="other content" if state != "absent" else "nothing"):
+            get_if_absent(["mnist"])
+
+
+def test_a_spoiled_set_is_fetched_again(cache, monkeypatch):
+    """It would be refused by its loader, after everything before it has been run."""
+    archive = imdb_archive()
+    cache.mkdir()
+    (cache / IMDB_TABLES[0]).write_bytes(b"spoiled")
+    with home_with({IMDB_NAME: archive}) as home:
+        known = small_imdb(archive)
+        (original,) = known.originals
+        local = replace(original, url=home.url(original))
+        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, originals=(local,)))
+        fetch(NAMED_SETS["imdb"])
+        (cache / IMDB_TABLES[0]).write_bytes(b"spoiled")
+        get_if_absent(["imdb"])
+        assert len(home.asked) == 2
+    assert require(known, known.files[0]).read_bytes() != b"spoiled"
 
 
 def _never(*_, **__):

@@ -81,14 +81,17 @@ def fetch_set(
 
 
 def get_if_absent(names: Iterable[str]) -> None:
-    """Fetch the sets that are not on this machine; if that fails, say where to put their files."""
+    """Fetch the sets that are not on this machine; if that fails, say where to put their files.
+
+    A file with other content is no file of the set, as for the loaders.
+    """
     from adadps.data.fetching import fetch  # noqa: PLC0415
-    from adadps.data.finding import find, require  # noqa: PLC0415
+    from adadps.data.finding import find_genuine, require  # noqa: PLC0415
     from adadps.data.named_sets import named_set  # noqa: PLC0415
     from adadps.progress import progress_of_bytes  # noqa: PLC0415
 
     for known in map(named_set, names):
-        absent = [file for file in known.files if find(file) is None]
+        absent = [file for file in known.files if find_genuine(file) is None]
         if absent:
             try:
                 with progress_of_bytes(f"fetching {known.name}") as moved:
@@ -99,17 +102,18 @@ def get_if_absent(names: Iterable[str]) -> None:
 
 
 def _facts(name: str) -> dict[str, Any]:
-    from adadps.data.finding import find, is_genuine  # noqa: PLC0415
+    from adadps.data.finding import find, find_genuine  # noqa: PLC0415
     from adadps.data.named_sets import NAMED_SETS  # noqa: PLC0415
 
     known = NAMED_SETS[name]
     files = []
     for file in known.files:
-        path = find(file)
-        state = "absent"
-        if path is not None:
-            state = "other content" if not is_genuine(path, file) else "verified"
-            state = state if file.has_digest else "present, no digest known"
+        genuine = find_genuine(file)
+        path = genuine or find(file)
+        if genuine is not None:
+            state = "verified" if file.has_digest else "present, no digest known"
+        else:
+            state = "absent" if path is None else "other content"
         files.append(_file_facts(file.name, path, state))
     if known.embedded:
         files.append(_file_facts(_embedded().name, _embedded(), "comes with adadps"))

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adadps.data.downloading import Arrived, download
-from adadps.data.finding import cache_folder, find, is_genuine, require
+from adadps.data.finding import cache_folder, find, find_genuine, is_genuine, require
 from adadps.data.named_sets import NamedSet, Original, SetFile
 from adadps.errors import DataError
 from adadps.locking import locked
@@ -67,16 +67,15 @@ def _absent(known: NamedSet) -> list[Original]:
     return [
         original
         for original in known.originals
-        if not all(_present(known, known.file(name)) for name in original.makes)
+        if not all(_present(known.file(name)) for name in original.makes)
     ]
 
 
-def _present(known: NamedSet, file: SetFile) -> bool:
+def _present(file: SetFile) -> bool:
     try:
-        require(known, file)
-    except DataError:
+        return find_genuine(file) is not None
+    except DataError:  # it cannot be read; one in the cache is replaced
         return False
-    return True
 
 
 @contextmanager

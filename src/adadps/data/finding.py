@@ -45,6 +45,8 @@ def data_folders() -> tuple[Path, ...]:
 def find(file: SetFile) -> Path | None:
     """The first file of that name in `data_folders`; its content is not looked at.
 
+    `find_genuine` is what loaders go by.
+
     >>> find(SetFile("no such file")) is None
     True
     """
@@ -52,26 +54,38 @@ def find(file: SetFile) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def require(known: NamedSet, file: SetFile) -> Path:
-    """The path of a file whose digest is right, or an error that says where it is to be had.
+def find_genuine(file: SetFile) -> Path | None:
+    """The first file of that name whose digest is right; others are passed over.
 
     Digests are taken once in a process for each file, and again if the file has changed.
+
+    >>> find_genuine(SetFile("no such file")) is None
+    True
+    """
+    for place in (folder / file.name for folder in data_folders()):
+        if place.is_file():
+            state = place.stat()
+            if _is_genuine(place, file, state.st_size, state.st_mtime_ns):
+                return place
+    return None
+
+
+def require(known: NamedSet, file: SetFile) -> Path:
+    """The path that `find_genuine` finds, or an error that says where the file is to be had.
 
     >>> from adadps.data.named_sets import MNIST
     >>> require(MNIST, SetFile("no such file"))
     Traceback (most recent call last):
     adadps.errors.DataError: Expected the data set 'mnist' at ... adadps data fetch mnist
     """
-    places = [folder / file.name for folder in data_folders()]
-    there = [place for place in places if place.is_file()]
-    if not there:
+    path = find_genuine(file)
+    if path is not None:
+        return path
+    spoiled = find(file)
+    if spoiled is None:
         raise DataError(_absent(known, file))
-    for path in there:
-        state = path.stat()
-        if _is_genuine(path, file, state.st_size, state.st_mtime_ns):
-            return path
     raise DataError(
-        f"Expected {file.name} of the data set '{known.name}' at {there[0]}, found a file with "
+        f"Expected {file.name} of the data set '{known.name}' at {spoiled}, found a file with "
         f"other content. Get it from {known.home} with: adadps data fetch {known.name}"
     )
 
