@@ -59,10 +59,13 @@ def small_corpus(seed=0, *, several=False, train=360, test=160):
     public, _ = _drawn(np.random.default_rng(99), 400, classes)
     counts = sparse.csr_matrix(public)
     because = {"source": "made-up texts", "public_because": "made up"}
+    films = labelled(rng, train, classes, several=several)
+    test_films = labelled(rng, test, classes, kind="test film", several=several)
+    shop = labelled(rng, 80, classes, kind="shop", several=several)
     return Corpus(
         name="small",
-        train=labelled(rng, train, classes, several=several),
-        test=labelled(rng, test, classes, kind="test film", several=several),
+        train=films,
+        test=test_films,
         classes=classes,
         length=LENGTH,
         frequencies=corpus_frequencies(counts, texts=[text_of(row) for row in public], **because),
@@ -71,7 +74,7 @@ def small_corpus(seed=0, *, several=False, train=360, test=160):
         loss=losses.label_cross_entropy if several else losses.cross_entropy,
         metrics=SEVERAL if several else SINGLE,
         other_frequencies=given_frequencies(1 / np.arange(1.0, WORDS + 1), **because),
-        proxy=labelled(rng, 80, classes, kind="shop", several=several),
+        proxy=lambda: shop,
     )
 
 

@@ -8,6 +8,7 @@ from adadps.data.identity import identities_of_texts
 from adadps.data.imdb import Imdb, Reviews
 from adadps.data.same_text import normalised
 from adadps.reproduce import corpora
+from adadps.reproduce.problem import Public, _split
 
 PUBLIC = (
     "A film about a train and a dog.",
@@ -61,8 +62,30 @@ def _words(text):
 def test_test_texts_stay_as_they_are_published(held):
     assert tuple(held.test.texts) == TEST
     assert held.test.targets.tolist() == [0, 1]
-    assert len(held.proxy) == 2
-    assert np.asarray(held.proxy.targets).tolist() == [1, 0]
+    assert len(held.proxy()) == 2
+    assert np.asarray(held.proxy().targets).tolist() == [1, 0]
+
+
+def test_reviews_of_a_shop_are_loaded_once_and_by_those_alone_who_train_on_them(held, monkeypatch):
+    """So that nobody needs them who does not."""
+    loaded = []
+
+    def shop():
+        loaded.append(1)
+        return Amazon(("A good dog collar.", "A bad train set."), (1, 0), ("kitchen", "dvd"))
+
+    monkeypatch.setattr(corpora, "amazon_reviews", shop)
+    made = corpora._imdb()
+    narrow = made.narrowed(3)
+    for one in (made, made.for_tuning(), narrow):
+        _split(one, Public(share=0.5), 0)
+    assert loaded == []
+    for one in (made, made.for_tuning(), narrow):
+        for seed in (0, 1):
+            assert len(_split(one, Public(proxy=1), seed)[0]) == 1
+    assert loaded == [1]
+    counts = narrow.proxy().counts
+    np.testing.assert_array_equal(counts.toarray(), made.proxy().counts.toarray()[:, :3])
 
 
 def test_with_private_words_no_text_is_left_out_and_nothing_is_private(held):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from adadps import DataError
 from adadps.cli import app
+from adadps.commands.reproduce import NEEDED, _needed
 from adadps.reproduce import jobs, published_cost, recipes, text_figures, trials
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER
@@ -128,8 +129,8 @@ def test_winners_without_a_line_of_the_experiment(ran, winners, tmp_path):
 @pytest.mark.usefixtures("ran")
 def test_the_sets_of_the_lines_are_asked_for_alone(needed, winners, tmp_path):
     for words, names in (
-        (["imdb", "--quick", "--winners", winners], {"imdb", "amazon"}),
-        (["moments"], {"imdb", "amazon"}),
+        (["imdb", "--quick", "--winners", winners], {"imdb"}),
+        (["moments"], {"imdb"}),
     ):
         needed.clear()
         assert called(*words, "--json", tmp_path / "rows.json").exit_code == 0
@@ -161,6 +162,19 @@ def test_workers_are_as_many_as_asked_for(ran, winners, tmp_path, monkeypatch, g
         )
         assert shown.exit_code == 130, shown.output
     assert asked == [3 if given else None] * 4
+
+
+def test_reviews_of_a_shop_are_needed_by_those_alone_who_train_on_them():
+    asking = {
+        name
+        for name, known in EXPERIMENTS.items()
+        if "amazon" in _needed([*known.lines, *known.quick])
+    }
+    assert asking == {"ood"}
+    for known in EXPERIMENTS.values():
+        for line in known.lines:
+            assert ("amazon" in _needed([line])) == bool(line.public.proxy)
+            assert set(NEEDED[line.dataset]) <= set(_needed([line]))
 
 
 def test_a_whole_run_and_the_same_again(ran, winners, tmp_path):

@@ -108,7 +108,7 @@ def test_a_share_is_of_the_texts():
 def test_proxies_leave_all_private_texts_private():
     chosen, left = _split(CORPUS, Public(proxy=20), 0)
     assert len(chosen) == 20
-    assert set(chosen.texts) <= set(CORPUS.proxy.texts)
+    assert set(chosen.texts) <= set(CORPUS.proxy().texts)
     assert list(left.texts) == list(CORPUS.train.texts)
 
 
@@ -128,7 +128,7 @@ def test_kinds_of_public_texts_have_names_of_their_own():
 
 def test_typical_texts_come_from_public_frequencies_alone():
     others = labelled(np.random.default_rng(5), 200)
-    changed = replace(CORPUS, train=others, test=others, proxy=others)
+    changed = replace(CORPUS, train=others, test=others, proxy=lambda: others)
     for recipe in (recipes.PAPER, recipes.TF_IDF):
         here, there = (problem(one, recipe, Public(), 0) for one in (CORPUS, changed))
         assert not np.array_equal(rows_of(here.train)[:50], rows_of(there.train)[:50])
@@ -167,7 +167,7 @@ def test_a_narrowed_problem_keeps_words_and_their_statistics_together(words):
     values = CORPUS.frequencies.values.numpy()
     for part, whole in (
         (narrow.test.counts.toarray(), CORPUS.test.counts.toarray()[:, kept]),
-        (narrow.proxy.counts.toarray(), CORPUS.proxy.counts.toarray()[:, kept]),
+        (narrow.proxy().counts.toarray(), CORPUS.proxy().counts.toarray()[:, kept]),
         (narrow.idf, CORPUS.idf[kept]),
         (narrow.tfidf, CORPUS.tfidf[kept]),
         (narrow.frequencies.values.numpy(), values[kept]),

@@ -19,7 +19,7 @@ NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
 )  # fmt: skip
 NEEDED = {
-    "imdb": ("imdb", "amazon"),
+    "imdb": ("imdb",),
     "imdb-private-words": ("imdb",),
     "so-titles": ("stackoverflow-titles",),
     "so-titles-general-words": ("stackoverflow-titles",),
@@ -27,6 +27,8 @@ NEEDED = {
     "stackoverflow": ("stackoverflow",),
 }
 """The named sets behind a problem."""
+PROXIES = {"imdb": "amazon"}
+"""The named set whose texts are public ones of another source for a problem."""
 _COLUMNS = {
     "method": "method",
     "side": "side",
@@ -130,7 +132,9 @@ def _require_meant(experiment: str, **given: object) -> None:
 
 def _needed(lines: Sequence[Line]) -> list[str]:
     """The named sets behind these lines, each once."""
-    return list(dict.fromkeys(name for line in lines for name in NEEDED[line.dataset]))
+    names = [name for line in lines for name in NEEDED[line.dataset]]
+    proxies = [PROXIES[line.dataset] for line in lines if line.public.proxy]
+    return list(dict.fromkeys([*names, *proxies]))
 
 
 def _toy(

@@ -54,12 +54,19 @@ def corpus(name: str) -> Corpus:
 
 def _imdb() -> Corpus:
     """Reviews whose text is among the public ones are not private, for whichever method."""
-    reviews, unlabelled, shop = imdb(), imdb_unlabelled(), amazon_reviews()
+    reviews, unlabelled = imdb(), imdb_unlabelled()
     published = {normalised(text) for text in unlabelled}
     private = np.array([normalised(text) not in published for text in reviews.train.texts])
     counter = CountVectorizer(token_pattern=TOKEN, max_features=VOCABULARY).fit(unlabelled)
     words = [str(word) for word in counter.get_feature_names_out()]
     public_counts = _counts(counter, unlabelled)
+
+    @cache
+    def proxy() -> Labelled:
+        shop = amazon_reviews()
+        counts = _counts(counter, shop.texts)
+        return Labelled(counts, np.array(shop.labels), shop.texts, shop.domains)
+
     return Corpus(
         name="imdb",
         train=Labelled(
@@ -87,9 +94,7 @@ def _imdb() -> Corpus:
         loss=losses.cross_entropy,
         metrics=SINGLE,
         other_frequencies=word_frequencies(words),
-        proxy=Labelled(
-            _counts(counter, shop.texts), np.array(shop.labels), shop.texts, shop.domains
-        ),
+        proxy=proxy,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,8 @@ class Corpus:
     """One problem. ``frequencies`` are public: the share of texts that have each word.
 
     ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from
-    another public source, ``proxy`` are labelled public texts from another distribution. ``length``
-    is a typical number of words, declared and not measured.
+    another public source, ``proxy`` loads labelled public texts from another distribution, for
+    those who train on them. ``length`` is a typical number of words, declared and not measured.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Corpus:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     metrics: dict[str, Metric]
     other_frequencies: Frequencies | None = None
-    proxy: Labelled | None = None
+    proxy: Callable[[], Labelled] | None = None
     private_words: bool = False
     """Was the vocabulary read off the private texts? Then nothing trained on it is private."""
 
@@ -83,6 +84,7 @@ class Corpus:
 
     def narrowed(self, words: int) -> Corpus:
         """The same problem with the first ``words`` words alone."""
+        proxy = self.proxy
         return replace(
             self,
             train=self.train.with_words(words),
@@ -93,7 +95,7 @@ class Corpus:
             idf=self.idf[:words],
             tfidf=self.tfidf[:words],
             other_frequencies=None,
-            proxy=None if self.proxy is None else self.proxy.with_words(words),
+            proxy=None if proxy is None else cache(lambda: proxy().with_words(words)),
         )
 
 

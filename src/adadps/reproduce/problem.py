@@ -128,8 +128,9 @@ def typical_counts(corpus: Corpus) -> sparse.csr_matrix:
 def _split(corpus: Corpus, public: Public, seed: int) -> tuple[Labelled, Labelled]:
     if public.proxy:
         assert corpus.proxy is not None
-        rows = _drawn(len(corpus.proxy), public.proxy, seed)
-        return corpus.proxy.take(np.flatnonzero(rows)), corpus.train
+        others = corpus.proxy()
+        rows = _drawn(len(others), public.proxy, seed)
+        return others.take(np.flatnonzero(rows)), corpus.train
     if public.users:
         assert corpus.train.users is not None
         known = np.unique(corpus.train.users)
