@@ -28,8 +28,8 @@ SECTIONS = tuple(
 """The sections of Debian's archive, declared: not read off the data."""
 
 TAGS = tuple(files("adadps.data").joinpath("embedded/debtags.txt").read_text("utf-8").split())
-"""The 598 debtags that occur in these packages, taken to be public: Debian publishes them with every
-index. A package that alone has a tag would show in this list."""
+"""The 598 debtags that occur in these packages, taken to be public: Debian publishes them with
+every index. A package that alone has a tag would show in this list."""
 
 
 @dataclass(frozen=True)
