@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from adadps import DataError
 from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
-from adadps.reproduce import jobs, recipes, tables, text_figures
+from adadps.reproduce import corpora, jobs, recipes, tables, text_figures
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, Experiment, Line
 from adadps.reproduce.keeping import Kept
@@ -37,6 +38,7 @@ KEYS = {
     "paper",
     "settings",
 }
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "text"
 METHODS = ("dp-sgd", "adadps", "warm-start", "ideal", "adam", "public-only")
 LINES = (
     *(Line("imdb", PAPER, name, 2.0, ONE_PERCENT, 0.63, "table: made up") for name in METHODS),
@@ -228,6 +230,38 @@ def test_the_papers_numbers_stand_beside_accuracy(rows):
     assert row_of(rows, "dp-sgd")["paper"] == 0.63
     assert row_of(rows, "dp-sgd", features=BEST)["paper"] is None
     assert row_of(rows, "dp-sgd")["settings"]["table"] == "table: made up"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        ("imdb", "public word frequencies"),
+        ("imdb-private-words", "PRIVATE word frequencies"),
+        ("debian-tags", "word list of general English"),
+        ("so-titles", "word frequencies of technical descriptions"),
+        ("so-titles-general-words", "word list of general English"),
+        ("stackoverflow", "word frequencies of technical descriptions"),
+    ],
+)
+def test_side_information_is_called_what_it_is(dataset, words):
+    sides = {name: tables.side_of(Line(dataset, PAPER, name, 1.5)) for name in CONTENDERS}
+    for name in ("adadps", "adadps-two-sided", "after-the-noise", "dp-sgd-weighted", "adas"):
+        assert sides[name] == words
+    assert sides["adadps-warm-start"] == f"{words} and public examples"
+    assert sides["dp-sgd"] == "none"
+    assert sides["adadps-public"] == "public examples"
+    assert sides["adadps-wordfreq"] == "word list of general English"
+
+
+def test_every_data_set_has_a_name_for_its_words():
+    assert set(corpora.WORD_STATISTICS) == set(corpora.CORPORA)
+
+
+def test_the_rows_of_imdb_say_what_they_always_said():
+    rows = json.loads((RESULTS / "imdb.json").read_text(encoding="utf-8"))
+    assert len(rows) > 50
+    for row in rows:
+        assert tables.side_of(Line(row["dataset"], PAPER, row["method"], 1.5)) == row["side"]
 
 
 def test_published_numbers_of_stack_overflow_are_not_those_of_its_stand_ins(rows):

@@ -16,6 +16,10 @@ from adadps.data.text import public_vocabulary
 from adadps.reproduce.word_statistics import document_shares, words_of_tags
 from adadps.side import Frequencies, given_frequencies, word_frequencies
 
+TECHNICAL = "word frequencies of technical descriptions"
+GENERAL = "word list of general English"
+"""What tables call the two."""
+
 
 @dataclass(frozen=True)
 class PublicWords:

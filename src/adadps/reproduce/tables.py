@@ -7,6 +7,7 @@ from typing import Any
 
 from adadps.errors import DataError
 from adadps.reproduce.contenders import CONTENDERS
+from adadps.reproduce.corpora import WORD_STATISTICS
 from adadps.reproduce.experiments import Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
@@ -22,9 +23,6 @@ STAND_INS = (
     "debian-tags",
 )
 """Data sets in the place of Stack Overflow: its published numbers are not theirs."""
-
-PRIVATE_WORDS = ("imdb-private-words",)
-"""Data sets whose vocabulary and frequencies are those of the private texts."""
 
 NEEDED = {
     "examples",
@@ -129,9 +127,13 @@ def sound(kept: Kept, job: Job) -> Record:
 
 
 def side_of(line: Line) -> str:
-    """What the side information is, and whose: words can be read off the private texts."""
-    said = CONTENDERS[line.method].side
-    return said.replace("public word", "PRIVATE word") if line.dataset in PRIVATE_WORDS else said
+    """What the side information is, and whose: words can be read off the private texts.
+
+    >>> from adadps.reproduce.experiments import PAPER
+    >>> side_of(Line("imdb-private-words", PAPER, "adadps", 1.5))
+    'PRIVATE word frequencies'
+    """
+    return CONTENDERS[line.method].side.format(words=WORD_STATISTICS[line.dataset])
 
 
 def _largest(records: list[Record], name: str) -> float | None:
