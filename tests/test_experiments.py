@@ -275,10 +275,31 @@ def test_one_data_set_has_its_own_lines(name):
         part = experiment_of(name, dataset)
         assert part.lines == tuple(lines_of(name, dataset=dataset))
         quick = tuple(line for line in whole.quick if line.dataset == dataset)
-        assert part.quick == (quick or part.lines)
+        assert 2 <= len(part.quick) <= max(4, len(quick))
+        assert set(part.quick) <= set(part.lines)
+        assert not quick or part.quick == quick
         assert (part.name, part.title) == (whole.name, whole.title)
     with pytest.raises(SettingError, match=r"found 'mnist'\. It has: "):
         experiment_of(name, "mnist")
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "methods"),
+    [
+        ("stackoverflow", "debian-tags", ["dp-sgd", "dp-adam", "adadps", "adadps-two-sided"]),
+        ("stackoverflow", "so-titles-general-words", ["dp-sgd", "dp-adam", "adadps"]),
+        ("imdb", "imdb-private-words", ["dp-sgd", "adadps"]),
+        ("ood", "debian-tags", ["dp-sgd", "adam", "adadps-public", "warm-start"]),
+        ("public-size", "so-titles", ["dp-sgd", "ideal", "adam", "adadps-public"]),
+        ("non-private", "so-titles", ["sgd", "adam", "adas-public", "adas"]),
+    ],
+)
+def test_a_quick_look_at_another_data_set_is_at_a_few_lines(name, dataset, methods):
+    quick = experiment_of(name, dataset).quick
+    assert [line.method for line in quick] == methods
+    assert len({(line.features, line.epsilon) for line in quick}) == 1
+    if name == "stackoverflow":
+        assert (quick[0].features, quick[0].epsilon) == (BEST, 3.0)
 
 
 def test_stack_overflow_itself_is_there_where_its_files_are(tmp_path, monkeypatch):

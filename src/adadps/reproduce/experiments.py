@@ -66,7 +66,7 @@ DOORS = (
 """Side information nowhere, and at each of its doors."""
 AT_OTHER_EPSILONS = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted")
 BOUNDS = ("ideal", "adam", "public-only")
-QUICK = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided")
+QUICK, FEW = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 4
 IN_FIGURES = (
     "dp-sgd",
     "dp-adam",
@@ -259,7 +259,7 @@ EXPERIMENTS = {
 def experiment_of(name: str, dataset: str | None = None) -> Experiment:
     """An experiment, on Stack Overflow itself too where its files are found.
 
-    With ``dataset`` it has the lines of that data set alone.
+    With ``dataset`` it has the lines of that data set alone, and a few of them for a quick look.
 
     >>> {line.dataset for line in experiment_of("ood", "imdb").lines}
     {'imdb'}
@@ -277,4 +277,14 @@ def experiment_of(name: str, dataset: str | None = None) -> Experiment:
             "itself is there when `adadps data list` finds its files.)"
         )
     quick = tuple(line for line in known.quick if line.dataset == dataset)
-    return replace(known, lines=mine, quick=quick or mine)
+    return replace(known, lines=mine, quick=quick or _a_few(mine))
+
+
+def _a_few(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """What `QUICK` names, at the epsilon of the first line; the first four if there is too little.
+
+    The features are those that are best for DP-SGD, where some lines have them.
+    """
+    first = next((line for line in lines if line.features == BEST), lines[0])
+    few = _of(lines, first.dataset, first.features, first.epsilon, QUICK)
+    return few if len(few) > 1 else lines[:FEW]
