@@ -91,6 +91,7 @@ def reproduce(
         _require_meant(
             experiment, quick=quick, tune=tune, seeds=seeds, winners=winners, dataset=dataset
         )
+        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot)
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
@@ -113,6 +114,16 @@ def _require_meant(experiment: str, **given: object) -> None:
         if given[name]:
             raise SettingError(
                 f"Expected an option that '{experiment}' has, found --{name}. Leave it out."
+            )
+
+
+def _require_tuning(*, tune: bool, **given: object) -> None:
+    """Refuse options of runs beside --tune, which makes trials."""
+    for name in given if tune else ():
+        if given[name]:
+            raise SettingError(
+                f"Expected --tune or --{name}, found both. --tune tries every setting once and "
+                f"draws nothing. Leave out --{name}."
             )
 
 
