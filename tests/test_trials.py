@@ -159,6 +159,17 @@ def test_winners_of_other_problems_are_kept(path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_features_are_chosen_only_where_a_line_has_them(ran, path):
+    fixed = Experiment("fixed", "", (Line("imdb", PAPER, "adam", 2.0),), ())
+    found = trials.tune(fixed, Kept(path))
+    assert {job.method for job in ran} == {"adam"}
+    assert "features" not in found["datasets"]["imdb"]
+    held = trials.tune(SMALL, Kept(path))["datasets"]["imdb"]["features"]
+    again = trials.tune(fixed, Kept(path), {"datasets": {"imdb": {"features": held}}})
+    assert again["datasets"]["imdb"]["features"] == held
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_problem_that_borrows_settings_is_not_tuned(ran, path):
     lines = (Line("imdb-private-words", PAPER, "dp-sgd", 2.0),)
     found = trials.tune(Experiment("borrowed", "Borrowed", lines, ()), Kept(path))

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
 )  # fmt: skip
-NEEDED = {
+NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb", "amazon"),
     "imdb-private-words": ("imdb",),
     "so-titles": ("stackoverflow-titles",),
     "so-titles-general-words": ("stackoverflow-titles",),
     "debian-tags": ("debian",),
-    "stackoverflow": ("stackoverflow",),
+    "stackoverflow": (),  # its lines are there only where its files are
 }
-"""The named sets behind a problem."""
+"""The named sets behind a problem, to be fetched if absent."""
 _COLUMNS = {
     "method": "method",
     "side": "side",

@@ -13,6 +13,13 @@ from adadps.reproduce.problem import ONE_PERCENT, Public
 
 PAPER, TF_IDF, PLAIN, BEST = "paper", "tf-idf", "plain", "best for DP-SGD"
 """Kinds of features. The last two are found by tuning DP-SGD, without and with public IDF."""
+READ = (
+    "stackoverflow_train.h5",
+    "stackoverflow_test.h5",
+    "stackoverflow.word_count",
+    "stackoverflow.tag_count",
+)
+"""The files of Stack Overflow itself that its lines are made of; held-out users are not read."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +272,7 @@ def experiment_of(name: str, dataset: str | None = None) -> Experiment:
     {'imdb'}
     """
     known = EXPERIMENTS[name]
-    if name == "stackoverflow" and all(find(file) is not None for file in STACKOVERFLOW.files):
+    if name == "stackoverflow" and all(find(STACKOVERFLOW.file(part)) for part in READ):
         known = replace(known, lines=(*_tags("stackoverflow"), *known.lines))
     if dataset is None:
         return known

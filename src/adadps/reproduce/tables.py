@@ -9,13 +9,12 @@ from adadps.errors import DataError
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.corpora import WORD_STATISTICS
 from adadps.reproduce.experiments import Experiment, Line
-from adadps.reproduce.jobs import SIZES, Job, run
+from adadps.reproduce.jobs import SIZES, Job
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.published_cost import OF_DATASET
 from adadps.reproduce.rows import Row, summary
-from adadps.reproduce.trials import Choice, Winners, chosen
-from adadps.reproduce.workers import run_all
+from adadps.reproduce.trials import Choice, Winners, chosen, run_missing
 
 STAND_INS = (
     "so-titles",
@@ -46,8 +45,7 @@ def run_lines(
 ) -> list[Record]:
     """Run what is not kept yet, one record after the other; the records of all lines."""
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
-    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add)
+    run_missing(jobs, kept, label)
     return [sound(kept, job) for job in jobs]
 
 
