@@ -215,7 +215,7 @@ def test_no_test_text_is_read(path, monkeypatch, request):
     ran = put_in_place(monkeypatch, imdb=spoiled)
     lines = [Line("imdb", PAPER, name, 2.0) for name in ("dp-sgd", "adadps-public", "adam")]
     found = trials.tune(Experiment("small", "", tuple(lines), ()), Kept(path))
-    assert len(ran) >= 3 + 2 + 2 + 16  # and perhaps some beyond the edges
+    assert len(ran) >= 2 + 2 + 16  # and perhaps some beyond the edges
     assert found["datasets"]["imdb"]["methods"]["paper | adam"]["accuracy"] > 0.8
     held_out = len(spoiled.for_tuning().test)
     for record in Kept(path)._records.values():  # shares of the texts that were held out
