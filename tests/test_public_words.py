@@ -56,3 +56,12 @@ def test_technical_words_have_their_shares_and_unknown_names_the_least():
 def test_longer_texts_have_more_of_the_general_words():
     short, long = (general_words(TAGS, 300, length).frequencies for length in (10, 100))
     assert np.all(long.values.numpy() > short.values.numpy())
+
+
+@pytest.mark.parametrize(
+    "known", [technical_words, lambda tags, size: general_words(tags, size, 10)]
+)
+def test_a_vocabulary_has_room_for_the_words_of_the_tags(known):
+    assert known(TAGS, len(NAMED)).words == NAMED
+    with pytest.raises(DataError, match=r"the 6 words of the tags, found a vocabulary of 5 words"):
+        known(TAGS, len(NAMED) - 1)

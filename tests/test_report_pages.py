@@ -13,6 +13,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from adadps.report import plots
 from adadps.report.page import Page, Table, render, write
 from adadps.report.plots import Curve, Panel, curves_of, draw
 
@@ -67,6 +68,31 @@ def test_two_panels_are_drawn_side_by_side():
     )
     assert two.shape[0] == one.shape[0]
     assert two.shape[1] == 2 * one.shape[1]
+
+
+@pytest.mark.parametrize("name", ["{}", "a long name of a method with its side information, {}"])
+def test_a_legend_below_covers_no_curve_and_leaves_them_their_room(name):
+    many = replace(
+        panel(*(name.format(n) for n in range(10))), note="Not drawn: " + "others; " * 30
+    )
+    heights = []
+    for panels in ([panel("a")] * 4, [many] * 4):
+        figure = plots._figure(panels, 2, legend_below=True)
+        figure.draw_without_rendering()
+        for axis in figure.axes:
+            legend = axis.get_legend().get_window_extent()
+            assert not legend.overlaps(axis.get_window_extent())
+            assert not any(legend.overlaps(text.get_window_extent()) for text in titles_of(figure))
+            assert legend.x0 > 0
+            assert legend.y0 > 0
+            assert legend.x1 < figure.bbox.x1
+            assert ("Not drawn" in axis.get_legend().get_title().get_text()) is (panels[0] is many)
+        heights.append(figure.axes[0].get_window_extent().height)
+    assert min(heights) > 0.9 * max(heights)
+
+
+def titles_of(figure):
+    return [axis.title for axis in figure.axes]
 
 
 def test_a_curve_without_spread_is_drawn():

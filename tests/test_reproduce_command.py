@@ -83,6 +83,12 @@ def ran(monkeypatch, needed):
         (["moments", "--workers", "2"], "an option that 'moments' has, found --workers"),
         (["imdb", "--seeds", "-1", "--quick"], "Expected at least one seed, found -1"),
         (["imdb", "--tune", "--winners", "w.json"], "Expected --tune or --winners, found both"),
+        (["imdb", "--tune", "--quick"], "Expected --tune or --quick, found both"),
+        (["imdb", "--tune", "--seeds", "3"], "Expected --tune or --seeds, found both"),
+        (["imdb", "--tune", "--plot", "p.png"], "Expected --tune or --plot, found both"),
+        (["toy", "--tune", "--quick"], "Expected --tune or --quick, found both"),
+        (["toy", "--tune", "--seeds", "3"], "Expected --tune or --seeds, found both"),
+        (["toy", "--tune", "--plot", "p.png"], "Expected --tune or --plot, found both"),
         (["toy", "--winners", "w.json"], "an option that 'toy' has, found --winners"),
         (["toy", "--dataset", "imdb"], "an option that 'toy' has, found --dataset"),
         (["moments", "--tune"], "an option that 'moments' has, found --tune"),
@@ -218,7 +224,7 @@ def test_an_interrupted_run_goes_on(ran, winners, tmp_path, monkeypatch):
         return whole(job)
 
     with monkeypatch.context() as until:
-        until.setattr("adadps.reproduce.tables.run", stopped)
+        until.setattr("adadps.reproduce.trials.run", stopped)
         shown = called(*words)
     assert shown.exit_code == 130
     assert "what has ended is kept" in said(shown)
@@ -245,9 +251,13 @@ def made_up(monkeypatch):
     """Trials without training, of a few lines."""
     few = replace(EXPERIMENTS["imdb"], lines=EXPERIMENTS["imdb"].quick)
     monkeypatch.setitem(EXPERIMENTS, "imdb", few)
-    monkeypatch.setattr(
-        trials, "run", lambda job: {"job": job.describe(), "values": {"accuracy": 0.5}}
-    )
+
+    def tried(job):
+        if not job.tuning:
+            return jobs.run(job)
+        return {"job": job.describe(), "values": {"accuracy": 0.5}}
+
+    monkeypatch.setattr(trials, "run", tried)
     monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:2])
 
 

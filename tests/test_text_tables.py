@@ -4,13 +4,14 @@ import json
 import math
 import statistics
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from adadps.accounting import epsilon_of_run
 from adadps.methods import dp_sgd
-from adadps.reproduce import jobs, recipes, tables, text_figures
+from adadps.reproduce import corpora, jobs, recipes, tables, text_figures
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, EXPERIMENTS, PAPER, Experiment, Line
 from adadps.reproduce.keeping import Kept
@@ -35,6 +36,7 @@ KEYS = {
     "paper",
     "settings",
 }
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "text"
 METHODS = ("dp-sgd", "adadps", "warm-start", "ideal", "adam", "public-only")
 LINES = (
     *(Line("imdb", PAPER, name, 2.0, ONE_PERCENT, 0.63, "table: made up") for name in METHODS),
@@ -228,6 +230,38 @@ def test_the_papers_numbers_stand_beside_accuracy(rows):
     assert row_of(rows, "dp-sgd")["settings"]["table"] == "table: made up"
 
 
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        ("imdb", "public word frequencies"),
+        ("imdb-private-words", "PRIVATE word frequencies"),
+        ("debian-tags", "word list of general English"),
+        ("so-titles", "word frequencies of technical descriptions"),
+        ("so-titles-general-words", "word list of general English"),
+        ("stackoverflow", "word frequencies of technical descriptions"),
+    ],
+)
+def test_side_information_is_called_what_it_is(dataset, words):
+    sides = {name: tables.side_of(Line(dataset, PAPER, name, 1.5)) for name in CONTENDERS}
+    for name in ("adadps", "adadps-two-sided", "after-the-noise", "dp-sgd-weighted", "adas"):
+        assert sides[name] == words
+    assert sides["adadps-warm-start"] == f"{words} and public examples"
+    assert sides["dp-sgd"] == "none"
+    assert sides["adadps-public"] == "public examples"
+    assert sides["adadps-wordfreq"] == "word list of general English"
+
+
+def test_every_data_set_has_a_name_for_its_words():
+    assert set(corpora.WORD_STATISTICS) == set(corpora.CORPORA)
+
+
+def test_the_rows_of_imdb_say_what_they_always_said():
+    rows = json.loads((RESULTS / "imdb.json").read_text(encoding="utf-8"))
+    assert len(rows) > 50
+    for row in rows:
+        assert tables.side_of(Line(row["dataset"], PAPER, row["method"], 1.5)) == row["side"]
+
+
 def test_published_numbers_of_stack_overflow_are_not_those_of_its_stand_ins(rows):
     other = "paper_on_stackoverflow"
     stand_ins = [row for row in rows if row["dataset"] == "so-titles"]
@@ -316,6 +350,51 @@ def test_a_figure_is_not_overcrowded(world, panels):
     assert len(labels) == text_figures.MOST_CURVES == 10
     assert labels.count("Adam, no privacy") == 3
     assert len(panels[1].curves) == 7
+
+
+def test_without_private_lines_all_others_are_drawn():
+    lines = [line for line in EXPERIMENTS["non-private"].lines if line.dataset == "imdb"]
+    mine = [line for line in lines if line.features == PAPER]
+    drawn = [line.method for line in text_figures._most_telling(mine)]
+    assert drawn == ["sgd", "adam", "adas-public", "adas"]
+
+
+def test_private_lines_take_the_room_that_they_need():
+    free = [Line("imdb", PAPER, name, 2.0) for name in ("adam", "sgd", "adas", "adas-public")]
+    for private, expected in ((1, 4), (6, 4), (7, 3), (20, 3)):
+        crowd = [*[LINES[0]] * private, *free]
+        drawn = text_figures._most_telling(crowd)
+        assert sum(line in free for line in drawn) == expected
+        assert len(drawn) == min(10, private + 4)
+
+
+def test_two_methods_of_one_name_are_told_apart_by_their_side_information():
+    names = ("dp-sgd", "adadps", "adadps-wordfreq", "adas", "adas-public")
+    lines = [Line("imdb", PAPER, name, 1.5) for name in names]
+    assert list(text_figures._labels(lines).values()) == [
+        "DP-SGD",
+        "AdaDPS, before the clip, public word frequencies",
+        "AdaDPS, before the clip, word list of general English",
+        "AdaS, no privacy, public word frequencies",
+        "AdaS, no privacy, public examples",
+    ]
+    assert text_figures._labels(lines[:2])[lines[1]] == "AdaDPS, before the clip"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_two_lines_of_a_panel_have_one_label(name):
+    lines = EXPERIMENTS[name].lines
+    kinds = {(line.dataset, line.features, line.epsilon) for line in lines}
+    for kind in kinds:
+        mine = [line for line in lines if (line.dataset, line.features, line.epsilon) == kind]
+        assert len(set(text_figures._labels(mine).values())) == len(mine)
+
+
+def test_what_is_not_drawn_is_named(world, panels):
+    text_figures.figure_of(LINES, SEEDS, WINNERS, world[0])
+    both = "public data only (1.00% of the training texts); public data only (20 texts of another"
+    assert [panel.note for panel in panels[:2]] == [f"Not drawn: {both} source)"] * 2
+    assert panels[-1].note == ""
 
 
 @pytest.mark.parametrize("features", [PAPER, BEST])

@@ -159,6 +159,17 @@ def test_winners_of_other_problems_are_kept(path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_features_are_chosen_only_where_a_line_has_them(ran, path):
+    fixed = Experiment("fixed", "", (Line("imdb", PAPER, "adam", 2.0),), ())
+    found = trials.tune(fixed, Kept(path))
+    assert {job.method for job in ran} == {"adam"}
+    assert "features" not in found["datasets"]["imdb"]
+    held = trials.tune(SMALL, Kept(path))["datasets"]["imdb"]["features"]
+    again = trials.tune(fixed, Kept(path), {"datasets": {"imdb": {"features": held}}})
+    assert again["datasets"]["imdb"]["features"] == held
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_problem_that_borrows_settings_is_not_tuned(ran, path):
     lines = (Line("imdb-private-words", PAPER, "dp-sgd", 2.0),)
     found = trials.tune(Experiment("borrowed", "Borrowed", lines, ()), Kept(path))
@@ -204,7 +215,7 @@ def test_no_test_text_is_read(path, monkeypatch, request):
     ran = put_in_place(monkeypatch, imdb=spoiled)
     lines = [Line("imdb", PAPER, name, 2.0) for name in ("dp-sgd", "adadps-public", "adam")]
     found = trials.tune(Experiment("small", "", tuple(lines), ()), Kept(path))
-    assert len(ran) >= 3 + 2 + 2 + 16  # and perhaps some beyond the edges
+    assert len(ran) >= 2 + 2 + 16  # and perhaps some beyond the edges
     assert found["datasets"]["imdb"]["methods"]["paper | adam"]["accuracy"] > 0.8
     held_out = len(spoiled.for_tuning().test)
     for record in Kept(path)._records.values():  # shares of the texts that were held out

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
 )  # fmt: skip
-NEEDED = {
+NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb",),
     "imdb-private-words": ("imdb",),
     "so-titles": ("stackoverflow-titles",),
     "so-titles-general-words": ("stackoverflow-titles",),
     "debian-tags": ("debian",),
-    "stackoverflow": ("stackoverflow",),
+    "stackoverflow": (),  # its lines are there only where its files are
 }
-"""The named sets behind a problem."""
+"""The named sets behind a problem, to be fetched if absent."""
 PROXIES = {"imdb": "amazon"}
 """The named set whose texts are public ones of another source for a problem."""
 _COLUMNS = {
@@ -105,6 +105,7 @@ def reproduce(
             dataset=dataset,
             workers=workers,
         )
+        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot)
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
@@ -127,6 +128,16 @@ def _require_meant(experiment: str, **given: object) -> None:
         if given[name]:
             raise SettingError(
                 f"Expected an option that '{experiment}' has, found --{name}. Leave it out."
+            )
+
+
+def _require_tuning(*, tune: bool, **given: object) -> None:
+    """Refuse options of runs beside --tune, which makes trials."""
+    for name in given if tune else ():
+        if given[name]:
+            raise SettingError(
+                f"Expected --tune or --{name}, found both. --tune tries every setting once and "
+                f"draws nothing. Leave out --{name}."
             )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -35,6 +37,8 @@ class Panel:
     y_label: str
     curves: Sequence[Curve]
     log_y: bool = False
+    note: str = ""
+    """Said above the legend, such as what is not drawn."""
 
 
 def curves_of(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
@@ -47,11 +51,33 @@ def curves_of(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -
     return Curve(label, list(x), values.mean(0).tolist(), values.std(0).tolist())
 
 
-def draw(panels: Sequence[Panel], kind: str = "svg", columns: int | None = None) -> bytes:
-    """Draw the panels side by side, or in rows of ``columns``; ``kind`` is svg or png."""
+def draw(
+    panels: Sequence[Panel],
+    kind: str = "svg",
+    columns: int | None = None,
+    *,
+    legend_below: bool = False,
+) -> bytes:
+    """Draw the panels side by side, or in rows of ``columns``; ``kind`` is svg or png.
+
+    A legend stands within its axes, or below them, where it covers no curve however many there are.
+    """
+    figure = _figure(panels, columns, legend_below=legend_below)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=120)
+    return buffer.getvalue()
+
+
+def _figure(
+    panels: Sequence[Panel], columns: int | None = None, *, legend_below: bool = False
+) -> Figure:
     across = min(columns or len(panels), len(panels))
     down = -(-len(panels) // across)
-    figure = Figure(figsize=(5.2 * across, 3.6 * down), layout="constrained")
+    tall = 3.6 * down
+    if legend_below:
+        rows = [panels[first : first + across] for first in range(0, len(panels), across)]
+        tall += sum(max(map(_legend_height, row)) for row in rows)
+    figure = Figure(figsize=(5.2 * across, tall), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for unused in axes[len(panels) :]:
         unused.set_axis_off()
@@ -67,7 +93,27 @@ def draw(panels: Sequence[Panel], kind: str = "svg", columns: int | None = None)
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axis.grid(alpha=0.3)
         if panel.curves:
-            axis.legend(frameon=False, fontsize="x-small", loc="best")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=120)
-    return buffer.getvalue()
+            below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+            axis.legend(
+                frameon=False,
+                fontsize="x-small",
+                title="\n".join(_note_lines(panel)) or None,
+                title_fontsize="x-small",
+                **({**below, "ncols": _legend_columns(panel)} if legend_below else {"loc": "best"}),
+            )
+    return figure
+
+
+def _note_lines(panel: Panel) -> list[str]:
+    return textwrap.wrap(panel.note, 80)
+
+
+def _legend_columns(panel: Panel) -> int:
+    """Two, if the labels are short enough for it."""
+    return 1 if any(len(curve.label) > 42 for curve in panel.curves) else 2
+
+
+def _legend_height(panel: Panel) -> float:
+    """About so many inches, at an x-small font."""
+    entries = -(-len(panel.curves) // _legend_columns(panel))
+    return 0.15 * (entries + len(_note_lines(panel))) + 0.1

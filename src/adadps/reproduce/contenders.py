@@ -39,7 +39,7 @@ DECAY = 0.9
 
 @dataclass(frozen=True)
 class Contender:
-    """One line of a table."""
+    """One line of a table. ``{words}`` in ``side`` are the word statistics of the data set."""
 
     name: str
     label: str
@@ -227,7 +227,7 @@ def _adas_public(setting: Setting, given: Problem, sigma: float, steps: int) -> 
     return methods.adas(public(given.public, rule), rate)
 
 
-_WORDS, _PUBLIC = "public word frequencies", "public examples"
+_WORDS, _PUBLIC = "{words}", "public examples"
 CONTENDERS = {
     contender.name: contender
     for contender in (

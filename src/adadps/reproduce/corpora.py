@@ -32,7 +32,13 @@ from adadps.data.tff_stackoverflow import (
 from adadps.data.titles import TAGS, stackoverflow_titles
 from adadps.evaluation import Metric, accuracy, recall_at, top_label_accuracy
 from adadps.reproduce.labelled import Corpus, Labelled
-from adadps.reproduce.public_words import PublicWords, general_words, technical_words
+from adadps.reproduce.public_words import (
+    GENERAL,
+    TECHNICAL,
+    PublicWords,
+    general_words,
+    technical_words,
+)
 from adadps.reproduce.word_statistics import idf_of_corpus, uniform_over
 from adadps.side import corpus_frequencies, frequencies_of_private_data, word_frequencies
 
@@ -213,6 +219,15 @@ CORPORA: dict[str, Callable[[], Corpus]] = {
     "so-titles-general-words": _titles_general_words,
     "stackoverflow": _stackoverflow,
 }
+WORD_STATISTICS = {
+    "imdb": "public word frequencies",
+    "imdb-private-words": "PRIVATE word frequencies",
+    "debian-tags": GENERAL,
+    "so-titles": TECHNICAL,
+    "so-titles-general-words": GENERAL,
+    "stackoverflow": TECHNICAL,
+}
+"""What the ``frequencies`` of each are called, without loading it."""
 
 
 def _with_tags(

@@ -59,11 +59,6 @@ class Problem:
     public: PublicExamples
     typical: sparse.csr_matrix = field(repr=False)
 
-    @property
-    def examples(self) -> int:
-        """How many private examples there are, declared."""
-        return len(self.train)
-
     def norm(self, scale: Array | None = None) -> float:
         """Median norm of D∘x over typical rows x.
 

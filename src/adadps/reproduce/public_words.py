@@ -13,8 +13,13 @@ import numpy as np
 
 from adadps.data.technical_words import TECHNICAL_TOKEN, technical_shares, technical_vocabulary
 from adadps.data.text import public_vocabulary
+from adadps.errors import DataError
 from adadps.reproduce.word_statistics import document_shares, words_of_tags
 from adadps.side import Frequencies, given_frequencies, word_frequencies
+
+TECHNICAL = "word frequencies of technical descriptions"
+GENERAL = "word list of general English"
+"""What tables call the two."""
 
 
 @dataclass(frozen=True)
@@ -61,5 +66,10 @@ def general_words(tags: Iterable[str], size: int, length: int) -> PublicWords:
 
 def _after_tags(tags: Iterable[str], common: Iterable[str], size: int) -> list[str]:
     named = words_of_tags(tags, TECHNICAL_TOKEN)
+    if size < len(named):
+        raise DataError(
+            f"Expected room for the {len(named):,} words of the tags, found a vocabulary of "
+            f"{size:,} words. Ask for {len(named):,} or more."
+        )
     known = set(named)
     return named + [word for word in common if word not in known][: size - len(named)]

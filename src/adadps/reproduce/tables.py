@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from adadps.reproduce.contenders import CONTENDERS
+from adadps.reproduce.corpora import WORD_STATISTICS
 from adadps.reproduce.experiments import Experiment, Line
-from adadps.reproduce.jobs import SIZES, Job, run
+from adadps.reproduce.jobs import SIZES, Job
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.published_cost import OF_DATASET
 from adadps.reproduce.rows import Row, summary
 from adadps.reproduce.sound_records import sound_run
-from adadps.reproduce.trials import Choice, Winners, chosen
-from adadps.reproduce.workers import run_all
+from adadps.reproduce.trials import Choice, Winners, chosen, run_missing
 
 STAND_INS = (
     "so-titles",
@@ -22,9 +22,6 @@ STAND_INS = (
     "debian-tags",
 )
 """Data sets in the place of Stack Overflow: its published numbers are not theirs."""
-
-PRIVATE_WORDS = ("imdb-private-words",)
-"""Data sets whose vocabulary and frequencies are those of the private texts."""
 
 
 def job_of(line: Line, choice: Choice, seed: int) -> Job:
@@ -43,8 +40,7 @@ def run_lines(
 ) -> list[Record]:
     """Run what is not kept yet, one record after the other; the records of all lines."""
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
-    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)
+    run_missing(jobs, kept, label, workers)
     return [sound_run(kept, job.describe()) for job in jobs]
 
 
@@ -109,9 +105,13 @@ def _row(
 
 
 def side_of(line: Line) -> str:
-    """What the side information is, and whose: words can be read off the private texts."""
-    said = CONTENDERS[line.method].side
-    return said.replace("public word", "PRIVATE word") if line.dataset in PRIVATE_WORDS else said
+    """What the side information is, and whose: words can be read off the private texts.
+
+    >>> from adadps.reproduce.experiments import PAPER
+    >>> side_of(Line("imdb-private-words", PAPER, "adadps", 1.5))
+    'PRIVATE word frequencies'
+    """
+    return CONTENDERS[line.method].side.format(words=WORD_STATISTICS[line.dataset])
 
 
 def _largest(records: list[Record], name: str) -> float | None:

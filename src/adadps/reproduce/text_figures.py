@@ -14,7 +14,7 @@ from adadps.reproduce.jobs import SIZES, Job
 from adadps.reproduce.keeping import Kept, Record
 from adadps.reproduce.published_cost import OF_DATASET, PublishedRun
 from adadps.reproduce.rows import Row
-from adadps.reproduce.tables import job_of
+from adadps.reproduce.tables import job_of, side_of
 from adadps.reproduce.trials import Winners, chosen
 from adadps.sampling import poisson
 from adadps.stages import privatize
@@ -29,7 +29,7 @@ COLUMNS = {
     "ε (RDP)": "epsilon_rdp",
     "paper": "paper",
 }
-MOST_CURVES = 10
+MOST_CURVES, WITHOUT_PRIVACY = 10, 3
 
 
 def tables_of(
@@ -83,7 +83,10 @@ def published_runs(lines: Sequence[Line]) -> list[PublishedRun]:
 
 
 def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:
-    """Curves of the lines, two panels for each data set, kind of features and epsilon."""
+    """Curves of the lines, two panels for each data set, kind of features and epsilon.
+
+    What is not drawn is named above the legend.
+    """
     panels: list[Panel] = []
     for dataset, features in dict.fromkeys((line.dataset, line.features) for line in lines):
         mine = [line for line in lines if (line.dataset, line.features) == (dataset, features)]
@@ -97,48 +100,66 @@ def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -
             ]
             at = "" if epsilon is None else f", ε = {epsilon:g}"
             title = f"{dataset}, {features} features{at}"
-            panels += _panels(title, _most_telling(shown), seeds, winners, kept)
-    return draw(panels, "png", columns=2)
+            panels += _panels(title, shown, seeds, winners, kept)
+    return draw(panels, "png", columns=2, legend_below=True)
 
 
 def _panels(
     title: str, lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept
 ) -> list[Panel]:
+    drawn, labels = _most_telling(lines), _labels(lines)
+    missing = [labels[line] for line in lines if line not in drawn]
+    note = f"Not drawn: {'; '.join(missing)}" if missing else ""
     by_epoch, by_epsilon = [], []
-    uses = [line for line in lines if CONTENDERS[line.method].uses_public]
-    several = len({line.public for line in uses}) > 1
-    for line in lines:
+    for line in drawn:
         choice = chosen(line, winners)
         jobs = [job_of(line, choice, seed) for seed in range(seeds)]
         records = [record for job in jobs if (record := kept.find(job.describe()))]
-        public = f" ({line.public})" if several and line in uses else ""
-        by_epoch.append(_against_epochs(line, public, jobs[0], records))
+        by_epoch.append(_against_epochs(labels[line], jobs[0], records))
         if all(record["private"] for record in records):
             by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
-    panels = [Panel(title, "epochs", "test accuracy", by_epoch)]
+    panels = [Panel(title, "epochs", "test accuracy", by_epoch, note=note)]
     if by_epsilon:
-        panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon))
+        panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon, note=note))
     return panels
+
+
+def _labels(lines: Sequence[Line]) -> dict[Line, str]:
+    """The names of methods; their side information and public data where two would be alike."""
+    uses = [line for line in lines if CONTENDERS[line.method].uses_public]
+    several = len({line.public for line in uses}) > 1
+    sides: dict[str, set[str]] = {}
+    for line in lines:
+        sides.setdefault(CONTENDERS[line.method].label, set()).add(side_of(line))
+    labels = {}
+    for line in lines:
+        name = CONTENDERS[line.method].label
+        side = f", {side_of(line)}" if len(sides[name]) > 1 else ""
+        public = f" ({line.public})" if several and line in uses else ""
+        labels[line] = f"{name}{side}{public}"
+    return labels
 
 
 def _most_telling(lines: Sequence[Line]) -> list[Line]:
     """At most ten lines, private ones first, those of the paper's figures before others.
 
-    What trains on public examples alone is no curve.
+    Three places are kept for training without privacy, and all that private lines leave over. What
+    trains on public examples alone is no curve.
     """
     ordered = sorted(lines, key=lambda line: line.method not in IN_FIGURES)
     drawn = [line for line in ordered if not CONTENDERS[line.method].only_public]
     first = [line for line in drawn if CONTENDERS[line.method].private]
     others = [line for line in drawn if not CONTENDERS[line.method].private]
-    return [*first[: MOST_CURVES - len(others[:3])], *others[:3]]
+    others = others[: max(WITHOUT_PRIVACY, MOST_CURVES - len(first))]
+    return [*first[: MOST_CURVES - len(others)], *others]
 
 
-def _against_epochs(line: Line, public: str, job: Job, records: Sequence[Record]) -> Curve:
+def _against_epochs(label: str, job: Job, records: Sequence[Record]) -> Curve:
     size = SIZES[job.dataset]
     steps = [step for step, _ in records[0]["curve"]]
     epochs = [step * size.batch / records[0]["examples"] for step in steps]
     values = [[value for _, value in record["curve"]] for record in records]
-    return curves_of(f"{CONTENDERS[line.method].label}{public}", epochs, values)
+    return curves_of(label, epochs, values)
 
 
 def _against_epsilon(curve: Curve, job: Job, record: Record) -> Curve:

@@ -20,6 +20,7 @@ from typing import Any
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
 from adadps.reproduce import recipes
+from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, PAPER, PLAIN, TF_IDF, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
@@ -62,18 +63,19 @@ def tune(
     for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
         mine = {"methods": {}, **found["datasets"].get(dataset, {})}
         found["datasets"][dataset] = mine
-        mine["features"] = _choose_features(dataset, kept, workers)
         lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
+        if any(line.features in (BEST, PLAIN) for line in lines.values()):
+            mine["features"] = _choose_features(dataset, kept, workers)
         jobs = {
             key: _trials(dataset, line, recipe_of(line.features, mine))
             for key, line in lines.items()
         }
         first = [job for trials in jobs.values() for job in trials]
-        _run(first, kept, f"tuning {dataset}", workers)
+        run_missing(first, kept, f"tuning {dataset}", workers)
         for _ in range(STEPS_OUTSIDE):
             further = {key: _further(trials, kept) for key, trials in jobs.items()}
             outside = [job for trials in further.values() for job in trials]
-            _run(outside, kept, f"edges of {dataset}", workers)
+            run_missing(outside, kept, f"edges of {dataset}", workers)
             jobs = {key: trials + further[key] for key, trials in jobs.items()}
         for key, trials in jobs.items():
             best = _best(trials, kept, lambda job: dict(job.setting))
@@ -145,7 +147,7 @@ def _choose_features(dataset: str, kept: Kept, workers: int | None) -> Record:
         for recipe in recipes.CANDIDATES
         for length in size.lengths[:3]
     ]  # fmt: skip
-    _run(jobs, kept, f"features of {dataset}", workers)
+    run_missing(jobs, kept, f"features of {dataset}", workers)
     plain = [job for job in jobs if not job.recipe.power]
     return {
         **_best(jobs, kept, lambda job: asdict(job.recipe)),
@@ -154,14 +156,12 @@ def _choose_features(dataset: str, kept: Kept, workers: int | None) -> Record:
 
 
 def _trials(dataset: str, line: Line, recipe: Recipe) -> list[Job]:
-    size = SIZES[dataset]
-    job = Job(dataset, recipe, line.method, {}, size.tuned_at, TUNING_SEED, line.public, True)
-    settings = job.contender.grid(size.lengths)
+    size, contender = SIZES[dataset], CONTENDERS[line.method]
+    public = line.public.tuned_as if contender.uses_public else ONE_PERCENT
     return [
-        Job(dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED,
-            line.public.tuned_as if job.contender.uses_public else ONE_PERCENT, True)
-        for setting in settings
-    ]  # fmt: skip
+        Job(dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED, public, True)
+        for setting in contender.grid(size.lengths)
+    ]
 
 
 def _further(trials: list[Job], kept: Kept) -> list[Job]:
@@ -195,7 +195,8 @@ def _accuracy(job: Job, kept: Kept) -> float:
     return float(sound_trial(kept, job.describe())["values"]["accuracy"])
 
 
-def _run(jobs: list[Job], kept: Kept, label: str, workers: int | None) -> None:
+def run_missing(jobs: Iterable[Job], kept: Kept, label: str, workers: int | None = None) -> None:
+    """Run the jobs of which there is no record yet, each once, and keep their records."""
     left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
     run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)
 
@@ -205,5 +206,5 @@ def _tuned_on(line: Line) -> str:
 
 
 def _key(line: Line) -> str:
-    uses = Job(line.dataset, recipes.PAPER, line.method, {}, 1.0, 0).contender.uses_public
+    uses = CONTENDERS[line.method].uses_public
     return f"{line.features} | {line.method}" + (f" | {line.public.tuned_as}" if uses else "")
