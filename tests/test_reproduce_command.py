@@ -155,7 +155,7 @@ def test_workers_are_as_many_as_asked_for(ran, winners, tmp_path, monkeypatch, g
         asked.append(most)
         raise KeyboardInterrupt
 
-    for room in ("tables", "trials", "toy_figure"):
+    for room in ("trials", "toy_figure"):
         monkeypatch.setattr(f"adadps.reproduce.{room}.run_all", stopped)
     for words in (
         ["imdb", "--quick", "--winners", winners],
