@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 import statistics
 import struct
 from pathlib import Path
@@ -341,6 +342,13 @@ def test_curves_end_at_the_epsilon_of_their_row(world, panels):
     text_figures.figure_of(LINES[:2], SEEDS, WINNERS, world[0])
     assert panels[1].curves[0].x[-1] == pytest.approx(row_of(world[3], "dp-sgd")["epsilon_pld"])
     assert math.isfinite(panels[1].curves[0].x[0])
+
+
+def test_of_many_epsilons_the_one_is_drawn_at_which_settings_were_tuned(world, panels):
+    lines = [replace(LINES[0], epsilon=epsilon) for epsilon in (1.0, 2.0, 4.0)]
+    text_figures.figure_of(lines, SEEDS, WINNERS, world[0])
+    assert {panel.title for panel in panels} == {"imdb, paper features, ε = 2"}
+    assert TINY.tuned_at == 2.0
 
 
 def test_a_figure_is_not_overcrowded(world, panels):

@@ -29,7 +29,7 @@ COLUMNS = {
     "ε (RDP)": "epsilon_rdp",
     "paper": "paper",
 }
-MOST_CURVES, WITHOUT_PRIVACY = 10, 3
+MOST_CURVES, WITHOUT_PRIVACY, MOST_EPSILONS = 10, 3, 2
 
 
 def tables_of(
@@ -85,13 +85,16 @@ def published_runs(lines: Sequence[Line]) -> list[PublishedRun]:
 def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -> bytes:
     """Curves of the lines, two panels for each data set, kind of features and epsilon.
 
-    What is not drawn is named above the legend.
+    Of more than two epsilons the one is drawn at which settings were tuned. What else is not drawn
+    is named above the legend.
     """
     panels: list[Panel] = []
     for dataset, features in dict.fromkeys((line.dataset, line.features) for line in lines):
         mine = [line for line in lines if (line.dataset, line.features) == (dataset, features)]
         private = [line.epsilon for line in mine if CONTENDERS[line.method].private]
         aims: list[float | None] = [*sorted(set(private))]
+        if len(aims) > MOST_EPSILONS:
+            aims = [SIZES[dataset].tuned_at]
         for epsilon in aims or [None]:
             shown = [
                 line
