@@ -2,9 +2,9 @@
 
 import json
 import math
-from dataclasses import replace
 import statistics
 import struct
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
