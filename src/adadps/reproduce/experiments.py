@@ -73,6 +73,7 @@ DOORS = (
 """Side information nowhere, and at each of its doors."""
 AT_OTHER_EPSILONS = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted")
 BOUNDS = ("ideal", "adam", "public-only")
+WITHOUT_PRIVACY = ("sgd", "adam", "public-only")
 QUICK, FEW = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 4
 IN_FIGURES = (
     "dp-sgd",
@@ -152,9 +153,9 @@ def _tags(dataset: str) -> tuple[Line, ...]:
     known, tables = published.STACK_OVERFLOW, published.COMPARISONS
     lines: list[Line] = []
     for features, methods in (
-        (BEST, (*WITHOUT_PUBLIC, "after-the-noise", *WITH_PUBLIC, *BOUNDS)),
-        (PLAIN, (*DOORS, "adadps-public", "adam", "public-only")),
-        (PAPER, ("dp-sgd", "dp-adam", "adadps", "adadps-public", "adam", "public-only")),
+        (BEST, (*WITHOUT_PUBLIC, "after-the-noise", *WITH_PUBLIC, "ideal", *WITHOUT_PRIVACY)),
+        (PLAIN, (*DOORS, "adadps-public", *WITHOUT_PRIVACY)),
+        (PAPER, ("dp-sgd", "dp-adam", "adadps", "adadps-public", *WITHOUT_PRIVACY)),
     ):
         lines += _lines(dataset, features, methods, 3.0)
     for features in (BEST, PLAIN):
@@ -168,10 +169,9 @@ def _tags(dataset: str) -> tuple[Line, ...]:
 def _without_knowledge(dataset: str) -> tuple[Line, ...]:
     """The same texts with words of general English: what there is without side information."""
     name = f"{dataset}-general-words"
-    bounds = ("adam", "public-only")
     lines = [
-        *_lines(name, PLAIN, ("dp-sgd", "dp-adam", *bounds), 3.0),
-        *_lines(name, BEST, ("dp-sgd", "dp-adam", "adadps", *bounds), 3.0),
+        *_lines(name, PLAIN, ("dp-sgd", "dp-adam", *WITHOUT_PRIVACY), 3.0),
+        *_lines(name, BEST, ("dp-sgd", "dp-adam", "adadps", *WITHOUT_PRIVACY), 3.0),
     ]
     for epsilon in (0.84, 8.5):
         lines += _lines(name, PLAIN, ("dp-sgd", "dp-adam"), epsilon)
