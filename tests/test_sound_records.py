@@ -21,7 +21,7 @@ RUN = {
     "job": JOB,
     "values": {"accuracy": 0.5},
     "curve": [[1, 0.25], [2, 0.5]],
-    **dict.fromkeys(IN_EVERY_RUN, 1.0),
+    **dict.fromkeys(sorted(IN_EVERY_RUN), 1.0),
 }
 TOY = {"job": JOB, "loss": 0.25, "curve": [[1, None], [2, 0.25]]}
 
