@@ -11,7 +11,17 @@ from adadps.reproduce.text_figures import figure_of
 from adadps.reproduce.trials import read_winners
 
 FOLDER = Path(__file__).parents[1] / "docs/results/text"
-SHOWN = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "adadps-public", "dp-r-pub", "sgd")
+SHOWN = (
+    "dp-sgd",
+    "dp-adam",
+    "adadps",
+    "adadps-two-sided",
+    "dp-sgd-weighted",
+    "adadps-public",
+    "adam",
+    "sgd",
+    "adas",
+)
 
 if __name__ == "__main__":
     lines = [

@@ -344,6 +344,13 @@ def test_curves_end_at_the_epsilon_of_their_row(world, panels):
     assert math.isfinite(panels[1].curves[0].x[0])
 
 
+def test_what_is_not_private_has_no_epsilon_in_its_title(world, panels):
+    """As with words and frequencies of the private texts, whatever epsilon was aimed at."""
+    spoiled = SimpleNamespace(find=lambda job: {**world[0].find(job), "private": False})
+    text_figures.figure_of(LINES[:1], SEEDS, WINNERS, spoiled)
+    assert [panel.title for panel in panels] == ["imdb, paper features, ε = ∞"]
+
+
 def test_of_many_epsilons_the_one_is_drawn_at_which_settings_were_tuned(world, panels):
     lines = [replace(LINES[0], epsilon=epsilon) for epsilon in (1.0, 2.0, 4.0)]
     text_figures.figure_of(lines, SEEDS, WINNERS, world[0])

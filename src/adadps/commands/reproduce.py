@@ -47,7 +47,7 @@ def reproduce(
         int | None, typer.Option(help="Runs of each method: 3, of the toy problem 5.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option(help="One seed, some methods, a few minutes: ordering only.")
+        bool, typer.Option(help="One seed, some methods, a few minutes: a first look, no verdict.")
     ] = False,
     tune: Annotated[bool, typer.Option(help="Try the grids and record the winners.")] = False,
     json_file: Annotated[
@@ -66,7 +66,8 @@ def reproduce(
         typer.Option(help="Settings from a file of --tune; default: those of the package."),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Only the lines of one data set; default: all of them.")
+        str | None,
+        typer.Option(help=f"Only the lines of one data set, of {', '.join(NEEDED)}; default: all."),
     ] = None,
     workers: Annotated[
         int | None,

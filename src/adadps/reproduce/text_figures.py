@@ -101,14 +101,18 @@ def figure_of(lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept) -
                 for line in mine
                 if line.epsilon == epsilon or not CONTENDERS[line.method].private
             ]
-            at = "" if epsilon is None else f", ε = {epsilon:g}"
-            title = f"{dataset}, {features} features{at}"
-            panels += _panels(title, shown, seeds, winners, kept)
+            title = f"{dataset}, {features} features"
+            panels += _panels(title, epsilon, shown, seeds, winners, kept)
     return draw(panels, "png", columns=2, legend_below=True)
 
 
 def _panels(
-    title: str, lines: Sequence[Line], seeds: int, winners: Winners, kept: Kept
+    title: str,
+    epsilon: float | None,
+    lines: Sequence[Line],
+    seeds: int,
+    winners: Winners,
+    kept: Kept,
 ) -> list[Panel]:
     drawn, labels = _most_telling(lines), _labels(lines)
     missing = [labels[line] for line in lines if line not in drawn]
@@ -121,6 +125,8 @@ def _panels(
         by_epoch.append(_against_epochs(labels[line], jobs[0], records))
         if all(record["private"] for record in records):
             by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
+    if epsilon is not None:
+        title += f", ε = {epsilon:g}" if by_epsilon else ", ε = ∞"  # whatever was aimed at
     panels = [Panel(title, "epochs", "test accuracy", by_epoch, note=note)]
     if by_epsilon:
         panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon, note=note))
