@@ -207,7 +207,7 @@ def test_hazard_18_a_rate_that_falls_ends_the_waiting():
         method=chain(
             privatize(clip_norm=1.0, noise_multiplier=1.0), sgd(lambda t: 0.1 * 0.1 ** (2 * t))
         ),
-        sampler=poisson(examples=60, expected_size=6),
+        sampler=poisson(examples=60, expected_size=30),  # none of six batches is empty
         steps=6,
     )
     waiting = []

@@ -110,7 +110,7 @@ def _small(monkeypatch):
 
 @pytest.mark.usefixtures("_small")
 def test_tuning_tells_which_trial_is_damaged(tmp_path):
-    job = Job("imdb", recipes.CANDIDATES[0], "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0,
+    job = Job("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0,
               trials.TUNING_SEED, tuning=True)  # fmt: skip
     kept = kept_with(tmp_path / "trials.jsonl", {"job": job.describe(), "values": {}})
     with pytest.MonkeyPatch.context() as until:
