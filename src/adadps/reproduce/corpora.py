@@ -144,7 +144,7 @@ def _debian_tags() -> Corpus:
         )
 
     train, test = labelled(held_out=False), labelled(held_out=True)
-    return _with_tags("debian-tags", known, train, test, len(DEBTAGS), WORDS_OF_A_PACKAGE)
+    return _with_tags("debian-tags", known, train, test, DEBTAGS, WORDS_OF_A_PACKAGE)
 
 
 def _titles() -> Corpus:
@@ -168,7 +168,7 @@ def _questions(name: str, known: PublicWords) -> Corpus:
         )
         for part in (split.train, split.test)
     )
-    return _with_tags(name, known, train, test, len(TAGS), WORDS_OF_A_TITLE)
+    return _with_tags(name, known, train, test, TAGS, WORDS_OF_A_TITLE)
 
 
 def _stackoverflow() -> Corpus:
@@ -180,7 +180,7 @@ def _stackoverflow() -> Corpus:
     known = technical_words(tags, VOCABULARY)
     train = _posts(stackoverflow_train(), STACK_OVERFLOW_POSTS, known.words, tags)
     test = _posts(stackoverflow_test(), STACK_OVERFLOW_POSTS // 10, known.words, tags)
-    return _with_tags("stackoverflow", known, train, test, len(tags), WORDS_OF_A_POST)
+    return _with_tags("stackoverflow", known, train, test, tags, WORDS_OF_A_POST)
 
 
 def _posts(
@@ -231,21 +231,30 @@ WORD_STATISTICS = {
 
 
 def _with_tags(
-    name: str, known: PublicWords, train: Labelled, test: Labelled, classes: int, length: int
+    name: str,
+    known: PublicWords,
+    train: Labelled,
+    test: Labelled,
+    tags: Sequence[str],
+    length: int,
 ) -> Corpus:
     """A problem with several tags for a text."""
+    counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=known.words)
     shares = known.frequencies.values.numpy()
     return Corpus(
         name=name,
         train=train,
         test=test,
-        classes=classes,
+        classes=len(tags),
         length=length,
         frequencies=known.frequencies,
         idf=-np.log(shares),
         tfidf=-shares * np.log(shares),
         loss=losses.label_cross_entropy,
         metrics=SEVERAL,
+        names=Labelled(
+            _counts(counter, tags), uniform_over([[tag] for tag in tags], tags), tags, tags
+        ),
     )
 
 

@@ -74,6 +74,8 @@ DOORS = (
 AT_OTHER_EPSILONS = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted")
 BOUNDS = ("ideal", "adam", "public-only")
 WITHOUT_PRIVACY = ("sgd", "adam", "public-only")
+BY_NAME, NAMES = ("warm-start", "adadps-warm-start"), Public(names=True)
+"""Who starts from the names of the tags, as texts that have their own tag."""
 QUICK, FEW = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 4
 IN_FIGURES = (
     "dp-sgd",
@@ -165,6 +167,9 @@ def _tags(dataset: str, on_paper: Iterable[str] = EVERYBODY) -> tuple[Line, ...]
     for features in (BEST, PLAIN):
         lines += _lines(dataset, features, AT_OTHER_EPSILONS, 0.84, known, tables)
         lines += _lines(dataset, features, AT_OTHER_EPSILONS, 8.5)
+    for epsilon in (3.0, 0.84, 8.5):
+        lines += _lines(dataset, BEST, BY_NAME, epsilon, public=NAMES)
+    lines += _lines(dataset, BEST, ("public-only",), 3.0, public=NAMES)
     others = [method for method in known if method not in AT_OTHER_EPSILONS]
     lines += _lines(dataset, BEST, others, 0.84, known, tables)
     return tuple(lines)

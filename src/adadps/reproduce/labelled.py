@@ -58,7 +58,8 @@ class Corpus:
 
     ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from
     another public source, ``proxy`` loads labelled public texts from another distribution, for
-    those who train on them. ``length`` is a typical number of words, declared and not measured.
+    those who train on them; ``names`` are the names of the tags as texts. ``length`` is a typical
+    number of words, declared and not measured.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Corpus:
     metrics: dict[str, Metric]
     other_frequencies: Frequencies | None = None
     proxy: Callable[[], Labelled] | None = None
+    names: Labelled | None = None
     private_words: bool = False
     """Was the vocabulary read off the private texts? Then nothing trained on it is private."""
 
@@ -96,6 +98,7 @@ class Corpus:
             tfidf=self.tfidf[:words],
             other_frequencies=None,
             proxy=None if proxy is None else cache(lambda: proxy().with_words(words)),
+            names=None if self.names is None else self.names.with_words(words),
         )
 
 

@@ -27,18 +27,31 @@ A_FEW = 300
 
 @dataclass(frozen=True)
 class Public:
-    """How public examples are come by: a share of the training texts, users, or other texts."""
+    """How public examples are come by: a share of the training texts, users, or other texts.
+
+    With ``names`` they are the names of the tags, each a text that has its own tag.
+    """
 
     share: float = 0.01
     users: bool = False
     proxy: int = 0
+    names: bool = False
 
     @property
     def tuned_as(self) -> Public:
         """Settings for a few public examples are those found with one percent of the texts."""
-        return self if self.proxy > A_FEW else ONE_PERCENT
+        return self if self.proxy > A_FEW or self.names else ONE_PERCENT
+
+    @property
+    def reason(self) -> str:
+        """Why they may be read freely."""
+        if self.names:
+            return "the list of tags belongs to the problem, whoever poses it"
+        return "treated as given up for public use in this experiment"
 
     def __str__(self) -> str:
+        if self.names:
+            return "names of the tags"
         if self.proxy:
             return f"{self.proxy:,} texts of another source"
         return f"{self.share:.2%} of the {'users' if self.users else 'training texts'}"
@@ -87,7 +100,7 @@ def problem(corpus: Corpus, recipe: Recipe, public: Public, seed: int) -> Proble
             chosen.targets,
             texts=chosen.texts,
             source=f"{corpus.name}: {public}",
-            public_because="treated as given up for public use in this experiment",
+            public_because=public.reason,
             batch_size=min(len(chosen), 256),
             seed=seed,
         ),
@@ -121,6 +134,9 @@ def typical_counts(corpus: Corpus) -> sparse.csr_matrix:
 
 
 def _split(corpus: Corpus, public: Public, seed: int) -> tuple[Labelled, Labelled]:
+    if public.names:
+        assert corpus.names is not None
+        return corpus.names, _split(corpus, ONE_PERCENT, seed)[1]
     if public.proxy:
         assert corpus.proxy is not None
         others = corpus.proxy()

@@ -9,6 +9,7 @@ from adadps.side.frequency import (
     given_frequencies,
     word_frequencies,
 )
+from adadps.side.idf import idf
 from adadps.side.noisy import noisy_frequencies
 from adadps.side.public import (
     AdaGradStatistics,
@@ -35,6 +36,7 @@ __all__ = [
     "frequency",
     "from_private_data",
     "given_frequencies",
+    "idf",
     "noisy_frequencies",
     "oracle",
     "public",

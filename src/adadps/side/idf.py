@@ -1,0 +1,58 @@
+"""Side information for words: how surprising it is that a text has one.
+
+A word of frequency f is in a share s = 1 - exp(-L f) of all texts of L words; its inverse document
+frequency is log(1/s). With A = IDF^-power rare words get larger weights, and words that nearly
+every text has get next to none, which a power of the frequency cannot do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from adadps.side.fixed import Fixed
+from adadps.side.fixed import fixed as fixed_source
+from adadps.side.frequency import Frequencies
+from adadps.types import require_positive
+
+SMALLEST_IDF = 1e-3
+"""Of the largest: words that every text has keep a weight above zero."""
+
+
+def idf(
+    frequencies: Frequencies,
+    *,
+    words_per_text: float,
+    power: float = 1.0,
+    at: str = "weight",
+    axis: int | None = None,
+) -> Fixed:
+    """A = (IDF / max IDF)^-power along one axis of one parameter.
+
+    ``words_per_text`` is a declared typical length. Words of frequency zero count as the rarest
+    that is known.
+
+    >>> from adadps.side import given_frequencies
+    >>> f = given_frequencies([0.02, 1e-6], source="a word list", public_because="published")
+    >>> idf(f, words_per_text=100).named["weight"][0].round(decimals=0)
+    tensor([63.,  1.], dtype=torch.float64)
+    """
+    require_positive("words_per_text", words_per_text)
+    require_positive("power", power)
+    origin = frequencies.provenance
+    return fixed_source(
+        {at: (_relative(frequencies.values, words_per_text).pow(-power), axis)},
+        source=f"{origin.source}; A = IDF^-{power:g} in texts of {words_per_text:g} words",
+        public_because=origin.public_because,
+        digest=origin.digest,
+        event=frequencies.event,
+        rows=frequencies.rows,
+    )
+
+
+def _relative(frequencies: Tensor, words_per_text: float) -> Tensor:
+    """IDF over the largest IDF."""
+    held = frequencies.double()
+    known = held.clamp_min(float(held[held > 0].min()))
+    values = -torch.log(-torch.expm1(-words_per_text * known))
+    return (values / values.max()).clamp_min(SMALLEST_IDF)
