@@ -184,3 +184,34 @@ def test_a_narrowed_problem_keeps_words_and_their_statistics_together(words):
 def test_shares_of_texts_follow_from_frequencies_of_words():
     shares = document_shares(np.array([0.05, 1e-4, 0.0]), 60)
     assert shares == pytest.approx([1 - np.exp(-3), 1 - np.exp(-0.006), 1 - np.exp(-0.006)])
+
+
+def test_names_of_tags_are_public_texts_that_have_their_own_tag():
+    names = labelled(np.random.default_rng(5), 12, 6, kind="name", several=True)
+    given = problem(
+        replace(small_corpus(several=True), names=names), recipes.PAPER, Public(names=True), 0
+    )
+    np.testing.assert_allclose(rows_of(given.public.examples), recipe_of(names))
+    np.testing.assert_allclose(given.public.examples.targets.numpy(), names.targets)
+    assert given.public.provenance.source == "small: names of the tags"
+    assert "list of tags" in given.public.provenance.public_because
+
+
+def test_names_leave_the_same_private_texts_as_one_percent_does():
+    corpus = replace(CORPUS, names=CORPUS.train.take(np.arange(2)))
+    assert _split(corpus, Public(names=True), 3)[1].texts == _split(corpus, Public(), 3)[1].texts
+
+
+def test_settings_that_start_from_names_are_tuned_with_names():
+    assert Public(names=True).tuned_as == Public(names=True)
+
+
+def test_narrowed_problems_have_narrowed_names():
+    corpus = replace(CORPUS, names=CORPUS.train.take(np.arange(2)))
+    assert corpus.narrowed(7).names.counts.shape == (2, 7)
+
+
+def recipe_of(held):
+    """The paper's features, by hand."""
+    counts = held.counts.toarray()
+    return counts / counts.sum(1, keepdims=True)
