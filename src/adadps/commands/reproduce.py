@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
+    "defaults",
 )  # fmt: skip
 NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb",),
@@ -115,6 +116,9 @@ def reproduce(
             _toy(1 if quick else seeds or 5, rows, picture, workers, quick=quick, tune=tune)
         elif experiment == "moments":
             _moments(rows, picture)
+        elif experiment == "defaults":
+            count = 1 if quick else seeds or 3
+            _defaults(count, rows, picture, winners, workers, quick=quick, tune=tune)
         elif tune:
             _tune(experiment, dataset, rows, workers)
         else:
@@ -124,7 +128,8 @@ def reproduce(
 
 def _require_meant(experiment: str, **given: object) -> None:
     """Refuse options that would do nothing: whoever gives one expects something of it."""
-    unused = {"toy": ("winners", "dataset"), "moments": tuple(given)}.get(experiment, ())
+    known = {"toy": ("winners", "dataset"), "moments": tuple(given), "defaults": ("dataset",)}
+    unused = known.get(experiment, ())
     for name in unused:
         if given[name]:
             raise SettingError(
@@ -230,4 +235,38 @@ def _moments(path: Path, picture: Path) -> None:
     write_file(picture, moments.figure_of(found))
     shown = [{**row, **row["settings"]} for row in rows]
     out.print(table_of_rows(moments.TITLE, moments.COLUMNS, shown))
+    out.print(f"Rows: {path}\nFigure: {picture}")
+
+
+def _defaults(
+    seeds: int,
+    path: Path,
+    picture: Path,
+    winners: Path | None,
+    workers: int | None,
+    *,
+    quick: bool,
+    tune: bool,
+) -> None:
+    from adadps.reproduce import default_figure, default_table  # noqa: PLC0415
+    from adadps.reproduce.default_tasks import NEEDED as SETS  # noqa: PLC0415
+    from adadps.reproduce.keeping import Kept  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
+    from adadps.reproduce.trials import read_winners  # noqa: PLC0415
+
+    problems = default_table.QUICK if quick else default_table.DATASETS
+    get_if_absent([*dict.fromkeys(SETS[problem] for problem in problems)])
+    if tune:
+        write_json(path, default_table.tune(problems, Kept(path.parent / "trials.jsonl"), workers))
+        out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+        return
+    chosen = read_winners(winners, default_table.RECORDED)
+    kept = Kept(path.parent / "runs.jsonl")
+    say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
+    rows = default_table.run_rows(problems, chosen, seeds, kept, workers)
+    write_json(path, rows)
+    write_file(picture, default_figure.figure_of(rows))
+    out.print(
+        table_of_rows(default_figure.TITLE, default_figure.COLUMNS, default_figure.wide(rows))
+    )
     out.print(f"Rows: {path}\nFigure: {picture}")

@@ -102,11 +102,11 @@ def chosen(line: Line, winners: Winners) -> Choice:
         ) from error
 
 
-def read_winners(path: Path | None) -> Winners:
+def read_winners(path: Path | None, recorded: str = RECORDED) -> Winners:
     """Winners from a file of --tune, or those that come with the package."""
     try:
         if path is None:
-            text = files("adadps.reproduce").joinpath(RECORDED).read_text("utf-8")
+            text = files("adadps.reproduce").joinpath(recorded).read_text("utf-8")
         else:
             text = path.read_text(encoding="utf-8")
         held = parse_json(text)

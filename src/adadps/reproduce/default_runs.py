@@ -1,0 +1,207 @@
+"""One run of the comparison of default settings: a job that is plain data, and its record.
+
+A setting is a rule's constants (`adadps.defaults.Rule`) and how word frequencies enter: as weights
+of the features (IDF), before the clip, on both sides of the noise, or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.preprocessing import normalize
+
+from adadps import defaults, methods
+from adadps.accounting import Budget, default_delta, epsilon_of_run
+from adadps.data.examples import Examples
+from adadps.evaluation import on_held_out
+from adadps.layout import sparse_linear
+from adadps.reproduce.default_tasks import Task, task
+from adadps.reproduce.keeping import Record
+from adadps.reproduce.labelled import Array
+from adadps.side import Frequencies, frequency, idf
+from adadps.stages import Chain, average, chain, privatize, reparametrise, sgd
+from adadps.training import fit
+from adadps.types import Accountant
+
+TRIAL_STEPS, STEPS = 200, 400
+NO_DOOR, FEATURES, BEFORE, BOTH = "none", "features", "before the clip", "both sides"
+FLOOR, POWER = 0.01, 0.5
+"""Of A = max(f/f_max, floor)^power, where frequencies scale gradients."""
+TYPICAL_TEXTS = 400
+VERSION = 1
+"""Raise it when what is behind a job changes; records of older versions are run again."""
+
+Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DefaultJob:
+    """A setting on a problem, once; ``epsilon`` is None without privacy."""
+
+    dataset: str
+    epsilon: float | None
+    setting: Setting
+    seed: int
+    tuning: bool
+
+    @property
+    def steps(self) -> int:
+        """Half as many in trials."""
+        return TRIAL_STEPS if self.tuning else STEPS
+
+    def describe(self) -> Record:
+        """The job as it is kept."""
+        return {
+            "experiment": "defaults",
+            "version": VERSION,
+            "dataset": self.dataset,
+            "epsilon": self.epsilon,
+            "setting": self.setting,
+            "steps": self.steps,
+            "split": "validation" if self.tuning else "test",
+            "seed": self.seed,
+        }
+
+
+def run(job: DefaultJob) -> Record:
+    """Train, and measure on held-out rows: the test rows, or those held out for tuning."""
+    start = time.perf_counter()
+    given, train, test = _problem(job.dataset, job.tuning)
+    model = sparse_linear(_width(train), len(given.classes), bias=False)
+    torch.nn.init.zeros_(model.weight)
+    shown = on_held_out("held-out rows", test.features, test.targets, accuracy=given.metric)
+    chosen = _chosen(job, given, len(train))
+    if job.epsilon is None:
+        method = _without_privacy(job.setting, given)
+    else:
+        method = _private(job.setting, given, chosen)
+    result = fit(
+        model,
+        given.loss,
+        train,
+        method=method,
+        sampler=chosen.sampler,
+        steps=job.steps,
+        delta=chosen.budget.delta,
+        evaluate=[shown],
+        progress=False,
+    )
+    private = job.epsilon is not None
+    return {
+        "job": job.describe(),
+        "values": {"accuracy": result.last("accuracy")},
+        "examples": len(train),
+        "delta": chosen.budget.delta,
+        "batch_size": chosen.sampler.expected_size,
+        "noise_multiplier": chosen.noise_multiplier if private else None,
+        "clip_norm": chosen.clip_norm if private else None,
+        "lr": chosen.lr if private else job.setting["lr"],
+        "private": result.privacy.private,
+        "epsilon_pld": result.privacy.epsilon if private else None,
+        "epsilon_rdp": _by_rdp(method, chosen) if private else None,
+        "chain": result.method,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def rule_of(setting: Setting, steps: int = STEPS) -> defaults.Rule:
+    """The rule with the constants of a setting."""
+    return defaults.Rule(
+        steps=steps, clip=setting["clip"], output_noise=setting["noise"], longest=math.inf
+    )
+
+
+def _chosen(job: DefaultJob, given: Task, examples: int) -> defaults.Choice:
+    """The rule, applied; without privacy its batches alone are of use."""
+    setting = {"clip": 1.0, "noise": 1.0, "door": NO_DOOR, **job.setting}
+    norm = 1.0
+    if setting["door"] in (BEFORE, BOTH):
+        norm = _typical_norm(given)
+    budget = Budget(job.epsilon or 1.0, default_delta(examples))
+    return defaults.choose(
+        examples=examples,
+        budget=budget,
+        gradient_norm=defaults.first_gradient(len(given.classes)),
+        clipped_norm=norm,
+        noised_norm=norm if setting["door"] == BOTH else 1.0,
+        rule=rule_of(setting, job.steps),
+        noise_multiplier=_sigma(examples, job.steps, budget),
+    )
+
+
+def _private(setting: Setting, given: Task, chosen: defaults.Choice) -> Chain:
+    privacy = privatize(clip_norm=chosen.clip_norm, noise_multiplier=chosen.noise_multiplier)
+    door, known = setting["door"], given.frequencies()
+    if door == NO_DOOR or known is None:
+        return methods.dp_sgd(privacy, chosen.lr)
+    if door == FEATURES:
+        return methods.dp_sgd_weighted(_idf(setting, known), privacy, chosen.lr)
+    side = frequency(known, floor=FLOOR, power=POWER)
+    if door == BEFORE:
+        return methods.adadps(side, privacy, chosen.lr)
+    return methods.adadps_two_sided(side, side, privacy, chosen.lr)
+
+
+def _without_privacy(setting: Setting, given: Task) -> Chain:
+    known = given.frequencies()
+    if setting["door"] == FEATURES and known is not None:
+        return chain(reparametrise(_idf(setting, known)), average(), sgd(setting["lr"]))
+    return methods.plain_sgd(setting["lr"])
+
+
+def _idf(setting: Setting, known: Frequencies) -> Any:
+    return idf(known, words_per_text=defaults.WORDS_PER_TEXT, power=setting["power"])
+
+
+@lru_cache(maxsize=4)
+def _problem(dataset: str, tuning: bool) -> tuple[Task, Examples, Examples]:
+    given = task(dataset).for_tuning() if tuning else task(dataset)
+    return given, given.examples(given.train), given.examples(given.test)
+
+
+def _width(held: Examples) -> int:
+    features = held.features
+    return int(features.shape[1]) if isinstance(features, torch.Tensor) else features.width
+
+
+@lru_cache(maxsize=4)
+def _norm_of(frequencies: tuple[float, ...]) -> float:
+    shares = np.maximum(frequencies, min(value for value in frequencies if value > 0))
+    rng = np.random.default_rng(0)
+    length = round(defaults.WORDS_PER_TEXT)
+    drawn = rng.multinomial(length, shares / shares.sum(), size=TYPICAL_TEXTS)
+    rows = normalize(sparse.csr_matrix(np.log1p(drawn)))
+    relative = np.maximum(shares / shares.max(), FLOOR) ** POWER
+    squares: Array = np.asarray(rows.multiply(rows) @ relative**-2).ravel()
+    return float(np.sqrt(np.median(squares)))
+
+
+def _typical_norm(given: Task) -> float:
+    """Median norm of D∘x over texts drawn from public word frequencies."""
+    known = given.frequencies()
+    return 1.0 if known is None else _norm_of(tuple(known.values.tolist()))
+
+
+@lru_cache
+def _sigma(examples: int, steps: int, budget: Budget) -> float:
+    """Found once a process for all settings of a problem."""
+    return defaults.choose(
+        examples=examples, budget=budget, gradient_norm=1.0, steps=steps
+    ).noise_multiplier
+
+
+def _by_rdp(method: Chain, chosen: defaults.Choice) -> float:
+    return epsilon_of_run(
+        method,
+        chosen.sampler,
+        chosen.steps,
+        delta=chosen.budget.delta,
+        accountant=Accountant.RDP,
+    )
