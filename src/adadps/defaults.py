@@ -38,9 +38,9 @@ class Rule:
 
     rate: float = 1 / 16
     steps: int = 400
-    clip: float = 0.5
-    output_noise: float = 0.3
-    longest: float = 20_000.0
+    clip: float = 0.25
+    output_noise: float = 0.6
+    longest: float = 100_000.0
 
 
 RULE = Rule()

@@ -112,9 +112,12 @@ def run(job: DefaultJob) -> Record:
 
 
 def rule_of(setting: Setting, steps: int = STEPS) -> defaults.Rule:
-    """The rule with the constants of a setting."""
+    """The rule with the constants of a setting; trials have no bound on the length of steps."""
     return defaults.Rule(
-        steps=steps, clip=setting["clip"], output_noise=setting["noise"], longest=math.inf
+        steps=steps,
+        clip=setting["clip"],
+        output_noise=setting["noise"],
+        longest=setting.get("longest", math.inf),
     )
 
 

@@ -14,6 +14,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from adadps.defaults import RULE
 from adadps.reproduce.default_runs import (
     BEFORE,
     BOTH,
@@ -31,10 +32,11 @@ from adadps.reproduce.workers import run_all
 RECORDED = "recorded/defaults.json"
 
 EPSILONS = (1.0, 3.0, 8.0)
-NOISES, CLIPS = (0.15, 0.3, 0.6, 1.2), (0.25, 0.7)
+NOISES, CLIPS = (0.3, 0.6, 1.2), (0.25, 0.7)
 OTHER_CLIPS = (0.1, 1.5)
 """More clip norms for DP-SGD without side information, which has none of the other doors."""
-POWERS = (1.0, 2.0)
+POWER = 1.0
+"""Of inverse document frequencies."""
 RATES = tuple(4.0**power for power in range(1, 6))
 TUNING_SEED = 1000
 
@@ -53,7 +55,7 @@ LINES = {
 
 
 def plain_settings() -> list[Setting]:
-    """Sixteen settings of DP-SGD without side information."""
+    """Twelve settings of DP-SGD without side information."""
     return [
         {"door": NO_DOOR, "noise": noise, "clip": clip}
         for clip, noise in product((*CLIPS, *OTHER_CLIPS), NOISES)
@@ -63,8 +65,8 @@ def plain_settings() -> list[Setting]:
 def rules() -> list[Setting]:
     """The candidates among which constants of the rule are chosen."""
     weighted = [
-        {"door": FEATURES, "power": power, "noise": noise, "clip": clip}
-        for power, clip, noise in product(POWERS, CLIPS, NOISES)
+        {"door": FEATURES, "power": POWER, "noise": noise, "clip": clip}
+        for clip, noise in product(CLIPS, NOISES)
     ]
     scaled = [
         {"door": door, "noise": noise, "clip": 0.7}
@@ -86,7 +88,7 @@ def rates_of(dataset: str) -> list[Setting]:
     plain: list[Setting] = [{"door": NO_DOOR, "lr": lr} for lr in RATES]
     if dataset == WITHOUT_SIDE:
         return plain
-    return [*plain, *({"door": FEATURES, "power": 1.0, "lr": lr} for lr in RATES)]
+    return [*plain, *({"door": FEATURES, "power": POWER, "lr": lr} for lr in RATES)]
 
 
 def trials_of(dataset: str) -> list[DefaultJob]:
@@ -171,7 +173,7 @@ def jobs_of(dataset: str, winners: Record, seeds: int) -> dict[tuple[str, float]
         mine = held[f"{epsilon:g}"]
         chosen = {
             DP_SGD: (epsilon, mine[DP_SGD]["winner"]),
-            DEFAULTS: (epsilon, rule),
+            DEFAULTS: (epsilon, {**rule, "longest": RULE.longest}),
             BEST: (epsilon, mine[BEST]["winner"]),
             NO_PRIVACY: (None, held[NO_PRIVACY]["winner"]),
         }
