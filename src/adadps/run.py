@@ -496,6 +496,8 @@ class PrivateRun:
     def _facts(self, drawn: Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
         """Un-noised facts about the batch, after the step; for debugging only."""
         found = {"step": float(self._taken), "batch_size": float(len(drawn.rows))}
+        if drawn.units is not None:
+            found["units"] = float(drawn.units.count)
         if len(drawn.rows):
             batch = self._data.take(drawn.rows).to(self._device)
             outputs = self.objective.outputs(self.params, batch.features)
