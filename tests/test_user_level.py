@@ -1,5 +1,8 @@
 """Runs, ledgers, checkpoints, tunings and plans whose unit is the user."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -186,6 +189,20 @@ def test_the_plan_command_counts_users(capsys):
     grouped = ["plan", "--users", "1000", "--group-size", "4", *given]
     assert app(grouped, standalone_mode=False) == 2
     assert "users" in capsys.readouterr().err
+
+
+def test_the_costs_in_the_documentation_are_computed():
+    """Every noise multiplier of the table keeps to its epsilon, and nearly uses it up."""
+    page = (Path(__file__).parents[1] / "docs/user-level.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| ([\d,]+) \| (.+) \| ([\d.]+) C \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for users, batch, sigmas, noise in rows:
+        count, size = int(users.replace(",", "")), int(batch.replace(",", ""))
+        found = [float(sigma) for sigma in sigmas.split(" | ")]
+        assert float(noise) == round(found[1] / size, 4)
+        for epsilon, sigma in zip((1, 2, 8), found, strict=True):
+            cost = make_plan(users=count, batch_size=size, epochs=20, noise_multiplier=sigma)
+            assert 0.995 * epsilon < cost.epsilon <= epsilon
 
 
 # --- ledgers ---
