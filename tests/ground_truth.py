@@ -25,6 +25,31 @@ def gradients_one_by_one(model: nn.Module, loss, batch) -> list[dict[str, torch.
     return found
 
 
+def gradients_of_users(model: nn.Module, loss, batch, users) -> list[dict[str, torch.Tensor]]:
+    """The gradient of every user's mean loss, from backward passes of that user's rows alone."""
+    found = []
+    for user in sorted(set(users.tolist())):
+        rows = torch.nonzero(users == user).squeeze(1)
+        dense = batch.take(rows)
+        dense = (
+            dense.features
+            if not isinstance(dense.features, SparseRows)
+            else (dense.features.to_dense())
+        )
+        model.zero_grad()
+        for row, target in zip(dense, batch.targets[rows], strict=True):
+            (loss(_outputs(model, row), target.unsqueeze(0)).sum() / len(rows)).backward()
+        found.append(
+            {
+                name: parameter.grad.detach().double().clone()
+                for name, parameter in model.named_parameters()
+                if parameter.requires_grad
+            }
+        )
+    model.zero_grad()
+    return found
+
+
 def _outputs(model, row):
     """The model on one example; a bag that gets a row of weights takes them as a bag."""
     first = model[0] if isinstance(model, nn.Sequential) else None

@@ -56,6 +56,48 @@ MUTATIONS = {
         "(Sampling.POISSON, _ADD, Grouping.LABELLED): {_PLD: 1, _RDP: 1}",
         "tests/test_hazards.py -k hazard_03",
     ),
+    "users are clipped row by row": Mutation(
+        "stages/users.py",
+        "return chosen, Units(torch.from_numpy(owners), len(drawn), None)",
+        "return chosen, None",
+        "tests/test_user_hazards.py -k dominate",
+    ),
+    "a user brings all rows": Mutation(
+        "data/users.py",
+        "if len(rows) <= most:",
+        "if True:",
+        "tests/test_user_hazards.py -k never_fall",
+    ),
+    "the first rows of a user are brought every time": Mutation(
+        "data/users.py",
+        "rows[np.sort(rng.choice(len(rows), most, replace=False, shuffle=False))]",
+        "rows[:most]",
+        "tests/statistical/test_user_draws.py -k equally",
+    ),
+    "examples are drawn where users are clipped": Mutation(
+        "contract.py",
+        "if unit is Unit.EXAMPLE and grouping is Grouping.USERS:",
+        "if False:",
+        "tests/test_user_hazards.py -k drawing_examples",
+    ),
+    "users are drawn where examples are clipped": Mutation(
+        "contract.py",
+        "if unit is Unit.USER and grouping is not Grouping.USERS:",
+        "if False:",
+        "tests/test_user_hazards.py -k drawing_examples",
+    ),
+    "counts of rows are charged as counts of users": Mutation(
+        "parts.py",
+        "count = len(torch.unique(data.users))",
+        "count = len(data)",
+        "tests/test_user_hazards.py -k counts_of_rows",
+    ),
+    "a ledger adds up users and examples": Mutation(
+        "ledger/facts.py",
+        "if self != found:",
+        "if self != Terms(found.relation, found.accountant, self.unit):",
+        "tests/test_user_level.py -k serves_one_unit",
+    ),
     "the factor 2 of fixed-size batches is removed": Mutation(
         "contract.py",
         "(Sampling.FIXED, _REPLACE, Grouping.NONE): {_RDP: 2}",

@@ -51,7 +51,7 @@ from adadps.noise import reproducible_not_private, secure
 from adadps.result import Result, load_result
 from adadps.run import PrivateRun
 from adadps.sampling import fixed_size, poisson, shuffled
-from adadps.stages import chain, privatize
+from adadps.stages import by_user, chain, privatize
 from adadps.training import fit
 from adadps.tuning import (
     TuningResult,
@@ -96,6 +96,7 @@ __all__ = [
     "adadps_public",
     "adadps_two_sided",
     "adas",
+    "by_user",
     "calibrate_noise",
     "calibrate_side_noise",
     "calibrate_steps",

@@ -22,13 +22,13 @@ from dp_accounting import (
     pld,
 )
 
-from adadps.contract import Grouping, measurement_divisor
+from adadps.contract import Grouping, measurement_divisor, require_unit
 from adadps.errors import ContractError, SettingError
 from adadps.events import exposes, is_free
 from adadps.renyi import NEIGHBOURS, explained, renyi_curve, reported
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
-from adadps.types import Accountant, Relation, require
+from adadps.types import Accountant, Relation, Unit, require
 
 DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
@@ -134,9 +134,22 @@ def run_event(
 
 
 def grouping_of(method: Chain) -> Grouping:
-    """What ``method`` clips: single examples or groups."""
+    """What ``method`` clips: single examples, groups or users."""
     groups = method.release.groups
     return groups.grouping if groups else Grouping.NONE
+
+
+def unit_of(method: Chain) -> str:
+    """Whose data the epsilon of ``method`` protects."""
+    groups = method.release.groups
+    return groups.unit if groups else Unit.EXAMPLE.value
+
+
+def units_of(method: Chain, sampler: Sampler) -> Sampler:
+    """``sampler`` as it draws the units of ``method``; refused if it draws others."""
+    groups = method.release.groups
+    require_unit(sampler.unit, grouping_of(method))
+    return groups.units_of(sampler) if groups else sampler
 
 
 def epsilon_of_run(
@@ -166,7 +179,7 @@ def epsilon_of_lives(
     accountant: Accountant,
 ) -> float:
     """Epsilon of a run that was resumed: every life draws afresh, so that all of them add up."""
-    units = method.release.groups.units_of(sampler) if method.release.groups else sampler
+    units = units_of(method, sampler)
     event = run_event(method, units, lives, accountant)
     return epsilon_of(event, delta=delta, accountant=accountant, relation=sampler.relation)
 
@@ -177,14 +190,16 @@ def calibrate_noise(
     *,
     budget: Budget,
     accountant: Accountant,
-    grouping: Grouping = Grouping.NONE,
+    grouping: Grouping | None = None,
     besides: Sequence[DpEvent] = (),
 ) -> float:
     """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget.
 
     ``besides`` is what is paid from the same budget before them, such as
-    ``method.side_events(relation, accountant)``.
+    ``method.side_events(relation, accountant)``. Without a ``grouping`` every unit that the sampler
+    draws is clipped by itself.
     """
+    grouping = grouping or sampler.alone
 
     def spent(noise_multiplier: float) -> float:
         steps_alone = sampler.run_event(noise_multiplier, steps, accountant, grouping)
@@ -235,9 +250,10 @@ def calibrate_steps(
     *,
     budget: Budget,
     accountant: Accountant,
-    grouping: Grouping = Grouping.NONE,
+    grouping: Grouping | None = None,
 ) -> int:
     """The largest number of steps that fits the budget; 0 if not even one does."""
+    grouping = grouping or sampler.alone
 
     def fits(steps: int) -> bool:
         try:

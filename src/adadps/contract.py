@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 
 from adadps.errors import ContractError
-from adadps.types import Accountant, Relation
+from adadps.types import Accountant, Relation, Unit
 
 _ADD, _ZERO, _REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.ZERO_OUT, Relation.REPLACE_ONE
 _PLD, _RDP = Accountant.PLD, Accountant.RDP
@@ -28,11 +28,12 @@ class Sampling(Enum):
 
 
 class Grouping(Enum):
-    """What is clipped: one example, or a group of them."""
+    """What is clipped: one example, a group of them, or all that a user brings."""
 
     NONE = "each example alone"
     LABELLED = "groups by independent label"
     IN_ADVANCE = "groups fixed in advance"
+    USERS = "each user as one"
 
 
 # (sampling, relation, grouping): {accountant: divisor of the noise multiplier}
@@ -50,6 +51,13 @@ TABLE: dict[tuple[Sampling, Relation, Grouping], dict[Accountant, int]] = {
     (Sampling.SHUFFLED, _ZERO, Grouping.LABELLED): {_PLD: 2, _RDP: 2},
     (Sampling.SHUFFLED, _REPLACE, Grouping.NONE): {_PLD: 1, _RDP: 2},
     (Sampling.SHUFFLED, _REPLACE, Grouping.LABELLED): {_PLD: 1, _RDP: 2},
+    # users are drawn, and what a user brings depends on that user alone: as examples alone
+    (Sampling.POISSON, _ADD, Grouping.USERS): {_PLD: 1, _RDP: 1},
+    (Sampling.POISSON, _ZERO, Grouping.USERS): {_PLD: 1, _RDP: 1},
+    (Sampling.POISSON, _REPLACE, Grouping.USERS): {_PLD: 1},
+    (Sampling.FIXED, _REPLACE, Grouping.USERS): {_RDP: 2},
+    (Sampling.SHUFFLED, _ZERO, Grouping.USERS): {_PLD: 1, _RDP: 1},
+    (Sampling.SHUFFLED, _REPLACE, Grouping.USERS): {_PLD: 1, _RDP: 2},
 }
 
 # relation: {accountant: divisor of the noise multiplier} of one sum over all examples, each clipped
@@ -94,6 +102,25 @@ def noise_divisor(
             f"'{relation.value}' with {grouping.value}, found {accountant.value}. Use {names}."
         )
     return fits[accountant]
+
+
+def require_unit(unit: Unit, grouping: Grouping) -> None:
+    """Refuse to draw one kind of unit and to clip another: epsilon would be for neither.
+
+    >>> require_unit(Unit.USER, Grouping.NONE)
+    Traceback (most recent call last):
+    adadps.errors.ContractError: Expected each user as one under a sampler of users, found each ...
+    """
+    if unit is Unit.USER and grouping is not Grouping.USERS:
+        raise ContractError(
+            f"Expected {Grouping.USERS.value} under a sampler of users, found {grouping.value}. "
+            "Use `privatize(..., groups=by_user(...))`, or a sampler with `examples=`."
+        )
+    if unit is Unit.EXAMPLE and grouping is Grouping.USERS:
+        raise ContractError(
+            f"Expected a sampler of users with {grouping.value}, found one of examples. Use "
+            "`poisson(users=..., expected_size=...)`: both numbers count users then."
+        )
 
 
 def measurement_divisor(relation: Relation, accountant: Accountant) -> int:

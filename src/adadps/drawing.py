@@ -1,4 +1,7 @@
-"""Which rows a step sees: drawn by the sampler, put into groups, without those that are public."""
+"""Which rows a step sees: drawn by the sampler, put into groups, without those that are public.
+
+Where users are drawn, each brings rows that are not public; else public rows are left out after.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from torch import Tensor
 
 from adadps.data.examples import Examples
 from adadps.data.overlap import private_rows
+from adadps.data.users import RowsOfUsers
 from adadps.errors import DataError
 from adadps.gradients.waist import Units
 from adadps.noise import Randomness
 from adadps.sampling import Rows, Sampler
 from adadps.stages.chain import Chain
+from adadps.stages.groups import Groups
+from adadps.stages.users import Users
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The rows of a batch, and the groups they belong to, if there are any."""
+    """The rows of a batch, and the groups or users they belong to, if they are clipped as one."""
 
     batch: Batch
     rows: Tensor
@@ -48,17 +54,23 @@ class Drawing:
     ) -> None:
         self._groups = method.release.groups
         self._sampler, self._randomness = sampler, randomness
-        self._batches = self._begin(len(data), units)
         self._is_private = private_rows(data, method.public_rows)
         self._all_private = bool(self._is_private.all())
+        self._users: RowsOfUsers | None = None
+        if isinstance(self._groups, Users) and data.users is not None:
+            self._users = RowsOfUsers(data.users, self._is_private)
+        self._batches = self._begin(len(data), units)
 
     def next(self, batch: Batch) -> Drawn:
         """The rows of a batch; they may be none."""
         drawn: Rows = next(self._batches)
-        units = None
+        units, rng = None, self._randomness.generator
+        if isinstance(self._groups, Users):
+            assert self._users is not None  # a method by user has asked for them
+            drawn, units = self._groups.expand(drawn, self._users, rng)
+            return Drawn(batch, torch.from_numpy(drawn), units)
         if self._groups:
-            rng, size = self._randomness.generator, self._sampler.expected_size
-            drawn, units = self._groups.expand(drawn, size, rng)
+            drawn, units = self._groups.expand(drawn, self._sampler.expected_size, rng)
         rows = torch.from_numpy(drawn)
         if self._all_private:
             return Drawn(batch, rows, units)
@@ -67,7 +79,9 @@ class Drawing:
 
     def _begin(self, size: int, units: Sampler) -> Iterator[Rows]:
         """Check the number of units against the declared one, and begin."""
-        if self._groups is not None and units is not self._sampler:
+        if self._users is not None:
+            size = self._users.count
+        elif isinstance(self._groups, Groups) and units is not self._sampler:
             if size != self._sampler.examples:
                 raise DataError(
                     f"Expected the {self._sampler.examples} declared examples for groups fixed in "

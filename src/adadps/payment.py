@@ -18,6 +18,7 @@ from adadps.accounting import (
     grouping_of,
     largest,
     require_delta,
+    units_of,
 )
 from adadps.errors import ContractError
 from adadps.events import composed, exposes
@@ -49,8 +50,7 @@ class Payment:
         self.ledger, self.run, self.accountant = ledger, run, accountant
         self.delta = _delta(delta, ledger, sampler)
         self._method, self._sampler, self._plan = method, sampler, plan
-        groups = method.release.groups
-        self.units = groups.units_of(sampler) if groups else sampler
+        self.units = units_of(method, sampler)
         self._begins_after, self._most = begins_after, most_epsilon
         self._earlier = ledger.charged(run)
 

@@ -13,9 +13,9 @@ from adadps.accounting import (
     epsilon_of,
     require_delta,
 )
-from adadps.contract import Grouping, Sampling
+from adadps.contract import Grouping, Sampling, require_unit
 from adadps.errors import BudgetError, SettingError
-from adadps.sampling import FixedSize, Poisson, Sampler, Shuffled
+from adadps.sampling import FixedSize, Poisson, Sampler, Shuffled, declared_units
 from adadps.stages.groups import Groups
 from adadps.types import Accountant, Relation, require, require_positive
 
@@ -33,7 +33,7 @@ _RELATIONS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that keeps to its epsilon."""
+    """A run that keeps to its epsilon; ``examples`` counts the units, which may be users."""
 
     epsilon: float
     delta: float
@@ -47,15 +47,18 @@ class Plan:
     accountant: str
     group_size: int
     grouping: str
+    unit: str
 
     def describe(self) -> dict[str, Any]:
         """The plan, ready for JSON."""
-        return asdict(self)
+        counted = {"examples": f"{self.unit}s"}
+        return {counted.get(name, name): value for name, value in asdict(self).items()}
 
 
 def make_plan(
     *,
-    examples: int,
+    examples: int | None = None,
+    users: int | None = None,
     batch_size: float,
     steps: int | None = None,
     epochs: float | None = None,
@@ -69,21 +72,27 @@ def make_plan(
 ) -> Plan:
     """Fill in the one of steps, epsilon and noise multiplier that is missing.
 
+    Give the number of ``examples``, or of ``users`` where these are protected: then ``batch_size``
+    is a number of users too. How many rows a user brings does not change epsilon.
+
     >>> plan = make_plan(examples=25_000, batch_size=64, epochs=32, noise_multiplier=1.0,
     ...                  delta=1 / 25_000, accountant=Accountant.RDP)
     >>> plan.steps, round(plan.epsilon, 2)
     (12500, 1.51)
     """
     _require_one_missing(steps, epochs, epsilon, noise_multiplier)
+    count, unit = declared_units(examples, users)
     sampler = _SAMPLERS[sampling](
-        examples=examples,
+        examples=count,
         expected_size=batch_size,
         relation=relation or _default_relation(sampling, groups),
+        unit=unit,
     )
-    grouping = groups.grouping if groups else Grouping.NONE
+    grouping = groups.grouping if groups else sampler.alone
+    require_unit(unit, grouping)
     chosen = accountant or sampler.accountants(grouping)[0]
     units = groups.units_of(sampler) if groups else sampler
-    delta = default_delta(examples) if delta is None else delta
+    delta = default_delta(count) if delta is None else delta
     require_delta(delta)
     if noise_multiplier is not None:
         require_positive("noise_multiplier", noise_multiplier)
@@ -116,14 +125,15 @@ def make_plan(
         delta=delta,
         noise_multiplier=noise_multiplier,
         steps=steps,
-        epochs=steps * batch_size / examples,
-        examples=examples,
+        epochs=steps * batch_size / count,
+        examples=count,
         batch_size=batch_size,
         sampling=sampling.value,
         relation=sampler.relation.value,
         accountant=chosen.value,
         group_size=groups.size if groups else 1,
         grouping=grouping.value,
+        unit=unit.value,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypedDict
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting import Budget, grouping_of
+from adadps.accounting import Budget, grouping_of, unit_of
 from adadps.checkpoint import Checkpoint, Checkpoints, opened
 from adadps.claims import Claim
 from adadps.data.assumed import declared
@@ -32,10 +32,10 @@ from adadps.gradients.waist import GradientBatch
 from adadps.layout import lay_out_by_feature, lay_out_by_output
 from adadps.ledger import DiskLedger, Ledger
 from adadps.noise import Randomness, secure
+from adadps.parts import require_parts
 from adadps.payment import Payment, without_side_information
 from adadps.result import Measurement, PrivacyStatement, Result
 from adadps.run_facts import (
-    UNIT,
     frozen_part_of,
     ledger_for,
     plan_of,
@@ -140,7 +140,7 @@ class PrivateRun:
         self._drawn: Drawn | None = None
         self._is_broken = False
 
-        _require_parts(method, data)
+        require_parts(method, data)
         self._lock = threading.Lock()
         self._claim = Claim(model)
         self.objective = objective(model, loss, data)
@@ -414,7 +414,7 @@ class PrivateRun:
             delta=self.delta,
             accountant=self.accountant.value,
             relation=self.sampler.relation.value,
-            unit=UNIT,
+            unit=unit_of(self.method),
             clip_norm=release.clip_norm,
             noise_multiplier=release.noise_multiplier,
             steps=self._taken,
@@ -423,7 +423,7 @@ class PrivateRun:
             tuning_trials=self._tuning_trials,
             not_private_because=self.not_private_because,
             assumed_public=(
-                f"the number of examples, declared as {self.sampler.examples}",
+                f"the number of {self.sampler.unit.value}s, declared as {self.sampler.examples}",
                 *self._assumed_public,
             ),
         )
@@ -496,6 +496,8 @@ class PrivateRun:
     def _facts(self, drawn: Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
         """Un-noised facts about the batch, after the step; for debugging only."""
         found = {"step": float(self._taken), "batch_size": float(len(drawn.rows))}
+        if drawn.units is not None:
+            found["units"] = float(drawn.units.count)
         if len(drawn.rows):
             batch = self._data.take(drawn.rows).to(self._device)
             outputs = self.objective.outputs(self.params, batch.features)
@@ -522,19 +524,6 @@ class PrivateRun:
                 "Expected a run in the process that began it, found a fork of that process, which "
                 "would spend the same budget twice. Begin the run in the child."
             )
-
-
-def _require_parts(method: Chain, data: Examples) -> None:
-    """Say what is missing where something else was given."""
-    if not isinstance(data, Examples):
-        raise DataError(
-            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
-            "Wrap features and targets by it."
-        )
-    for stage in method.informed:
-        require_examples = getattr(getattr(stage, "side", None), "require_examples", None)
-        if require_examples is not None:
-            require_examples(len(data))
 
 
 def _accountant(method: Chain, sampler: Sampler, ledger: Ledger | None) -> Accountant:

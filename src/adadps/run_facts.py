@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from adadps.accounting import Budget, grouping_of
+from adadps.accounting import Budget, grouping_of, unit_of, units_of
 from adadps.checkpoint import Checkpoints
 from adadps.data.provenance import digest_of
 from adadps.errors import ContractError
@@ -14,9 +14,6 @@ from adadps.ledger.event_text import text_of
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain, Informed
 from adadps.types import Accountant
-
-UNIT = "example"
-"""Whose data epsilon protects."""
 
 
 def side_information_of(method: Chain) -> tuple[dict[str, str | None], ...]:
@@ -42,7 +39,7 @@ def plan_of(method: Chain, sampler: Sampler, steps: int, accountant: Accountant)
     """What the ledger is told: all of it is public."""
     side = method.side_events(sampler.relation, accountant)
     return RunFacts(
-        unit=UNIT,
+        unit=unit_of(method),
         sampler=sampling_of(method, sampler),
         chain=str(method),
         side_information=side_information_of(method),
@@ -59,9 +56,8 @@ def plan_of(method: Chain, sampler: Sampler, steps: int, accountant: Accountant)
 def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) -> str:
     if method.exposures:
         return "not private"
-    release = method.release
-    units = release.groups.units_of(sampler) if release.groups else sampler
-    return text_of(units.step_event(release.noise_multiplier, 1, accountant, grouping_of(method)))
+    sigma, units = method.release.noise_multiplier, units_of(method, sampler)
+    return text_of(units.step_event(sigma, 1, accountant, grouping_of(method)))
 
 
 def ledger_for(

@@ -10,8 +10,10 @@ sampler        relation            event for a sum clipped at C with noise σC
 `shuffled`     replace one         PLD: Gaussian(σ); RDP: Gaussian(σ/2); per started epoch
 =============  ==================  ===========================================================
 
-The factors of two live in `adadps.contract`. The number of examples n is *declared* by the caller
-and public; q = b/n, the number of steps and the normaliser b follow from it, never from the data.
+The factors of two live in `adadps.contract`. The number of units n, examples or users, is
+*declared* by the caller and public; q = b/n, the number of steps and the normaliser b follow from
+it, never from the data. With ``users=`` instead of ``examples=`` all numbers count users, who are
+drawn whole: the table is the same.
 """
 
 from __future__ import annotations
@@ -32,30 +34,39 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from adadps.contract import Grouping, Sampling, accountants, noise_divisor, require_relation
-from adadps.errors import ContractError, DataError
-from adadps.types import Accountant, Relation, require
+from adadps.contract import (
+    Grouping,
+    Sampling,
+    accountants,
+    noise_divisor,
+    require_relation,
+    require_unit,
+)
+from adadps.errors import ContractError, DataError, SettingError
+from adadps.types import Accountant, Relation, Unit, require
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(ABC):
-    """Draws batches of units and prices them."""
+    """Draws batches of units and prices them; ``examples`` is the declared number of units."""
 
     examples: int
     expected_size: float
     relation: Relation
+    unit: Unit = Unit.EXAMPLE
     sampling: ClassVar[Sampling]
     size_is_fixed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.examples >= 1, "examples >= 1", self.examples, "Declare how many there are.")
+        units = f"{self.unit.value}s"
+        require(self.examples >= 1, f"{units} >= 1", self.examples, "Declare how many there are.")
         require(
             0 < self.expected_size <= self.examples,
-            f"a batch size between 0 and the {self.examples} examples",
+            f"a batch size between 0 and the {self.examples} {units}",
             self.expected_size,
-            "Choose a smaller batch, or check the declared number of examples.",
+            f"Choose a smaller batch, or check the declared number of {units}.",
         )
         require_relation(self.sampling, self.relation)
 
@@ -63,7 +74,7 @@ class Sampler(ABC):
         """Refuse data of another size than declared, where the size is part of the guarantee."""
         if self.size_is_fixed and size != self.examples:
             raise DataError(
-                f"Expected the {self.examples} declared units, found {size}. Under "
+                f"Expected the {self.examples} declared {self.unit.value}s, found {size}. Under "
                 f"{self.sampling.value} sampling their number is part of the guarantee: declare "
                 "the true number, or use Poisson sampling."
             )
@@ -78,12 +89,19 @@ class Sampler(ABC):
 
     def accountants(self, grouping: Grouping) -> tuple[Accountant, ...]:
         """The accountants that can price this sampler, the one that is used by default first."""
+        require_unit(self.unit, grouping)
         return tuple(accountants(self.sampling, self.relation, grouping))
+
+    @property
+    def alone(self) -> Grouping:
+        """What is clipped where nothing else is said: each unit by itself."""
+        return Grouping.USERS if self.unit is Unit.USER else Grouping.NONE
 
     def step_event(
         self, noise_multiplier: float, index: int, accountant: Accountant, grouping: Grouping
     ) -> DpEvent:
         """Event of step ``index``: the one the ledger is charged with."""
+        require_unit(self.unit, grouping)
         divisor = noise_divisor(self.sampling, self.relation, grouping, accountant)
         return self.amplify(GaussianDpEvent(noise_multiplier / divisor), index)
 
@@ -131,7 +149,7 @@ class Sampler(ABC):
         return {
             "sampling": self.sampling.value,
             "relation": self.relation.value,
-            "examples": self.examples,
+            f"{self.unit.value}s": self.examples,
             "expected_size": self.expected_size,
         }
 
@@ -215,34 +233,63 @@ class Shuffled(Sampler):
 
 
 def poisson(
-    *, examples: int, expected_size: float, relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    *,
+    examples: int | None = None,
+    users: int | None = None,
+    expected_size: float,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
 ) -> Poisson:
     """Poisson sampling at rate q = expected_size / examples: the default of adadps.
 
-    >>> poisson(examples=1000, expected_size=8).rate
-    0.008
+    With ``users`` the sampler draws users, for `privatize(..., groups=by_user(most=...))`, and
+    ``expected_size`` is a number of users.
+
+    >>> poisson(examples=1000, expected_size=8).rate, poisson(users=1000, expected_size=8).unit
+    (0.008, <Unit.USER: 'user'>)
     """
-    return Poisson(examples=examples, expected_size=expected_size, relation=relation)
+    count, unit = declared_units(examples, users)
+    return Poisson(examples=count, expected_size=expected_size, relation=relation, unit=unit)
 
 
-def fixed_size(*, examples: int, expected_size: int) -> FixedSize:
-    """Uniform batches of exactly ``expected_size`` examples, without replacement.
+def fixed_size(
+    *, examples: int | None = None, users: int | None = None, expected_size: int
+) -> FixedSize:
+    """Uniform batches of exactly ``expected_size`` examples (or users), without replacement.
 
     >>> fixed_size(examples=1000, expected_size=8).relation
     <Relation.REPLACE_ONE: 'replace one'>
     """
-    return FixedSize(examples=examples, expected_size=expected_size, relation=Relation.REPLACE_ONE)
+    count, unit = declared_units(examples, users)
+    relation = Relation.REPLACE_ONE
+    return FixedSize(examples=count, expected_size=expected_size, relation=relation, unit=unit)
 
 
 def shuffled(
-    *, examples: int, expected_size: int, relation: Relation = Relation.ZERO_OUT
+    *,
+    examples: int | None = None,
+    users: int | None = None,
+    expected_size: int,
+    relation: Relation = Relation.ZERO_OUT,
 ) -> Shuffled:
     """One pass through a fresh random order each epoch; charged without amplification.
 
     >>> shuffled(examples=1000, expected_size=300).steps_per_epoch
     4
     """
-    return Shuffled(examples=examples, expected_size=expected_size, relation=relation)
+    count, unit = declared_units(examples, users)
+    return Shuffled(examples=count, expected_size=expected_size, relation=relation, unit=unit)
+
+
+def declared_units(examples: int | None, users: int | None) -> tuple[int, Unit]:
+    """How many units of which kind."""
+    if examples is not None and users is None:
+        return examples, Unit.EXAMPLE
+    if users is not None and examples is None:
+        return users, Unit.USER
+    raise SettingError(
+        "Expected a declared number of examples or of users, found both or none. Give `users=` "
+        "where epsilon is to protect users, else `examples=`."
+    )
 
 
 def _require_whole(expected_size: float) -> None:

@@ -50,6 +50,13 @@ class Relation(Enum):
     REPLACE_ONE = "replace one"
 
 
+class Unit(Enum):
+    """Whose data epsilon protects: what a sampler draws, and what is clipped as one."""
+
+    EXAMPLE = "example"
+    USER = "user"
+
+
 class Accountant(Enum):
     """How events are composed into epsilon."""
 

@@ -5,6 +5,8 @@ One example can move the clipped sum by
 * C, if it joins or leaves, or its gradient becomes zero;
 * 2C, if another takes its place, or if it only belongs to a clipped group, which can turn around.
 
+A user who is drawn and clipped as one is to the sum what an example is: the same rows once more.
+
 dp-accounting's PLD doubles the sensitivity for replace-one by itself, its RDP does not: that is why
 the same combination may be charged with different events.
 """
@@ -28,11 +30,13 @@ from adadps.errors import ContractError
 from adadps.planning import make_plan
 from adadps.sampling import FixedSize, Poisson, Shuffled
 from adadps.stages.groups import Groups, by_label, by_position, in_advance
-from adadps.types import Accountant, Relation
+from adadps.stages.users import by_user
+from adadps.types import Accountant, Relation, Unit
 
 SIGMA, EXAMPLES, BATCH, GROUP = 1.5, 1200, 60, 4
 ADD, ZERO, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.ZERO_OUT, Relation.REPLACE_ONE
 ALONE, LABELLED, IN_ADVANCE = Grouping.NONE, Grouping.LABELLED, Grouping.IN_ADVANCE
+USERS = Grouping.USERS
 PLD, RDP = Accountant.PLD, Accountant.RDP
 
 FULL, HALF = GaussianDpEvent(SIGMA), GaussianDpEvent(SIGMA / 2)
@@ -63,6 +67,17 @@ EXPECTED = {
     (Sampling.SHUFFLED, REPLACE, LABELLED, RDP): HALF,
     # the unit is the group, and the group is replaced
     (Sampling.POISSON, REPLACE, IN_ADVANCE, PLD): POISSON_FULL,
+    # the unit is the user, drawn and clipped as an example is
+    (Sampling.POISSON, ADD, USERS, PLD): POISSON_FULL,
+    (Sampling.POISSON, ADD, USERS, RDP): POISSON_FULL,
+    (Sampling.POISSON, ZERO, USERS, PLD): POISSON_FULL,
+    (Sampling.POISSON, ZERO, USERS, RDP): POISSON_FULL,
+    (Sampling.POISSON, REPLACE, USERS, PLD): POISSON_FULL,
+    (Sampling.FIXED, REPLACE, USERS, RDP): FIXED_HALF,
+    (Sampling.SHUFFLED, ZERO, USERS, PLD): FULL,
+    (Sampling.SHUFFLED, ZERO, USERS, RDP): FULL,
+    (Sampling.SHUFFLED, REPLACE, USERS, PLD): FULL,
+    (Sampling.SHUFFLED, REPLACE, USERS, RDP): HALF,
 }
 SAMPLERS = {
     Sampling.POISSON: Poisson,
@@ -78,9 +93,19 @@ def name(row):
 
 
 def units(sampling, relation, grouping):
-    """The sampler that draws: of examples, or of groups that were fixed in advance."""
-    sampler = SAMPLERS[sampling](examples=EXAMPLES, expected_size=BATCH, relation=relation)
-    return sampler if grouping is ALONE else Groups(GROUP, grouping).units_of(sampler)
+    """The sampler that draws: of examples, of groups that were fixed in advance, or of users."""
+    unit = Unit.USER if grouping is USERS else Unit.EXAMPLE
+    sampler = SAMPLERS[sampling](
+        examples=EXAMPLES, expected_size=BATCH, relation=relation, unit=unit
+    )
+    grouped = groups(grouping)
+    return sampler if grouped is None else grouped.units_of(sampler)
+
+
+def groups(grouping):
+    if grouping is USERS:
+        return by_user(most=GROUP)
+    return None if grouping is ALONE else Groups(GROUP, grouping)
 
 
 def step_event(sampling, relation, grouping, accountant, index=1):
@@ -137,15 +162,38 @@ def test_hazard_01_a_plan_is_refused_as_well(row):
     sampling, relation, grouping, accountant = row
     with pytest.raises(ContractError):
         make_plan(
-            examples=EXAMPLES,
+            **{"users" if grouping is USERS else "examples": EXAMPLES},
             batch_size=BATCH,
             steps=10,
             noise_multiplier=SIGMA,
             accountant=accountant,
             sampling=sampling,
             relation=relation,
-            groups=None if grouping is ALONE else Groups(GROUP, grouping),
+            groups=None if grouping is USERS else groups(grouping),
         )
+
+
+MISMATCHED = [
+    (unit, grouping)
+    for unit, grouping in itertools.product(Unit, Grouping)
+    if (unit is Unit.USER) != (grouping is USERS)
+]
+
+
+@pytest.mark.parametrize(("unit", "grouping"), MISMATCHED)
+@pytest.mark.parametrize("sampling", Sampling)
+def test_hazard_01_what_is_drawn_is_what_is_clipped(unit, grouping, sampling):
+    """Users that are drawn and examples that are clipped have no price, nor the other way round."""
+    sampler = SAMPLERS[sampling](
+        examples=EXAMPLES, expected_size=BATCH, relation=REPLACE, unit=unit
+    )
+    for price in (
+        lambda: sampler.accountants(grouping),
+        lambda: sampler.step_event(SIGMA, 1, RDP, grouping),
+        lambda: sampler.run_event(SIGMA, 10, RDP, grouping),
+    ):
+        with pytest.raises(ContractError, match=r"^Expected .+ users? .+, found .+\. Use .+\.$"):
+            price()
 
 
 # --- is the factor of two where it belongs? ---

@@ -89,6 +89,35 @@ def test_groups_are_clipped_as_one(problem, seed, size, count):
 
 
 @CASES
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_a_user_is_the_mean_of_their_rows(problem, chunk):
+    """Before and after a scale and a shift, in one piece and in several."""
+    case, rng = problem(3, 9), np.random.default_rng(3)
+    users = torch.tensor([4, 0, 2, 2, 0, 2, 0, 0, 4])  # users 1 and 3 bring nothing
+    held = Objective(case.model, case.engine)
+    params = held.params()
+    diagonal, mean = diagonal_for(params, rng, "full"), mean_for(params, rng)
+    zero = {name: torch.zeros_like(value) for name, value in params.items()}
+    ones = {name: torch.ones_like(value) for name, value in params.items()}
+    truth = ground_truth.gradients_of_users(case.model, case.loss, case.batch, users)
+    plain = held.per_unit(params, case.batch, Units(users, 5, None), chunk)
+    for batch, expected in (
+        (plain, ground_truth.transformed(truth, 1.0, zero, ones)),
+        (
+            plain.shift(0.8, mean).scale(diagonal),
+            ground_truth.transformed(truth, 0.8, mean, diagonal),
+        ),
+    ):
+        norms, there = batch.norms(), torch.tensor([0, 2, 4])
+        assert norms[[1, 3]].tolist() == [0, 0]
+        torch.testing.assert_close(norms[there], ground_truth.norms(expected), rtol=2e-5, atol=1e-5)
+        weights = torch.from_numpy(rng.normal(size=5))
+        assert_same(
+            batch.weighted_sum(weights), ground_truth.weighted_sum(expected, weights[there])
+        )
+
+
+@CASES
 @pytest.mark.parametrize("grouped", [False, True])
 def test_physical_pieces_change_nothing(problem, grouped):
     case, rng = problem(3, 11), np.random.default_rng(3)

@@ -131,6 +131,29 @@ def test_adding_one_example_to_a_labelled_group_moves_the_sum_by_at_most_2c(prob
     assert distance(total(7), total(6)) <= 2 * clip * (1 + 1e-6)
 
 
+@settings(max_examples=30)
+@given(problem=PROBLEM, seed=SEED, clip=st.floats(1e-2, 10), spread=st.floats(0, 5))
+def test_adding_one_user_moves_the_sum_by_at_most_c_under_any_d(problem, seed, clip, spread):
+    """However many rows they have, and whatever the others have."""
+    case, rng = problem(seed, 9), np.random.default_rng(seed)
+    params, users = params_of(case), torch.from_numpy(np.sort(rng.integers(4, size=9)))
+    diagonal = {
+        name: torch.from_numpy(np.exp(spread * rng.normal(size=tuple(p.shape))))
+        for name, p in params.items()
+    }
+
+    def total(kept):
+        units = Units(users[kept], 4, None)
+        batch = case.engine.per_unit(params, case.batch.take(kept), units).scale(diagonal)
+        return reduce(batch, lambda norms: clip_weights(norms, clip))
+
+    everybody = total(torch.arange(9))
+    for user in users.unique():
+        kept = torch.nonzero(users != user).squeeze(1)
+        others = total(kept) if len(kept) else {n: torch.zeros_like(p) for n, p in params.items()}
+        assert distance(everybody, others) <= clip * (1 + 1e-6)
+
+
 def test_a_labelled_group_can_move_by_almost_2c():
     """The factor 2 is needed: a group's clipped gradient can turn around."""
     case = linear_sparse(0, 1)

@@ -21,15 +21,22 @@ _RELATIONS = {
 
 
 def plan(
-    examples: Annotated[int, typer.Option(help="Declared number of training examples (public).")],
-    batch_size: Annotated[float, typer.Option(help="Expected number of examples in a batch.")],
+    batch_size: Annotated[
+        float, typer.Option(help="Expected number of examples, or users, in a batch.")
+    ],
+    examples: Annotated[
+        int | None, typer.Option(help="Declared number of training examples (public).")
+    ] = None,
+    users: Annotated[
+        int | None, typer.Option(help="Declared number of users, if a user is protected as one.")
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
     steps: Annotated[int | None, typer.Option(help="Length of the run in steps.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget to fit.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise divided by the clip norm.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples).")] = None,
+    delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples or users).")] = None,
     accountant: Annotated[
         Accountant | None, typer.Option(help="Default: pld where it fits, else rdp.")
     ] = None,
@@ -43,7 +50,8 @@ def plan(
 ) -> None:
     """Compute epsilon, the noise, or the number of steps, before any data is touched.
 
-    Give two of: a length (--epochs or --steps), --epsilon, --noise-multiplier.
+    Give two of: a length (--epochs or --steps), --epsilon, --noise-multiplier. With --users the
+    unit that epsilon protects is the user: the batch and the epochs are counted in users.
 
     Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
     """
@@ -51,6 +59,7 @@ def plan(
         with err.status("composing the steps; this takes some seconds"):
             made = make_plan(
                 examples=examples,
+                users=users,
                 batch_size=batch_size,
                 steps=steps,
                 epochs=epochs,

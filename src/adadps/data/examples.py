@@ -16,6 +16,7 @@ from adadps.data.identity import Identities, identities_of_rows
 from adadps.data.overlap import PublicRows, text_identities
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
+from adadps.data.users import user_numbers
 from adadps.errors import DataError
 
 COMPUTABLE = (
@@ -33,12 +34,13 @@ class Examples:
     """Features and targets of equal length. Build it with `examples`.
 
     Its text shows nothing of its content, which may be private. ``texts`` are keyed names by which
-    public texts are recognised, not the texts.
+    public texts are recognised, not the texts; ``users`` are numbers that tell users apart.
     """
 
     features: Features = field(repr=False)
     targets: Tensor = field(repr=False)
     texts: Identities | None = field(default=None, repr=False, compare=False)
+    users: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -46,13 +48,15 @@ class Examples:
     def take(self, rows: Tensor) -> Examples:
         """The given rows, in the given order."""
         texts = None if self.texts is None else self.texts.take(rows)
-        return Examples(take(self.features, rows), self.targets[rows], texts)
+        users = None if self.users is None else self.users[rows]
+        return Examples(take(self.features, rows), self.targets[rows], texts, users)
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
         if self.targets.device == device:
             return self
-        return Examples(self.features.to(device), self.targets.to(device), self.texts)
+        users = None if self.users is None else self.users.to(device)
+        return Examples(self.features.to(device), self.targets.to(device), self.texts, users)
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,16 @@ class PublicExamples:
         return PublicExamples(drawn, self.provenance, self.batch_size, seed=self.seed)
 
 
-def examples(features: Any, targets: Any, *, texts: Sequence[str] | None = None) -> Examples:
+def examples(
+    features: Any, targets: Any, *, texts: Sequence[str] | None = None, users: Any = None
+) -> Examples:
     """Check features and targets and hold them in torch.
 
     Features: an array or tensor with one example along the first axis, or a scipy or torch sparse
     matrix. Targets: one entry an example. Texts: what the features were made of, if that was text;
     examples whose text is public as well are then left out of training. The texts are not kept.
+    Users: whose each example is, as integers or texts, for methods that protect users (`by_user`);
+    they are numbered, and not kept.
 
     >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
     2
@@ -108,7 +116,8 @@ def examples(features: Any, targets: Any, *, texts: Sequence[str] | None = None)
         )
     if len(labels) == 0:
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
-    return Examples(held, labels, text_identities(texts, len(labels)))
+    numbers = None if users is None else user_numbers(users, len(labels))
+    return Examples(held, labels, text_identities(texts, len(labels)), numbers)
 
 
 def public_examples(

@@ -67,7 +67,9 @@ class LayeredGradients:
     def weighted_sum(self, weights: Tensor) -> Sums:
         """Σ_i w_i (D ∘ g_i + M)."""
         masked = torch.where(self.present, weights.double(), 0)
-        of_row = masked if self.units is None else masked[self.units.labels] * self.units.weight
+        of_row = masked
+        if self.units is not None:
+            of_row = masked[self.units.labels] * self.units.row_weights()
         count = float(masked.sum())
         return {
             name: self.affine.of(name).apply_to_sum(leaf.weighted(of_row), count)
@@ -77,16 +79,14 @@ class LayeredGradients:
     def _norms_of_groups(self, units: Units) -> Tensor:
         """Build the gradient of one group at a time and measure it."""
         norms = torch.zeros_like(self.present, dtype=torch.float64)
+        of_row = units.row_weights()
         for unit in torch.nonzero(self.present).flatten().tolist():
             rows = torch.nonzero(units.labels == unit).squeeze(1)
             members = {name: leaf.take(rows) for name, leaf in self.leaves.items()}
-            weights = torch.full((len(rows),), units.weight, dtype=torch.float64)
-            squares = [
-                self._square(name, leaf.weighted(weights.to(norms.device)))
-                for name, leaf in members.items()
-            ]
+            weights = of_row[rows]
+            squares = [self._square(name, leaf.weighted(weights)) for name, leaf in members.items()]
             norms[unit] = torch.stack(squares).sum().sqrt()
-            norms[unit] += CANCELLED * units.weight * self._sizes(members, len(rows)).sum()
+            norms[unit] += CANCELLED * (weights * self._sizes(members, len(rows))).sum()
         return norms
 
     def _sizes(self, members: Mapping[str, PerExample], count: int) -> Tensor:

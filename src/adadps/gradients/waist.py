@@ -1,8 +1,8 @@
 """The waist: what everything downstream knows about per-unit gradients.
 
-A *unit* is an example, or a group of examples that is clipped as one. Stages scale and shift the
-gradient of every unit, ask for exact norms, and take weighted sums. Nobody but an engine knows how,
-or whether, the gradients themselves are held.
+A *unit* is an example, or several that are clipped as one: a group, or what a user brings. Stages
+scale and shift the gradient of every unit, ask for exact norms, and take weighted sums. Nobody but
+an engine knows how, or whether, the gradients themselves are held.
 
 A unit whose gradient is not finite counts as absent: its norm is 0 and it contributes nothing.
 """
@@ -43,11 +43,14 @@ class GradientBatch(Protocol):
 
 @dataclass(frozen=True)
 class Units:
-    """Which unit each row belongs to: unit u is ``weight`` times the sum of its rows' gradients."""
+    """Which unit each row belongs to.
+
+    Unit u is ``weight`` times the sum of its rows' gradients; without a weight it is their mean.
+    """
 
     labels: Tensor
     count: int
-    weight: float
+    weight: float | None
 
     def to(self, device: torch.device) -> Units:
         """The same units on another device."""
@@ -56,6 +59,11 @@ class Units:
     def take(self, rows: Tensor) -> Units:
         """The units of some of the rows."""
         return Units(self.labels[rows], self.count, self.weight)
+
+    def row_weights(self) -> Tensor:
+        """How much each row counts in its unit, in float64."""
+        ones = torch.ones_like(self.labels, dtype=torch.float64)
+        return ones / self.sums(ones)[self.labels] if self.weight is None else ones * self.weight
 
     def sums(self, rows: Tensor) -> Tensor:
         """Add up rows by unit."""

@@ -84,8 +84,8 @@ def _complaint_about_texts(connection: sqlite3.Connection) -> str:
 def _is_sampler(held: object) -> bool:
     if not isinstance(held, dict):
         return False
-    examples = held.get("examples", 1)
-    return isinstance(examples, int) and 1 <= examples <= MOST_EXAMPLES
+    declared = [held.get("examples", 1), held.get("users", 1)]
+    return all(isinstance(units, int) and 1 <= units <= MOST_EXAMPLES for units in declared)
 
 
 def _is_side(held: object) -> bool:

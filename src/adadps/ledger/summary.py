@@ -154,14 +154,13 @@ class _Reader:
             return delta
         if self._budget is not None:
             return self._budget.delta
-        declared = [
-            json.loads(text).get("examples") for (text,) in self._rows("SELECT sampler FROM runs")
-        ]
-        known = [examples for examples in declared if examples]
+        samplers = [json.loads(text) for (text,) in self._rows("SELECT sampler FROM runs")]
+        declared = [held.get("examples") or held.get("users") for held in samplers]
+        known = [units for units in declared if units]
         if not known and declared:
             raise SettingError(
                 "Expected a delta, found a ledger without a budget and runs that declare no number "
-                "of examples. Give --delta."
+                "of examples or users. Give --delta."
             )
         return default_delta(max(known, default=1_000_000))
 

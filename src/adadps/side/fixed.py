@@ -12,7 +12,7 @@ from adadps.data.overlap import PublicRows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.events import is_free
 from adadps.side.source import Named, Transform, inverse_scale
-from adadps.types import Params, Step
+from adadps.types import Params, Step, Unit
 
 NOT_PUBLIC = "it is NOT public: computed from private data without noise"
 """Stands where others say why they are public."""
@@ -22,13 +22,15 @@ NOT_PUBLIC = "it is NOT public: computed from private data without noise"
 class Fixed:
     """A given A for some parameters; the others get the median of D = 1/A.
 
-    ``rows`` are those of the public corpus behind A, if there is one that is known.
+    ``rows`` are those of the public corpus behind A, if there is one that is known; ``unit`` is
+    whose data ``event`` is the price of.
     """
 
     named: Named
     provenance: Provenance
     event: DpEvent
     rows: PublicRows | None = field(default=None, repr=False, compare=False)
+    unit: Unit = Unit.EXAMPLE
 
     def init(self, params: Params) -> Transform:
         """D = 1/A, checked against the model."""
@@ -76,13 +78,15 @@ def fixed(
     digest: str | None = None,
     event: DpEvent | None = None,
     rows: PublicRows | None = None,
+    unit: Unit = Unit.EXAMPLE,
 ) -> Fixed:
     """Given A: ``{name: tensor}`` or ``{name: (vector, axis)}``, by parameter or module.
 
     ``event`` is what it cost to learn A if it was measured on private data with a private
     mechanism, stated for the relation and accountant of the run's ledger (under replace-one, RDP
-    does not double the sensitivity by itself). Leave it out for public knowledge. ``rows`` are the
-    `public_rows` of the corpus behind A: private examples that are among them are left out.
+    does not double the sensitivity by itself), and ``unit`` whose data it is the price of. Leave
+    it out for public knowledge. ``rows`` are the `public_rows` of the corpus behind A: private
+    examples that are among them are left out.
 
     >>> side = fixed({"weight": (torch.tensor([1.0, 0.5]), 1)}, source="a table in a book",
     ...              public_because="published")
@@ -94,7 +98,7 @@ def fixed(
     if digest is None and is_free(price):  # what is public may be hashed, nothing else
         values = [value[0] if isinstance(value, tuple) else value for value in held.values()]
         digest = digest_of([*held, *values])
-    return Fixed(held, Provenance(source, public_because, digest), price, rows)
+    return Fixed(held, Provenance(source, public_because, digest), price, rows, unit)
 
 
 def from_private_data(named: Named, *, source: str) -> Fixed:

@@ -39,6 +39,7 @@ from adadps.types import (
     Params,
     Relation,
     Step,
+    Unit,
     require,
     require_positive,
 )
@@ -82,13 +83,13 @@ class NoisyFrequencies:
             "would be noised a second time: make a new one, which is paid for by itself."
         )
 
-    def require_examples(self, number: int) -> None:
-        """Refuse counts of other documents than the examples of a run."""
+    def require_rows(self, number: int, unit: Unit) -> None:
+        """Refuse counts with other rows than one for each example, or user, of a run."""
         if number != self._documents:
             raise SideInformationError(
-                f"Expected one row of counts for each of the {number} examples, found "
-                f"{self._documents} rows. Count the words of the same examples, one row each: an "
-                "example in several rows would cost several times as much."
+                f"Expected one row of counts for each of the {number} {unit.value}s, found "
+                f"{self._documents} rows. Count the words of the same {unit.value}s, one row each: "
+                f"one {unit.value} in several rows would cost several times as much."
             )
 
     @property
@@ -157,7 +158,8 @@ def noisy_frequencies(
 ) -> NoisyFrequencies:
     """A = max(f / max f, floor)^power from noisy counts of the *private* documents.
 
-    ``counts`` has one row an example and one column for each word of a public vocabulary; its zero
+    ``counts`` has one row an example, or one a user where users are protected (add up the counts of
+    their examples), and one column for each word of a public vocabulary; its zero
     pattern (``counts > 0``) gives document frequencies. Costs one Gaussian mechanism with
     ``noise_multiplier``, without amplification, which every run that uses it pays before it is
     drawn: `calibrate_side_noise` finds the noise for a slice of epsilon.

@@ -9,16 +9,19 @@ from adadps.stages.prepare import pretrain, reparametrise
 from adadps.stages.privatize import privatize
 from adadps.stages.schedules import cosine, inverse_sqrt
 from adadps.stages.updates import adagrad, adam, rmsprop, sgd
+from adadps.stages.users import Users, by_user
 
 __all__ = [
     "Chain",
     "Groups",
     "Stage",
+    "Users",
     "adagrad",
     "adam",
     "average",
     "by_label",
     "by_position",
+    "by_user",
     "chain",
     "cosine",
     "in_advance",

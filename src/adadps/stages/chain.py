@@ -28,6 +28,7 @@ from adadps.gradients.objective import Objective
 from adadps.gradients.waist import GradientBatch
 from adadps.side.source import Measured
 from adadps.stages.groups import Groups
+from adadps.stages.users import Users
 from adadps.types import Accountant, Kind, Params, Relation, Step, Update
 
 AFTER_RELEASE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
@@ -90,8 +91,8 @@ class Release(Protocol):
         """σ: the noise's standard deviation divided by C."""
 
     @property
-    def groups(self) -> Groups | None:
-        """Groups of examples that are clipped as one."""
+    def groups(self) -> Groups | Users | None:
+        """Examples that are clipped as one: groups, or what a user brings."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from adadps.contract import Grouping
 from adadps.errors import ContractError
 from adadps.gradients.waist import Units
 from adadps.sampling import Rows, Sampler
-from adadps.types import require
+from adadps.types import Unit, require
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,23 @@ class Groups:
     def __post_init__(self) -> None:
         require(self.size >= 1, "a group size of at least 1", self.size, "Leave groups out for 1.")
         require(
-            self.grouping is not Grouping.NONE,
+            self.grouping in (Grouping.LABELLED, Grouping.IN_ADVANCE),
             "groups with a known price",
             self.grouping.value,
-            "Build them with `by_label` or `in_advance`.",
+            "Build them with `by_label` or `in_advance`; users with `by_user`.",
         )
+
+    def __str__(self) -> str:
+        return f"{self.grouping.value} of {self.size}"
+
+    @property
+    def unit(self) -> str:
+        """Whose data epsilon protects: groups are a way to clip, not a way to protect."""
+        return Unit.EXAMPLE.value
+
+    def expected_units(self, expected_size: float) -> float:
+        """The normaliser: how many units a batch of the sampler has."""
+        return expected_size / self.size
 
     def units_of(self, sampler: Sampler) -> Sampler:
         """What the sampler draws: examples, or groups that were fixed in advance."""

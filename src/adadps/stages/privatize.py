@@ -9,6 +9,7 @@ from torch import Tensor
 
 from adadps.gradients.waist import GradientBatch, clip_weights, reduce, zeros_like
 from adadps.stages.groups import Groups
+from adadps.stages.users import Users
 from adadps.types import SMALLEST_DEVIATION, Kind, Leaf, Params, Step, require, require_positive
 
 SMALLEST_NOISE = 1e-6
@@ -21,7 +22,7 @@ class Privatize:
 
     clip_norm: float
     noise_multiplier: float
-    groups: Groups | None
+    groups: Groups | Users | None
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
@@ -37,7 +38,8 @@ class Privatize:
     ) -> tuple[dict[str, Leaf], Params]:
         """Clip, add, noise; an empty batch is noised like any other."""
         total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
-        units = step.expected_size / (self.groups.size if self.groups else 1)
+        size = step.expected_size
+        units = self.groups.expected_units(size) if self.groups else size
         deviation = 0.0 if self.noise_multiplier == 0 else self.noise_multiplier * self.clip_norm
         released = {name: step.release(value, deviation) / units for name, value in total.items()}
         return released, state
@@ -47,17 +49,19 @@ class Privatize:
         return clip_weights(norms, self.clip_norm)
 
     def __str__(self) -> str:
-        grouped = f", {self.groups.grouping.value} of {self.groups.size}" if self.groups else ""
+        grouped = f", {self.groups}" if self.groups else ""
         return f"privatize(C={self.clip_norm:g}, σ={self.noise_multiplier:g}{grouped})"
 
 
 def privatize(
-    *, clip_norm: float, noise_multiplier: float, groups: Groups | None = None
+    *, clip_norm: float, noise_multiplier: float, groups: Groups | Users | None = None
 ) -> Privatize:
     """Clip each unit's gradient to L2 norm C and add noise N(0, σ²C²) to the sum.
 
-    The sum is divided by the *expected* batch size, a public constant. A noise multiplier of 0 or
-    an infinite clip norm is allowed for comparisons, and makes epsilon infinite.
+    A unit is an example, or with ``groups`` a group of them (`by_label`, `in_advance`) or all that
+    a user brings (`by_user`). The sum is divided by the *expected* number of units, a public
+    constant. A noise multiplier of 0 or an infinite clip norm is allowed for comparisons, and makes
+    epsilon infinite.
 
     >>> print(privatize(clip_norm=0.5, noise_multiplier=1.0))
     privatize(C=0.5, σ=1)

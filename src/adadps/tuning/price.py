@@ -15,6 +15,7 @@ from adadps.accounting import (
     grouping_of,
     run_event,
     smallest_noise,
+    units_of,
 )
 from adadps.contract import Grouping
 from adadps.errors import ContractError, SettingError
@@ -61,7 +62,7 @@ def plan_trial(
     mark: str | None,
 ) -> PlannedTrial:
     """Price a trial; ``mark`` is what is wrong with the randomness, if anything is."""
-    units = method.release.groups.units_of(sampler) if method.release.groups else sampler
+    units = units_of(method, sampler)
     reasons = (*method.exposures, *([mark] if mark else []))
     charged = units.charged_steps(steps)
     if reasons:
@@ -90,7 +91,7 @@ def calibrate_tuning(
     budget: Budget,
     accountant: Accountant,
     score: Score | None = None,
-    grouping: Grouping = Grouping.NONE,
+    grouping: Grouping | None = None,
 ) -> float:
     """The smallest noise multiplier (to 1e-4) of a trial with which the whole tuning fits.
 
@@ -109,6 +110,7 @@ def calibrate_tuning(
     """
     require(settings >= 1, "settings >= 1", settings, "Count the settings of the grid.")
     (chosen,) = selection.accountants((accountant,))
+    grouping = grouping or sampler.alone
 
     def spent(noise_multiplier: float) -> float:
         parts = [sampler.run_event(noise_multiplier, steps, chosen, grouping)]

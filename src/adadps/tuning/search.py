@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from dp_accounting import DpEvent
 
-from adadps.accounting import Budget, default_delta, epsilon_of, require_delta
+from adadps.accounting import Budget, default_delta, epsilon_of, require_delta, unit_of
 from adadps.data.assumed import declared
 from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, NoTrialError
@@ -21,7 +21,7 @@ from adadps.gradients.loss import Loss
 from adadps.ledger import Ledger, RunFacts
 from adadps.noise import Randomness, secure
 from adadps.progress import progress_bar
-from adadps.run_facts import UNIT, ledger_for, sampling_of, side_information_of
+from adadps.run_facts import ledger_for, sampling_of, side_information_of
 from adadps.sampling import Sampler
 from adadps.tuning.grid import settings_of
 from adadps.tuning.outcome import TuningResult
@@ -167,7 +167,7 @@ class _Plan:
         chains = dict.fromkeys(str(method) for method in methods)
         side = {str(known): known for method in methods for known in side_information_of(method)}
         return RunFacts(
-            unit=UNIT,
+            unit=unit_of(methods[0]),
             sampler={**sampling_of(methods[0], self.trials.sampler), "steps": self.trials.steps},
             chain=f"{self.selection.trials(len(methods))}: {' | '.join(chains)}",
             side_information=tuple(side.values()),

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting import grouping_of
+from adadps.accounting import grouping_of, unit_of
 from adadps.data.examples import Examples, take
 from adadps.errors import ContractError, DataError
 from adadps.evaluation import Evaluation
+from adadps.events import is_free
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
 from adadps.noise import Randomness
+from adadps.parts import require_parts
 from adadps.result import Result
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
@@ -25,7 +27,7 @@ from adadps.tuning.fresh import FreshModels
 from adadps.tuning.prepaid import PrepaidLedger
 from adadps.tuning.price import PlannedTrial, Setting, plan_trial
 from adadps.tuning.score import Score, tolerant
-from adadps.types import Accountant
+from adadps.types import Accountant, Unit
 
 Make = Callable[[dict[str, Any]], tuple[nn.Module, Chain]]
 """make(setting): a new model, and the method to train it with. It depends on the setting alone."""
@@ -76,9 +78,26 @@ class Trials:
                         "found another model or method at its second call. Build the model anew in "
                         "`make`, and draw its weights by torch. Nothing was paid."
                     )
+                require_parts(method, self.data)
                 self._require_trainable(model)
                 methods.append(method)
+        self._require_one_unit(methods)
         return methods
+
+    def _require_one_unit(self, methods: list[Chain]) -> None:
+        """One total for all trials is a claim about one kind of unit."""
+        units = list(dict.fromkeys(unit_of(method) for method in methods))
+        if len(units) > 1:
+            raise ContractError(
+                f"Expected settings that all protect the same unit, found {', '.join(units)}. Tune "
+                "them apart. Nothing was paid."
+            )
+        if units != [Unit.EXAMPLE.value] and not is_free(self.score.event):
+            raise ContractError(
+                f"Expected a score on public or held-out data where the unit is a {units[0]}, "
+                "found one whose price is for a single example. Use `highest` or `lowest`. Nothing "
+                "was paid."
+            )
 
     def accountants(self, methods: list[Chain]) -> list[Accountant]:
         """The accountants that can price all methods, the favourite first."""
