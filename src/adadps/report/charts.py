@@ -1,0 +1,167 @@
+"""Line charts as places on a canvas; the template turns them into SVG that follows the theme.
+
+Colours, line widths and fonts are the page's (CSS variables), so that a chart is readable on light,
+dark and paper. Ticks are chosen by matplotlib.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+WIDTH, HEIGHT = 420, 270
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 46
+STYLES = 8
+"""So many lines look different; the ninth looks like the first."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points to be joined, under a name; a value that is not finite leaves a gap."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: int = 0
+    """Which of the page's colours and dashes: the same method looks the same in all charts."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One set of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    log_y: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place along an axis, and what stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class DrawnLine:
+    """A line's pieces as SVG points; single points are drawn as dots."""
+
+    label: str
+    style: int
+    pieces: Sequence[str]
+    dots: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart with everything in its place."""
+
+    chart: Chart
+    lines: Sequence[DrawnLine]
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    in_words: str
+
+
+def laid_out(chart: Chart) -> Drawing:
+    """Where everything goes.
+
+    >>> line = Line("a", [0, 10], [1.0, 2.0])
+    >>> laid_out(Chart("loss", "steps", "loss", [line])).in_words
+    'loss: loss by steps. a: from 1 at 0 to 2 at 10.'
+    """
+    points = [
+        (x, y)
+        for line in chart.lines
+        for x, y in zip(line.x, line.y, strict=True)
+        if _fits(chart, x, y)
+    ]
+    xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [1.0]
+    x_ticks, x_range = _linear_ticks(min(xs), max(xs))
+    y_ticks, y_range = (_log_ticks if chart.log_y else _linear_ticks)(min(ys), max(ys))
+    across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=False)
+    down = _scale(y_range, (HEIGHT - BOTTOM, TOP), log=chart.log_y)
+    return Drawing(
+        chart,
+        [_drawn(chart, line, across, down) for line in chart.lines],
+        [Tick(round(across(value), 1), _label(value)) for value in x_ticks],
+        [Tick(round(down(value), 1), _label(value)) for value in y_ticks],
+        _in_words(chart),
+    )
+
+
+def _drawn(
+    chart: Chart, line: Line, across: Callable[[float], float], down: Callable[[float], float]
+) -> DrawnLine:
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for x, y in zip(line.x, line.y, strict=True):
+        if _fits(chart, x, y):
+            pieces[-1].append((round(across(x), 1), round(down(y), 1)))
+        else:
+            pieces.append([])
+    return DrawnLine(
+        line.label,
+        line.style % STYLES + 1,
+        [" ".join(f"{x},{y}" for x, y in piece) for piece in pieces if len(piece) > 1],
+        [piece[0] for piece in pieces if len(piece) == 1],
+    )
+
+
+def _fits(chart: Chart, x: float, y: float) -> bool:
+    return math.isfinite(x) and math.isfinite(y) and (y > 0 or not chart.log_y)
+
+
+def _linear_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
+    if low == high:
+        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, high)]
+    return ticks, (ticks[0], ticks[-1])
+
+
+def _log_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
+    """Powers of ten around the values, at most about six of them."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    last = max(last, first + 1)
+    every = [
+        float(tick) for tick in LogLocator(10, numticks=6).tick_values(10.0**first, 10.0**last)
+    ]
+    low, high = 10.0**first, 10.0**last
+    kept = [tick for tick in every if low * 0.999 <= tick <= high * 1.001]
+    return kept, (low, high)
+
+
+def _scale(
+    values: tuple[float, float], places: tuple[float, float], *, log: bool
+) -> Callable[[float], float]:
+    turn = math.log10 if log else float
+    low, high = (turn(value) for value in values)
+
+    def place(value: float) -> float:
+        return places[0] + (turn(value) - low) / (high - low) * (places[1] - places[0])
+
+    return place
+
+
+def _label(value: float) -> str:
+    """Short, and the same for -0 as for 0."""
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
+        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{round(value, 10) + 0.0:,.10g}"
+
+
+def _in_words(chart: Chart) -> str:
+    """For those who do not see it."""
+    said = [f"{chart.title}: {chart.y_label} by {chart.x_label}."]
+    for line in chart.lines:
+        shown = [pair for pair in zip(line.x, line.y, strict=True) if _fits(chart, *pair)]
+        if shown:
+            (x0, y0), (x1, y1) = shown[0], shown[-1]
+            said.append(f"{line.label}: from {y0:.3g} at {x0:.3g} to {y1:.3g} at {x1:.3g}.")
+    return " ".join(said)
