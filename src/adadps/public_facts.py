@@ -24,8 +24,8 @@ from adadps.stages.prepare import Reparametrise
 from adadps.stages.updates import Rule
 from adadps.types import Params, Schedule, at
 
-QUANTILES = 41
-"""The spread of A is kept as its quantiles 0, 2.5 %, 5 %, ..., 100 %."""
+PLACES = 40
+"""The spread of A is kept at about so many places of its sorted entries, dense at the largest."""
 MOST_SORTED = 2**20
 BEFORE, AFTER, FEATURES = "before the clip", "after the noise", "in the features"
 
@@ -79,21 +79,23 @@ def _as_stage(release: Any) -> Stage:
 
 
 def _spread(stage: Informed, place: str, scale: Params) -> dict[str, Any]:
-    """Quantiles of A = 1/D over the entries that were given, not over their copies."""
+    """A = 1/D relative to its largest entry, sorted: over what was given, not over its copies."""
     given = [value for value in scale.values() if value.numel() > 1] or list(scale.values())
     every = torch.cat([value.detach().flatten().cpu().double() for value in given])
     some = every
     if len(every) > MOST_SORTED:
         draws = torch.Generator().manual_seed(0)  # of its own: nobody else's numbers move
         some = every[torch.randint(len(every), (MOST_SORTED,), generator=draws)]
-    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
-    found = torch.quantile(1 / some, levels)
+    ordered = (1 / some).sort(descending=True).values
+    ranks = sorted({round(len(some) ** (place / (PLACES - 1))) for place in range(PLACES)})
+    shown = [float(ordered[rank - 1] / ordered[0]) for rank in ranks]
     return {
         "place": place,
         "source": stage.provenance.source,
         "price": price_of(stage),
         "entries": len(every),
-        "quantiles": [float(f"{float(value):.6g}") for value in found],
+        "ranks": [math.ceil(rank * len(every) / len(some)) for rank in ranks],
+        "relative": [float(f"{value:.6g}") for value in shown],
     }
 
 

@@ -160,7 +160,8 @@ _PUBLIC_FACTS: dict[str, Check] = {
             source=_text,
             price=_or_nothing(_text),
             entries=_count,
-            quantiles=_list_of(_at_least_zero),
+            ranks=_list_of(_count),
+            relative=_list_of(_at_least_zero),
         )
     ),
     "noise_scale": _or_nothing(_of_entries(typical=_at_least_zero, largest=_at_least_zero)),

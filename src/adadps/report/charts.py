@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 WIDTH, HEIGHT = 420, 270
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 58, 22, 12, 46
 STYLES = 8
 """So many lines look different; the ninth looks like the first."""
 
@@ -37,6 +37,7 @@ class Chart:
     x_label: str
     y_label: str
     lines: Sequence[Line]
+    log_x: bool = False
     log_y: bool = False
     note: str = ""
 
@@ -84,15 +85,15 @@ def laid_out(chart: Chart) -> Drawing:
         if _fits(chart, x, y)
     ]
     xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [1.0]
-    x_ticks, x_range = _linear_ticks(min(xs), max(xs))
+    x_ticks, x_range = (_log_ticks if chart.log_x else _linear_ticks)(min(xs), max(xs))
     y_ticks, y_range = (_log_ticks if chart.log_y else _linear_ticks)(min(ys), max(ys))
-    across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=False)
+    across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=chart.log_x)
     down = _scale(y_range, (HEIGHT - BOTTOM, TOP), log=chart.log_y)
     return Drawing(
         chart,
         [_drawn(chart, line, across, down) for line in chart.lines],
-        [Tick(round(across(value), 1), _label(value)) for value in x_ticks],
-        [Tick(round(down(value), 1), _label(value)) for value in y_ticks],
+        _labelled(x_ticks, across, log=chart.log_x),
+        _labelled(y_ticks, down, log=chart.log_y),
         _in_words(chart),
     )
 
@@ -115,7 +116,8 @@ def _drawn(
 
 
 def _fits(chart: Chart, x: float, y: float) -> bool:
-    return math.isfinite(x) and math.isfinite(y) and (y > 0 or not chart.log_y)
+    finite = math.isfinite(x) and math.isfinite(y)
+    return finite and (x > 0 or not chart.log_x) and (y > 0 or not chart.log_y)
 
 
 def _linear_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
@@ -149,11 +151,19 @@ def _scale(
     return place
 
 
-def _label(value: float) -> str:
-    """Short, and the same for -0 as for 0."""
-    if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
-    return f"{round(value, 10) + 0.0:,.10g}"
+def _labelled(ticks: list[float], place: Callable[[float], float], *, log: bool) -> list[Tick]:
+    """Ticks with their texts: on a linear axis all with the same number of decimals."""
+    step = ticks[1] - ticks[0]
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    if f"{step:.{decimals}f}" != f"{step:.10f}".rstrip("0").rstrip("."):
+        decimals += 1  # 2.5, 0.25, ...
+
+    def text(value: float) -> str:
+        if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
+            return f"{value:.1e}".replace(".0e", "e").replace("e-0", "e-").replace("e+0", "e")
+        return f"{value:,.10g}" if log else f"{round(value, decimals) + 0.0:,.{decimals}f}"
+
+    return [Tick(round(place(value), 1), text(value)) for value in ticks]
 
 
 def _in_words(chart: Chart) -> str:

@@ -126,10 +126,10 @@ def _table(results: Mapping[str, Result], columns: Columns, highlight: str | Non
     )
     headings = [
         "run",
-        *columns,
         *(f"{metric}, {data} ({declared})" for metric, data, declared in metrics),
         "ε",
         "δ",
+        *columns,
     ]
     rows = []
     for name, result in results.items():
@@ -138,10 +138,10 @@ def _table(results: Mapping[str, Result], columns: Columns, highlight: str | Non
         rows.append(
             [
                 name,
-                *(column.get(name, "–") for column in columns.values()),
                 *(f"{last[key]:.4g}" if key in last else "–" for key in metrics),
                 digits(privacy.epsilon) if privacy.private else "∞ (not private)",
                 f"{privacy.delta:.3g}" if privacy.private else "–",
+                *(column.get(name, "–") for column in columns.values()),
             ]
         )
     place = list(results).index(highlight) if highlight and highlight in results else None

@@ -86,7 +86,7 @@ def noise_section(results: Mapping[str, Result]) -> Section:
         lengths = (
             found.each, found.together, found.most, found.together_all_steps, found.most_all_steps
         )  # fmt: skip
-        rows.append([name, *(f"{length:.3g}" for length in lengths), f"{found.ratio:.3g}"])
+        rows.append([name, *map(_short, lengths), _short(found.ratio)])
     points = []
     if before_update:
         points.append(
@@ -97,3 +97,12 @@ def noise_section(results: Mapping[str, Result]) -> Section:
         points.append(f"No row: {', '.join(without)} (no noise, or not recorded).")
     table = Table(_HEADINGS, rows) if rows else None
     return Section("Noise against the step", texts=[_WHAT], table=table, points=points)
+
+
+def _short(length: float) -> str:
+    """Three digits.
+
+    >>> _short(6400.2), _short(0.01234)
+    ('6,400', '0.0123')
+    """
+    return f"{length:,.0f}" if 1000 <= length < 1e7 else f"{length:.3g}"
