@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadps.report.charts import Chart, Line
@@ -25,14 +25,10 @@ def spread_section(results: Mapping[str, Result]) -> Section:
     """The sorted entries of A of every preconditioner that stays fixed during training."""
     lines, points = [], []
     for style, (name, result) in enumerate(results.items()):
-        drawn = []
-        for known in result.public_facts.get("preconditioners", ()):
-            ranks, relative = known["ranks"], known["relative"]
+        for known in _each_once(result.public_facts.get("preconditioners", ())):
             points.append(_in_words(name, known))
-            if len(ranks) != len(relative) or len(ranks) < 2 or relative in drawn:
-                continue
-            drawn.append(relative)
-            lines.append(Line(name, ranks, relative, style))
+            if len(known["ranks"]) == len(known["relative"]) > 1:
+                lines.append(Line(name, known["ranks"], known["relative"], style))
     if not lines:
         return Section("Side information", texts=[_NONE], points=points)
     chart = Chart(
@@ -44,6 +40,22 @@ def spread_section(results: Mapping[str, Result]) -> Section:
         log_y=True,
     )
     return Section("Side information", texts=[_WHAT, _PUBLIC], charts=[chart], points=points)
+
+
+def _each_once(known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for side information that enters at several places."""
+    found: list[dict[str, Any]] = []
+    for one in known:
+        same = [other for other in found if _but_place(one) == _but_place(other)]
+        if same:
+            same[0]["place"] += f" and {one['place']}"
+        else:
+            found.append(dict(one))
+    return found
+
+
+def _but_place(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if name != "place"}
 
 
 def _in_words(name: str, known: Mapping[str, Any]) -> str:
