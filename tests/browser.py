@@ -21,7 +21,7 @@ _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--force-device-scale-factor=1"),
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # whatever a page asks for, nothing leaves
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # nothing leaves the machine
 )
 PROBE = """<script>
 addEventListener("load", () => {
@@ -38,17 +38,17 @@ addEventListener("load", () => {
     ink: of(document.body).color, line: of(document.querySelector(".curve")).stroke,
     label: of(document.querySelector("svg text")).fill,
     panel: of(document.querySelector("figure")).backgroundColor,
-    loaded: performance.getEntriesByType("resource").map(e => e.name),
   }), "*");
 });
 </script>"""
 
 
-def run(page: Path, profile: Path, *options: str) -> str:
+def run(page: Path | str, profile: Path, *options: str) -> str:
     """Open a page in a fresh profile; return what chromium prints."""
     assert CHROMIUM is not None
+    place = page if isinstance(page, str) else page.as_uri()
     done = subprocess.run(
-        [CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
+        [CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}", *options, place],
         capture_output=True,
         text=True,
         timeout=120,
@@ -57,7 +57,7 @@ def run(page: Path, profile: Path, *options: str) -> str:
     return done.stdout
 
 
-def dom(page: Path, profile: Path, *, width: int = 1000, scheme: int = LIGHT) -> str:
+def dom(page: Path | str, profile: Path, *, width: int = 1000, scheme: int = LIGHT) -> str:
     """The page's tree after it was loaded."""
     return run(
         page,

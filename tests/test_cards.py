@@ -1,4 +1,4 @@
-"""The privacy card: what it says, that it keeps to its schema, and that nothing private is on it."""
+"""The privacy card: what it says, its schema, and that nothing private is on it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from small_runs import FEATURES, LABELS, before_the_clip, noisy_words, privacy, 
 
 PLD, RDP = Accountant.PLD, Accountant.RDP
 KINDS = {
-    "dp-sgd": lambda: trained(),
+    "dp-sgd": trained,
     "adadps": lambda: trained(before_the_clip()),
     "two-sided": lambda: trained(two_sided()),
     "by rdp": lambda: trained(accountant=RDP),
@@ -304,7 +304,9 @@ def test_epsilon_after_some_steps_by_the_accountant():
 def test_epsilon_on_the_way_counts_lost_steps_from_the_start():
     held = trained().describe()["privacy"]
     lost = {**held, "charges": [{**held["charges"][0], "count": 11}]}
-    assert epsilon_after(lost, 3) == pytest.approx(epsilon_after(trained(steps=6).describe()["privacy"], 6))
+    assert epsilon_after(lost, 3) == pytest.approx(
+        epsilon_after(trained(steps=6).describe()["privacy"], 6)
+    )
 
 
 def test_without_a_record_there_is_no_epsilon_on_the_way():

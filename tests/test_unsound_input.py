@@ -202,7 +202,8 @@ UNSOUND_RESULTS = {
     "learning rates without their sum": ("public_facts", "learning_rates", {"first": 1.0}),
     "a spread of something else": ("public_facts", "preconditioners", [{"place": "here"}]),
     "noise of less than nothing": (
-        *("public_facts", "noise_scale"), {"typical": -1.0, "largest": 1.0},
+        *("public_facts", "noise_scale"),
+        {"typical": -1.0, "largest": 1.0},
     ),
 }
 

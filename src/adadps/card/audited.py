@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
 
+AUDIT_FILE = "audit.json"
 TOLERANCE = 0.01
 """A claim that was typed with few digits is the same claim."""
 _TEXTS = ("audit", "relation", "verdict")
@@ -42,6 +45,24 @@ def fitting_audit(outcome: Any, described: Mapping[str, Any]) -> dict[str, Any]:
         )
     kept = {name: outcome[name] for name in (*_TEXTS, *_NUMBERS, *_COUNTS)}
     return {**kept, "of": _of_what(outcome.get("settings"))}
+
+
+def audit_in(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, from a file."""
+    try:
+        outcome = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"Expected the JSON of `adadps audit ... --json` in {file}, found: {error}. Check the "
+            "path."
+        ) from error
+    return fitting_audit(outcome, described)
+
+
+def attached_audit(folder: Path, described: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The audit that was attached to the card in a result's folder, if there is one."""
+    file = folder / AUDIT_FILE
+    return audit_in(file, described) if file.exists() else None
 
 
 def _of_what(settings: Any) -> str:

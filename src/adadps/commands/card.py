@@ -14,8 +14,6 @@ from adadps.commands.console import FOUND_WHILE_WORKING, out, print_json, say, t
 if TYPE_CHECKING:
     from adadps.card.checking import Checked
 
-AUDIT_FILE = "audit.json"
-
 
 def card(
     folder: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
@@ -37,14 +35,14 @@ def card(
     """
     with told():
         from adadps.card import card_of, markdown_of  # noqa: PLC0415
+        from adadps.card.audited import attached_audit  # noqa: PLC0415
         from adadps.card.checking import check as checked_anew  # noqa: PLC0415
         from adadps.result import load_result  # noqa: PLC0415
 
         described = load_result(folder).describe()
         if audit is not None:
             _attach(audit, folder, described)
-        attached = _fitting(folder / AUDIT_FILE, described, needed=False)
-        shown = card_of(described, attached)
+        shown = card_of(described, attached_audit(folder, described))
         found = checked_anew(described) if check else None
         same = _is_that_in(folder, shown) if check else None
         if as_json:
@@ -66,11 +64,11 @@ def _say(found: Checked, same: bool | None) -> None:
 def _attach(file: Path, folder: Path, described: dict[str, Any]) -> None:
     """Keep the audit beside the result, and write the card anew."""
     from adadps.card import CARD_JSON, CARD_MARKDOWN, card_of, markdown_of  # noqa: PLC0415
+    from adadps.card.audited import AUDIT_FILE, audit_in  # noqa: PLC0415
     from adadps.card.files import json_of  # noqa: PLC0415
     from adadps.writing import new_file  # noqa: PLC0415
 
-    entry = _fitting(file, described, needed=True)
-    shown = card_of(described, entry)
+    shown = card_of(described, audit_in(file, described))
     texts = {
         AUDIT_FILE: file.read_text(encoding="utf-8"),
         CARD_JSON: json_of(shown),
@@ -79,23 +77,6 @@ def _attach(file: Path, folder: Path, described: dict[str, Any]) -> None:
     for name, text in texts.items():
         with new_file(folder / name, overwrite=True) as draft:
             draft.write_text(text, encoding="utf-8")
-
-
-def _fitting(file: Path, described: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
-    from adadps.card.audited import fitting_audit  # noqa: PLC0415
-    from adadps.data.strict_json import parse_json  # noqa: PLC0415
-    from adadps.errors import DataError  # noqa: PLC0415
-
-    if not needed and not file.exists():
-        return None
-    try:
-        outcome = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"Expected the JSON of `adadps audit ... --json` in {file}, found: {error}. Check the "
-            "path."
-        ) from error
-    return fitting_audit(outcome, described)
 
 
 def _is_that_in(folder: Path, shown: dict[str, Any]) -> bool | None:

@@ -26,20 +26,28 @@ def report(
     Example: adadps report model-a model-b --out comparison.html
     """
     with told():
+        from adadps.card.audited import attached_audit  # noqa: PLC0415
         from adadps.report import report_of_comparison, report_of_run  # noqa: PLC0415
         from adadps.report.comparison import differences  # noqa: PLC0415
         from adadps.result import load_result  # noqa: PLC0415
 
         names = _names(folders)
-        results = {name: load_result(place) for name, place in zip(names, folders, strict=True)}
+        places = dict(zip(names, folders, strict=True))
+        results = {name: load_result(place) for name, place in places.items()}
+        audits = {
+            name: found
+            for name, place in places.items()
+            if (found := attached_audit(place, results[name].describe()))
+        }
         if len(results) == 1:
             ((name, result),) = results.items()
-            report_of_run(result, out_file, title=title or name, overwrite=force)
+            heading, audit = title or name, audits.get(name)
+            report_of_run(result, out_file, title=heading, audit=audit, overwrite=force)
         else:
             heading = title or f"Comparison of {len(results)} runs"
             for difference in differences(results):
                 say(difference)
-            report_of_comparison(results, out_file, title=heading, overwrite=force)
+            report_of_comparison(results, out_file, title=heading, audits=audits, overwrite=force)
         out.print(f"Report: {out_file}", markup=False, highlight=False, soft_wrap=True)
 
 

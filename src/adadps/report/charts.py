@@ -14,6 +14,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 22, 12, 46
+LARGEST = 1e30
+"""What is larger than that, or smaller on a log axis, is not drawn."""
 STYLES = 8
 """So many lines look different; the ninth looks like the first."""
 
@@ -84,7 +86,7 @@ def laid_out(chart: Chart) -> Drawing:
         for x, y in zip(line.x, line.y, strict=True)
         if _fits(chart, x, y)
     ]
-    xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [1.0]
+    xs, ys = [x for x, _ in points] or [1.0], [y for _, y in points] or [1.0]
     x_ticks, x_range = (_log_ticks if chart.log_x else _linear_ticks)(min(xs), max(xs))
     y_ticks, y_range = (_log_ticks if chart.log_y else _linear_ticks)(min(ys), max(ys))
     across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=chart.log_x)
@@ -116,13 +118,18 @@ def _drawn(
 
 
 def _fits(chart: Chart, x: float, y: float) -> bool:
-    finite = math.isfinite(x) and math.isfinite(y)
-    return finite and (x > 0 or not chart.log_x) and (y > 0 or not chart.log_y)
+    return _fits_axis(x, log=chart.log_x) and _fits_axis(y, log=chart.log_y)
+
+
+def _fits_axis(value: float, *, log: bool) -> bool:
+    return math.isfinite(value) and abs(value) <= LARGEST and (value >= 1 / LARGEST or not log)
 
 
 def _linear_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
-    if low == high:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-6 * largest or largest < 1 / LARGEST:  # as good as one value
+        room = largest / 2 if largest >= 1 / LARGEST else 0.5
+        low, high = low - room, high + room
     ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, high)]
     return ticks, (ticks[0], ticks[-1])
 
@@ -153,17 +160,28 @@ def _scale(
 
 def _labelled(ticks: list[float], place: Callable[[float], float], *, log: bool) -> list[Tick]:
     """Ticks with their texts: on a linear axis all with the same number of decimals."""
-    step = ticks[1] - ticks[0]
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    if f"{step:.{decimals}f}" != f"{step:.10f}".rstrip("0").rstrip("."):
-        decimals += 1  # 2.5, 0.25, ...
+    texts = _powers(ticks) if log else _decimals(ticks)
+    return [Tick(round(place(value), 1), text) for value, text in zip(ticks, texts, strict=True)]
 
-    def text(value: float) -> str:
-        if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
-            return f"{value:.1e}".replace(".0e", "e").replace("e-0", "e-").replace("e+0", "e")
-        return f"{value:,.10g}" if log else f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
-    return [Tick(round(place(value), 1), text(value)) for value in ticks]
+def _powers(ticks: list[float]) -> list[str]:
+    return [f"{value:,.10g}" if 1e-4 <= value < 1e6 else f"{value:.0e}" for value in ticks]
+
+
+def _decimals(ticks: list[float]) -> list[str]:
+    """As few decimals as tell the ticks apart without rounding them.
+
+    >>> _decimals([0.0, 2.5, 5.0])
+    ['0.0', '2.5', '5.0']
+    """
+    step, largest = ticks[1] - ticks[0], max(map(abs, ticks))
+    if largest >= 1e6 or step < 1e-4:
+        digits = next(
+            n for n in range(12) if len({f"{tick:.{n}e}" for tick in ticks}) == len(ticks)
+        )
+        return [f"{tick + 0.0:.{digits}e}" for tick in ticks]
+    places = next(n for n in range(8) if abs(round(step, n) - step) < 1e-3 * step)
+    return [f"{round(tick, places) + 0.0:,.{places}f}" for tick in ticks]
 
 
 def _in_words(chart: Chart) -> str:

@@ -12,7 +12,7 @@ from adadps.report.curves import curves
 from adadps.report.noise_facts import noise_section
 from adadps.report.page import Page, Section, Table, write
 from adadps.report.side_spread import spread_section
-from adadps.report.single import shown_card
+from adadps.report.single import Audit, shown_card
 from adadps.result import Result
 
 EQUAL = 0.005
@@ -30,14 +30,16 @@ def report_of_comparison(
     notes: Sequence[str] = (),
     columns: Columns | None = None,
     highlight: str | None = None,
+    audits: Mapping[str, Audit] | None = None,
     overwrite: bool = True,
 ) -> Path:
     """Write one self-contained html page about runs by their names.
 
     Runs that differ in epsilon or delta are shown with a warning. ``columns`` are further columns
-    of the table: heading, then a text for each name. ``highlight`` names the row to look at.
+    of the table: heading, then a text for each name. ``highlight`` names the row to look at,
+    ``audits`` are audits that were attached, by the names of their runs.
     """
-    page = page_of_comparison(results, title, lead, notes, columns or {}, highlight)
+    page = page_of_comparison(results, title, lead, notes, columns or {}, highlight, audits)
     return write(page, Path(path), overwrite=overwrite)
 
 
@@ -48,6 +50,7 @@ def page_of_comparison(
     notes: Sequence[str],
     columns: Columns,
     highlight: str | None,
+    audits: Mapping[str, Audit] | None = None,
 ) -> Page:
     """The content of that page."""
     if len(results) < 2:
@@ -73,7 +76,10 @@ def page_of_comparison(
             noise_section(results),
             Section(
                 "Privacy cards",
-                cards=[shown_card(name, result) for name, result in results.items()],
+                cards=[
+                    shown_card(name, result, (audits or {}).get(name))
+                    for name, result in results.items()
+                ],
             ),
             *([Section("How to read this", points=notes)] if notes else []),
         ],

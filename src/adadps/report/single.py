@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from adadps.card import card_of
 from adadps.card.sections import headline_of, sections_of
@@ -12,18 +14,28 @@ from adadps.report.page import Page, Section, ShownCard, Table, write
 from adadps.report.side_spread import spread_section
 from adadps.result import Result
 
+Audit = Mapping[str, Any]
+
 
 def report_of_run(
-    result: Result, path: str | Path, *, title: str = "A private run", overwrite: bool = True
+    result: Result,
+    path: str | Path,
+    *,
+    title: str = "A private run",
+    audit: Audit | None = None,
+    overwrite: bool = True,
 ) -> Path:
-    """Write one self-contained html page about a run: curves, side information, noise, card."""
-    return write(page_of_run(result, title), Path(path), overwrite=overwrite)
+    """Write one self-contained html page about a run: curves, side information, noise, card.
+
+    ``audit`` is what `adadps.card.audited.attached_audit` finds in the folder of a saved result.
+    """
+    return write(page_of_run(result, title, audit), Path(path), overwrite=overwrite)
 
 
-def page_of_run(result: Result, title: str) -> Page:
+def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
     """The content of that page."""
     runs = {title: result}
-    shown = shown_card(title, result)
+    shown = shown_card(title, result, audit)
     spent = spending(runs)
     return Page(
         title=title,
@@ -46,9 +58,9 @@ def page_of_run(result: Result, title: str) -> Page:
     )
 
 
-def shown_card(name: str, result: Result) -> ShownCard:
+def shown_card(name: str, result: Result, audit: Audit | None = None) -> ShownCard:
     """A result's privacy card, ready for a page."""
-    card = card_of(result.describe())
+    card = card_of(result.describe(), audit)
     return ShownCard(name, headline_of(card), card["private"], sections_of(card))
 
 
