@@ -144,7 +144,7 @@ def _table(results: Mapping[str, Result], columns: Columns, highlight: str | Non
         rows.append(
             [
                 name,
-                *(f"{last[key]:.4g}" if key in last else "–" for key in metrics),
+                *(f"{last[key]:#.4g}" if key in last else "–" for key in metrics),
                 digits(privacy.epsilon) if privacy.private else "∞ (not private)",
                 f"{privacy.delta:.3g}" if privacy.private else "–",
                 *(column.get(name, "–") for column in columns.values()),

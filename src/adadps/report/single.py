@@ -66,5 +66,5 @@ def shown_card(name: str, result: Result, audit: Audit | None = None) -> ShownCa
 
 def _last_values(result: Result) -> Table | None:
     last = {(m.metric, m.data, m.declared): m for m in result.history}
-    rows = [[m.metric, f"{m.value:.4g}", m.data, m.declared, str(m.step)] for m in last.values()]
+    rows = [[m.metric, f"{m.value:#.4g}", m.data, m.declared, str(m.step)] for m in last.values()]
     return Table(["metric", "last value", "data", "declared", "step"], rows) if rows else None
