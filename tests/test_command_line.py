@@ -23,6 +23,8 @@ def plain(text):
         ["plan"],
         ["train"],
         ["predict"],
+        ["card"],
+        ["report"],
         ["demo"],
         ["reproduce"],
         ["bench"],
@@ -89,7 +91,8 @@ def test_the_demo_writes_report_rows_and_model(short_demo, tmp_path):
     assert by_name["Adam, no privacy"]["epsilon"] is None
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<svg" in page
-    assert "assumed public" in page
+    assert "Assumed public" in page
+    assert page.count("<details") == len(rows)
     result = load_result(folder / "model")
     assert result.privacy.private
     assert any("sections" in fact for fact in result.privacy.assumed_public)

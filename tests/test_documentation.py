@@ -11,7 +11,14 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/guide.md", "docs/audit.md", "docs/data.md", "docs/user-level.md"],
+    [
+        "README.md",
+        "docs/guide.md",
+        "docs/audit.md",
+        "docs/data.md",
+        "docs/user-level.md",
+        "docs/cards-and-reports.md",
+    ],
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

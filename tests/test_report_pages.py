@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import matplotlib.image
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from adadps.report import plots
-from adadps.report.page import Page, Table, render, write
+from adadps import DataError
+from adadps.card.sections import CardSection
+from adadps.report import charts, plots
+from adadps.report.charts import Chart, Line, laid_out
+from adadps.report.page import Page, Section, ShownCard, Table, render, write
 from adadps.report.plots import Curve, Panel, curves_of, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,14 +32,35 @@ def panel(*labels: str, log_y: bool = False) -> Panel:
     return Panel("loss by epoch", "epochs", "loss", curves, log_y)
 
 
+CHART = Chart(
+    "loss by epoch",
+    "epochs",
+    "loss",
+    [Line("DP-SGD", [1, 2, 3], [3.0, 2.0, 1.0]), Line("AdaDPS", [1, 2, 3], [2.0, 1.0, 0.5], 1)],
+    note="A note.",
+)
+CARD = ShownCard("DP-SGD", "ε = 3", True, [CardSection("Guarantee", [("unit", "example")], ["a"])])
+SECTION = Section(
+    "Results",
+    texts=["A text."],
+    table=Table(["method", "accuracy"], [["DP-SGD", "0.61"], ["AdaDPS", "0.69"]], highlight=1),
+    charts=[CHART],
+    points=["Noise is fresh in every run."],
+    cards=[CARD],
+)
 PAGE = Page(
     title="Three methods, one budget",
     lead="What was done.",
-    table=Table(["method", "accuracy"], [["DP-SGD", "0.61"], ["AdaDPS", "0.69"]], highlight=1),
-    panels=[panel("DP-SGD", "AdaDPS")],
-    facts=[("guarantee", "ε = 3.000 at δ = 1e-05")],
-    notes=["Noise is fresh in every run."],
+    guarantee="ε = 3.000 at δ = 1e-05",
+    private=True,
+    warnings=["Careful."],
+    sections=[SECTION],
+    made_with="adadps 0",
 )
+
+
+def page_with(**changed: object) -> Page:
+    return replace(PAGE, sections=[replace(SECTION, **changed)])
 
 
 # --- plots --------------------------------------------------------------------------------------
@@ -133,23 +161,50 @@ class Reader(HTMLParser):
             self.texts.setdefault(self.open[-1], []).append(data.strip())
 
 
-def test_the_page_holds_table_plot_facts_and_notes():
+def test_the_page_holds_all_its_parts():
     page = Reader(render(PAGE))
     assert page.texts["h1"] == ["Three methods, one budget"]
-    assert page.texts["p"] == ["What was done."]
-    assert page.texts["th"] == ["method", "accuracy"]
-    assert page.texts["td"] == ["DP-SGD", "0.61", "AdaDPS", "0.69"]
-    assert (page.texts["dt"], page.texts["dd"]) == (["guarantee"], ["ε = 3.000 at δ = 1e-05"])
-    assert page.texts["li"] == ["Noise is fresh in every run."]
-    assert [tag for tag, _ in page.tags].count("svg") == 1
+    assert page.texts["h2"] == ["Results"]
+    assert page.texts["p"][:4] == [
+        *("What was done.", "ε = 3.000 at δ = 1e-05", "Careful.", "A text."),
+    ]
+    assert page.texts["th"] == ["method", "accuracy", "DP-SGD", "AdaDPS"]
+    assert page.texts["td"] == ["0.61", "0.69"]
+    assert (page.texts["dt"], page.texts["dd"]) == (["unit"], ["example"])
+    assert page.texts["li"] == ["DP-SGD", "AdaDPS", "Noise is fresh in every run.", "a"]
+    assert page.texts["figcaption"] == ["loss by epoch"]
+    assert page.texts["h4"] == ["Guarantee"]
+
+
+def test_headings_go_down_one_by_one():
+    levels = [int(tag[1]) for tag, _ in Reader(render(PAGE)).tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_those_who_do_not_see_the_plot_are_told():
+    tags = Reader(render(PAGE)).tags
+    told = [attrs["aria-label"] for tag, attrs in tags if attrs.get("role") == "img"]
+    assert told == [
+        "loss by epoch: loss by epochs. DP-SGD: from 3 at 1 to 1 at 3. "
+        "AdaDPS: from 2 at 1 to 0.5 at 3."
+    ]
+    assert dict(tags)["html"] == {"lang": "en"}
+    assert all("scope" in attrs for tag, attrs in tags if tag == "th")
+
+
+def test_a_page_that_is_not_private_says_so_in_another_colour():
+    assert '<p class="guarantee">' in render(PAGE)
+    assert '<p class="guarantee none">' in render(replace(PAGE, private=False))
 
 
 def test_the_plot_inside_is_the_whole_drawing():
     html = render(PAGE)
-    inside = html[html.index("<svg") : html.index("</svg>") + len("</svg>")]
+    inside = html[html.index("<svg viewBox") : html.index("</svg>") + len("</svg>")]
     root = ElementTree.fromstring(inside)
-    assert len(root.findall(f".//{SVG}path")) > 10
-    assert "<?xml" not in html
+    assert len(root.findall("polyline")) == 2
+    assert {"epochs", "loss"} <= {text.text for text in root.findall("text")}
 
 
 def test_one_row_is_highlighted():
@@ -158,24 +213,35 @@ def test_one_row_is_highlighted():
 
 
 def test_no_row_need_be_highlighted():
-    html = render(replace(PAGE, table=replace(PAGE.table, highlight=None)))
+    html = render(page_with(table=replace(SECTION.table, highlight=None)))
     assert 'class="highlight"' not in html
 
 
-def test_a_page_without_panels_has_no_figure():
-    assert "figure" not in {tag for tag, _ in Reader(render(replace(PAGE, panels=[]))).tags}
+def test_a_page_without_charts_has_no_figure():
+    assert "figure" not in {tag for tag, _ in Reader(render(page_with(charts=[]))).tags}
 
 
 ATTACK = '</td></svg><script>alert("1")</script>'
 PLACES: dict[str, Callable[[], Page]] = {
     "title": lambda: replace(PAGE, title=ATTACK),
     "lead": lambda: replace(PAGE, lead=ATTACK),
-    "heading": lambda: replace(PAGE, table=Table([ATTACK], [["a"]])),
-    "cell": lambda: replace(PAGE, table=Table(["a"], [[ATTACK]])),
-    "name of a fact": lambda: replace(PAGE, facts=[(ATTACK, "a")]),
-    "fact": lambda: replace(PAGE, facts=[("a", ATTACK)]),
-    "note": lambda: replace(PAGE, notes=[ATTACK]),
-    "label of a curve": lambda: replace(PAGE, panels=[panel(ATTACK)]),
+    "guarantee": lambda: replace(PAGE, guarantee=ATTACK),
+    "warning": lambda: replace(PAGE, warnings=[ATTACK]),
+    "version": lambda: replace(PAGE, made_with=ATTACK),
+    "title of a section": lambda: page_with(title=ATTACK),
+    "text": lambda: page_with(texts=[ATTACK]),
+    "heading": lambda: page_with(table=Table([ATTACK], [["a"]])),
+    "cell": lambda: page_with(table=Table(["a"], [[ATTACK]])),
+    "point": lambda: page_with(points=[ATTACK]),
+    "name of a card": lambda: page_with(cards=[replace(CARD, name=ATTACK)]),
+    "fact of a card": lambda: page_with(
+        cards=[replace(CARD, sections=[CardSection(ATTACK, [(ATTACK, ATTACK)], [ATTACK])])]
+    ),
+    "chart": lambda: page_with(charts=[replace(CHART, title=ATTACK, note=ATTACK)]),
+    "axes": lambda: page_with(charts=[replace(CHART, x_label=ATTACK, y_label=ATTACK)]),
+    "label of a line": lambda: page_with(
+        charts=[replace(CHART, lines=[Line(ATTACK, [1, 2], [1.0, 2.0])] * 2)]
+    ),
 }
 
 
@@ -191,12 +257,78 @@ def test_the_page_is_self_contained():
     page = Reader(html)
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "base"})
     loading = ("src", "srcset", "href", "xlink:href", "data", "action", "background", "poster")
-    targets = [attrs[name] for _, attrs in page.tags for name in loading if name in attrs]
-    assert [target for target in targets if not target.startswith("#")] == []
-    assert [url for url in re.findall(r"url\(([^)]*)", html) if not url.startswith("#")] == []
-    assert "@import" not in html
+    assert [attrs[name] for _, attrs in page.tags for name in loading if name in attrs] == []
+    assert not re.search(r"url\(|@import|https?:", html)
+    policy = [attrs["content"] for _, attrs in page.tags if "http-equiv" in attrs]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
 def test_the_page_is_written_where_it_is_wanted(tmp_path):
-    path = write(replace(PAGE, panels=[]), tmp_path / "new" / "report.html")
-    assert path.read_text(encoding="utf-8") == render(replace(PAGE, panels=[]))
+    path = write(PAGE, tmp_path / "new" / "report.html")
+    assert path.read_text(encoding="utf-8") == render(PAGE)
+    assert write(PAGE, path) == path
+    with pytest.raises(DataError, match="--force"):
+        write(PAGE, path, overwrite=False)
+
+
+# --- charts -------------------------------------------------------------------------------------
+
+
+def places(x: list[float], y: list[float], **axes: bool) -> list[tuple[float, float]]:
+    (line,) = laid_out(Chart("t", "x", "y", [Line("a", x, y)], **axes)).lines
+    return [
+        tuple(float(part) for part in pair.split(","))
+        for piece in line.pieces
+        for pair in piece.split()
+    ]
+
+
+def test_larger_values_stand_higher_and_further_right():
+    found = places([0, 1, 2], [1.0, 2.0, 4.0])
+    assert found == sorted(found)
+    assert [y for _, y in found] == sorted((y for _, y in found), reverse=True)
+
+
+def test_equal_factors_are_equal_distances_on_a_log_axis():
+    (a, b), (c, d), (e, f) = places([1, 10, 100], [0.01, 0.1, 1.0], log_x=True, log_y=True)
+    assert (c - a, d - b) == pytest.approx((e - c, f - d), abs=0.2)
+
+
+finite = st.floats(-1e12, 1e12) | st.floats(1e-9, 1.0)
+
+
+@given(
+    st.lists(st.tuples(finite, finite | st.just(math.nan)), min_size=1, max_size=9),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_point_and_tick_is_on_the_canvas(points, log_x, log_y):
+    lines = [Line("a", [x for x, _ in points], [y for _, y in points])]
+    drawing = laid_out(Chart("t", "x", "y", lines, log_x=log_x, log_y=log_y))
+    shown = [
+        tuple(float(part) for part in pair.split(","))
+        for line in drawing.lines
+        for piece in line.pieces
+        for pair in piece.split()
+    ] + [dot for line in drawing.lines for dot in line.dots]
+    fitting = [
+        (x, y)
+        for x, y in points
+        if math.isfinite(y) and (x >= 1e-30 or not log_x) and (y >= 1e-30 or not log_y)
+    ]
+    assert len(shown) == len(fitting)
+    for x, y in shown:
+        assert charts.LEFT - 0.1 <= x <= charts.WIDTH - charts.RIGHT + 0.1
+        assert charts.TOP - 0.1 <= y <= charts.HEIGHT - charts.BOTTOM + 0.1
+    for ticks in (drawing.x_ticks, drawing.y_ticks):
+        assert 2 <= len(ticks) <= 12
+        assert len({tick.text for tick in ticks}) == len(ticks)
+
+
+def test_a_value_that_is_no_number_leaves_a_gap():
+    line = Line("a", [1, 2, 3, 4, 5], [1.0, 2.0, math.nan, 2.0, 1.0])
+    (drawn,) = laid_out(Chart("t", "x", "y", [line])).lines
+    assert len(drawn.pieces) == 2
+    alone = Line("a", [1, 2, 3], [1.0, math.nan, 2.0])
+    (drawn,) = laid_out(Chart("t", "x", "y", [alone])).lines
+    assert (len(drawn.pieces), len(drawn.dots)) == (0, 2)

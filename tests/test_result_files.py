@@ -164,14 +164,16 @@ def test_hazard_23_a_trained_run_saves_weights_and_statement_only(tmp_path):
         accountant=Accountant.RDP,
     )
     folder = trained.save(tmp_path / "run")
-    assert contents(folder).keys() == {"result.json", "weights.safetensors"}
+    assert contents(folder).keys() == {
+        *("result.json", "weights.safetensors", "card.json", "card.md"),
+    }
     with safe_open(folder / "weights.safetensors", framework="pt") as held:
         assert set(held.keys()) == {"weight", "bias"}
         assert torch.equal(held.get_tensor("weight"), model.weight)
     described = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert described.keys() == {
         *("format", "private", "privacy", "method", "side_information"),
-        *("settings", "history", "debug"),
+        *("settings", "history", "debug", "public_facts"),
     }
     assert described["debug"] == []
     assert load_result(folder).privacy == trained.privacy
@@ -290,6 +292,15 @@ def test_another_format_is_refused(folder, version):
 
 def test_an_unknown_entry_of_the_privacy_statement_is_refused(folder):
     refused(rewritten(folder, "privacy", "trust_me", value=True))
+
+
+def test_a_result_of_an_earlier_version_is_read(folder):
+    file = folder / "result.json"
+    held = json.loads(file.read_text(encoding="utf-8"))
+    del held["privacy"]["charges"], held["public_facts"]
+    file.write_text(json.dumps(held), encoding="utf-8")
+    loaded = load_result(folder)
+    assert (loaded.privacy, loaded.public_facts) == (PRIVATE, {})
 
 
 def test_a_history_of_something_else_is_refused(folder):

@@ -72,7 +72,9 @@ def test_every_method_learns_the_obvious(tmp_path, data, method):
     assert told["privacy"]["accountant"] == "pld"
     assert [(m["metric"], m["declared"]) for m in told["history"]] == [("accuracy", "held out")]
     assert told["history"][0]["value"] > 0.9
-    assert files(tmp_path / "model") == ["model.json", "result.json", "weights.safetensors"]
+    assert files(tmp_path / "model") == [
+        *("card.json", "card.md", "model.json", "result.json", "weights.safetensors"),
+    ]
     assert load_result(tmp_path / "model").privacy.private
 
     out = tmp_path / "predicted.tsv"

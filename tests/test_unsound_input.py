@@ -195,6 +195,16 @@ UNSOUND_RESULTS = {
     "a private flag as a text": ("private", "yes"),
     "a flag against the statement": ("private", False),
     "sources as a text": ("side_information", "wordfreq"),
+    "charges without a count": ("privacy", "charges", [{"event": "{}"}]),
+    "half a charge": ("privacy", "charges", [{"event": "{}", "count": 0.5}]),
+    "public facts as a list": ("public_facts", []),
+    "half a parameter": ("public_facts", "parameters", 0.5),
+    "learning rates without their sum": ("public_facts", "learning_rates", {"first": 1.0}),
+    "a spread of something else": ("public_facts", "preconditioners", [{"place": "here"}]),
+    "noise of less than nothing": (
+        *("public_facts", "noise_scale"),
+        {"typical": -1.0, "largest": 1.0},
+    ),
 }
 
 

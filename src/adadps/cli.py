@@ -11,10 +11,12 @@ import typer
 
 from adadps.commands import audit, data, ledger
 from adadps.commands.bench import bench
+from adadps.commands.card import card
 from adadps.commands.console import EXIT_CODES, out
 from adadps.commands.demo import demo
 from adadps.commands.plan import plan
 from adadps.commands.predict import predict
+from adadps.commands.report import report
 from adadps.commands.reproduce import reproduce
 from adadps.commands.train import train
 
@@ -25,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (plan, train, predict, demo, reproduce, bench):
+for command in (plan, train, predict, card, report, demo, reproduce, bench):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(audit.app, name="audit")

@@ -35,8 +35,7 @@ from adadps.methods import (
     dp_sgd_weighted,
     plain_adam,
 )
-from adadps.report.page import Page, Table, write
-from adadps.report.plots import Curve, Panel
+from adadps.report import report_of_comparison
 from adadps.reproduce.rows import Setting, recorded, write_json
 from adadps.result import Result
 from adadps.sampling import Sampler, poisson
@@ -212,7 +211,7 @@ def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outco
         rows.append(_row(contender, result, seconds))
         say(f"{contender.name}: accuracy {result.last('accuracy'):.3f} in {seconds:.0f} s")
     write_json(folder / "demo.json", rows)
-    report = write(_page(rows, results), folder / "report.html")
+    report = _report(folder, rows, results)
     shutil.rmtree(folder / "model", ignore_errors=True)
     return Outcome(rows, report, results[SHIPPED].save(folder / "model"))
 
@@ -239,50 +238,20 @@ def _row(contender: Contender, result: Result, seconds: float) -> dict[str, Any]
     }
 
 
-def _page(rows: list[dict[str, Any]], results: dict[str, Result]) -> Page:
-    private = results[SHIPPED]
-    statement = private.privacy
-    curves = [
-        Curve(name, [m.epoch for m in result.history], [m.value for m in result.history])
-        for name, result in results.items()
-    ]
-    best = max(rows[:-1], key=lambda row: row["accuracy"])
-    return Page(
+def _report(folder: Path, rows: list[dict[str, Any]], results: dict[str, Result]) -> Path:
+    best = max((row for row in rows if row["epsilon"] is not None), key=lambda row: row["accuracy"])
+    return report_of_comparison(
+        results,
+        folder / "report.html",
         title="adadps demo: several private methods, one budget",
         lead="A linear classifier tells the section of a Debian package from its description. The "
         "descriptions are treated as private; accuracy is measured on packages held out from "
         "training.",
-        table=Table(
-            ["method", "side information", "accuracy (held out)", "epsilon", "seconds"],
-            [
-                [
-                    row["method"],
-                    row["side"],
-                    f"{row['accuracy']:.3f}",
-                    "∞ (not private)" if row["epsilon"] is None else f"{row['epsilon']:.3f}",
-                    f"{row['seconds']:.0f}",
-                ]
-                for row in rows
-            ],
-            highlight=rows.index(best),
-        ),
-        panels=[Panel("accuracy on held-out packages", "epochs", "accuracy", curves)],
-        facts=[
-            ("guarantee", str(statement)),
-            ("noise multiplier", f"{statement.noise_multiplier:g}"),
-            ("steps", str(statement.steps)),
-            ("sampling", f"Poisson, {statement.sampler['expected_size']:g} expected a batch"),
-            (SHIPPED, private.method),
-            ("settings tried before", f"{statement.tuning_trials} for each method (not in ε)"),
-            *[
-                (
-                    "side information",
-                    f"{known['source']} (public because: {known['public_because']})",
-                )
-                for known in private.side_information
-            ],
-            *[("assumed public", fact) for fact in statement.assumed_public],
-        ],
+        columns={
+            "side information": {row["method"]: row["side"] for row in rows},
+            "seconds": {row["method"]: f"{row['seconds']:.0f}" for row in rows},
+        },
+        highlight=best["method"],
         notes=[
             "All private methods have the same epsilon, features, batches, steps and number of "
             "tuning trials. The trials were made beforehand on a part of the training data; their "

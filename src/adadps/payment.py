@@ -7,6 +7,7 @@ first step is charged like a first step, and what its earlier lives have reserve
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
@@ -23,6 +24,7 @@ from adadps.accounting import (
 from adadps.errors import ContractError
 from adadps.events import composed, exposes
 from adadps.ledger import Ledger, RunFacts
+from adadps.ledger.event_text import text_of
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
 from adadps.types import Accountant, Relation
@@ -68,6 +70,12 @@ class Payment:
     def paid_steps(self) -> int:
         """How many steps the run has reserved in all its lives."""
         return sum(life.steps for life in self.ledger.lives(self.run))
+
+    @property
+    def charges(self) -> tuple[dict[str, Any], ...]:
+        """Every event that was charged, as text, with how often: what epsilon is composed of."""
+        charged = self.ledger.charged(self.run)
+        return tuple({"event": text_of(event), "count": count} for event, count in charged)
 
     def open(self) -> None:
         """Open the run on the ledger."""

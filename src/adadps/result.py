@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from adadps.card import card_of, write_card
 from adadps.data.examples import as_features
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
@@ -48,6 +49,8 @@ class PrivacyStatement:
     says what was tried and looked at (`adadps.tune`).
     ``steps_paid`` is what epsilon is the price of: more than ``steps`` where a run was resumed; of
     a tuning it is the best trial's.
+    ``charges`` are the events of which epsilon is composed, each with how often the ledger was
+    charged with it; None of a tuning, and in results of versions that did not record them.
     """
 
     epsilon: float
@@ -65,6 +68,7 @@ class PrivacyStatement:
     not_private_because: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
     tuning: dict[str, Any] | None = None
+    charges: tuple[dict[str, Any], ...] | None = None
 
     @property
     def private(self) -> bool:
@@ -85,7 +89,11 @@ class PrivacyStatement:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. Save it with `save`, read it back with `load_result`."""
+    """A finished run. Save it with `save`, read it back with `load_result`.
+
+    ``public_facts`` is what a report tells of the run beside its privacy: number of parameters,
+    learning rates, spread of public side information (`adadps.public_facts`).
+    """
 
     privacy: PrivacyStatement
     method: str
@@ -95,6 +103,7 @@ class Result:
     params: Params = field(repr=False)
     feature_weights: Tensor | None = field(default=None, repr=False)
     debug: tuple[dict[str, float], ...] = ()
+    public_facts: dict[str, Any] = field(default_factory=dict)
 
     def last(self, metric: str, data: str | None = None) -> float:
         """The last recorded value of ``metric``."""
@@ -118,7 +127,7 @@ class Result:
         return predict(self.restore(model), as_features(features), self.feature_weights)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``weights.safetensors`` and ``result.json`` into a new folder, all or nothing."""
+        """Write weights, ``result.json`` and the privacy card into a new folder, all or nothing."""
         target = Path(folder)
         with new_folder(target) as draft:
             self._write(draft)
@@ -129,14 +138,16 @@ class Result:
         if self.feature_weights is not None:
             tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
         save_tensors(tensors, draft / "weights.safetensors")
+        described = self.describe()
         try:
-            text = json.dumps(self.describe(), indent=2, allow_nan=False, ensure_ascii=False)
+            text = json.dumps(described, indent=2, allow_nan=False, ensure_ascii=False)
         except TypeError as error:
             raise DataError(
                 f"Expected settings of numbers, texts and lists, found: {error}. Put their names "
                 "into the settings instead."
             ) from error
         (draft / "result.json").write_text(text + "\n", encoding="utf-8")
+        write_card(card_of(described), draft)
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights, ready for JSON; infinite numbers become null."""
@@ -149,6 +160,7 @@ class Result:
             "settings": _finite(self.settings),
             "history": [_finite(asdict(entry)) for entry in self.history],
             "debug": [_finite(entry) for entry in self.debug],
+            "public_facts": _finite(self.public_facts),
         }
 
 
@@ -208,6 +220,8 @@ def _result_of(held: dict[str, Any], tensors: Params) -> Result:
         privacy[name] = math.inf if privacy[name] is None else privacy[name]
     for name in ("not_private_because", "assumed_public"):
         privacy[name] = tuple(privacy[name])
+    if privacy.get("charges") is not None:
+        privacy["charges"] = tuple(privacy["charges"])
     feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
     return Result(
         privacy=PrivacyStatement(**privacy),
@@ -218,6 +232,7 @@ def _result_of(held: dict[str, Any], tensors: Params) -> Result:
         params=tensors,
         feature_weights=feature_weights,
         debug=tuple(held["debug"]),
+        public_facts=held.get("public_facts", {}),
     )
 
 

@@ -28,6 +28,9 @@ def require_sound(held: Any) -> None:
     _require(held, _RESULT, "the result")
     privacy = held["privacy"]
     _require(privacy, _PRIVACY, "the privacy statement")
+    _require_if_there(privacy, _LATER_IN_PRIVACY, "the privacy statement")
+    _require_if_there(held, _LATER_IN_RESULT, "the result")
+    _require_if_there(held.get("public_facts", {}), _PUBLIC_FACTS, "the public facts")
     for entry in held["history"]:
         _require(entry, _MEASUREMENT, "the history")
     epsilon, mechanism = privacy["epsilon"], privacy["mechanism_epsilon"]
@@ -42,6 +45,11 @@ def _require(held: dict[str, Any], checks: dict[str, Check], where: str) -> None
     for name, check in checks.items():
         if name not in held or not check(held[name]):
             raise _wrong(f"an entry '{name}' of its kind in {where}", "none or another")
+
+
+def _require_if_there(held: dict[str, Any], checks: dict[str, Check], where: str) -> None:
+    """Entries that results of earlier versions do not have."""
+    _require(held, {name: checks[name] for name in checks if name in held}, where)
 
 
 def _wrong(expected: str, found: str) -> DataError:
@@ -75,6 +83,15 @@ def _flag(value: Any) -> bool:
 
 def _dict(value: Any) -> bool:
     return isinstance(value, dict)
+
+
+def _of_entries(**checks: Check) -> Check:
+    """A mapping with exactly these entries."""
+    return lambda value: (
+        isinstance(value, dict)
+        and value.keys() == checks.keys()
+        and all(check(value[name]) for name, check in checks.items())
+    )
 
 
 def _or_nothing(check: Check) -> Check:
@@ -122,4 +139,30 @@ _MEASUREMENT: dict[str, Check] = {
     "declared": _text,
     "metric": _text,
     "value": _or_nothing(_number),
+}
+_LATER_IN_PRIVACY: dict[str, Check] = {
+    "charges": _or_nothing(_list_of(_of_entries(event=_text, count=_count))),
+}
+_LATER_IN_RESULT: dict[str, Check] = {"public_facts": _dict}
+_PUBLIC_FACTS: dict[str, Check] = {
+    "made_with": _text,
+    "parameters": _count,
+    "expected_units": _or_nothing(_at_least_zero),
+    "update": _text,
+    "learning_rates": _or_nothing(
+        _of_entries(
+            first=_number, last=_number, total=_at_least_zero, root_of_squares=_at_least_zero
+        )
+    ),
+    "preconditioners": _list_of(
+        _of_entries(
+            place=_text,
+            source=_text,
+            price=_or_nothing(_text),
+            entries=_count,
+            ranks=_list_of(_count),
+            relative=_list_of(_at_least_zero),
+        )
+    ),
+    "noise_scale": _or_nothing(_of_entries(typical=_at_least_zero, largest=_at_least_zero)),
 }

@@ -34,6 +34,7 @@ from adadps.ledger import DiskLedger, Ledger
 from adadps.noise import Randomness, secure
 from adadps.parts import require_parts
 from adadps.payment import Payment, without_side_information
+from adadps.public_facts import public_facts_of
 from adadps.result import Measurement, PrivacyStatement, Result
 from adadps.run_facts import (
     frozen_part_of,
@@ -404,6 +405,14 @@ class PrivateRun:
             },
             feature_weights=self.objective.feature_weights,
             debug=tuple(self._debug),
+            public_facts=public_facts_of(
+                self.method,
+                self._states,
+                self._params,
+                steps=self._taken,
+                expected_size=self.sampler.expected_size,
+                feature_weights=self.objective.feature_weights,
+            ),
         )
 
     def _statement(self) -> PrivacyStatement:
@@ -426,6 +435,7 @@ class PrivateRun:
                 f"the number of {self.sampler.unit.value}s, declared as {self.sampler.examples}",
                 *self._assumed_public,
             ),
+            charges=self._payment.charges,
         )
 
     def _reasons(self, held: Checkpoint | None) -> tuple[str, ...]:

@@ -14,10 +14,14 @@ from typing import Any
 
 from adadps import DiskLedger, examples, load_result
 from adadps.accounting import epsilon_of
+from adadps.card import card_of, markdown_of
+from adadps.card.checking import check
 from adadps.data.tables import read_table
 from adadps.data.text import BagOfWords
 from adadps.ledger.event_text import event_of
 from adadps.ledger.summary import as_rich, summarise
+from adadps.report.page import render
+from adadps.report.single import page_of_run
 from adadps.text_classifier.from_table import read_texts
 from adadps.text_classifier.saved import TextModel, load_classifier
 from adadps.text_classifier.word_list import frequencies_from_file
@@ -69,7 +73,19 @@ def results(rng: Random, folder: Path) -> None:
         str(held.privacy)
         json.dumps(held.describe(), allow_nan=False).encode()
         ending_of(lambda: held.last("accuracy"))
+        _show(held)
         _require_honest(held)
+
+
+def _show(held: Any) -> None:
+    """Card, check and page of whatever could be read."""
+    card = card_of(held.describe())
+    json.dumps(card, allow_nan=False).encode()
+    check(held.describe())
+    if "NOT PRIVATE" in markdown_of(card) and card["private"]:
+        raise BreachError("a private card that says it is not")
+    if ("NOT PRIVATE" in render(page_of_run(held, "a run"))) is held.privacy.private:
+        raise BreachError("a page that says other things than its statement")
 
 
 def _require_honest(held: Any) -> None:

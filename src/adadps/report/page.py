@@ -1,4 +1,4 @@
-"""One self-contained html page: what was done, a table, a plot, and what may be said of privacy."""
+"""One self-contained html page: sections of texts, tables, charts and privacy cards."""
 
 from __future__ import annotations
 
@@ -8,42 +8,67 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment
-from markupsafe import Markup
 
-from adadps.report.plots import Panel, draw
+from adadps.card.sections import CardSection
+from adadps.report import charts
+from adadps.report.charts import Chart, laid_out
+from adadps.writing import new_file
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts under headings; ``highlight`` is the row to look at."""
+    """Rows of texts under headings, the first cell of a row being its name."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     highlight: int | None = None
+    """The row to look at."""
+
+
+@dataclass(frozen=True)
+class ShownCard:
+    """A privacy card under the name of its run."""
+
+    name: str
+    headline: str
+    private: bool
+    sections: Sequence[CardSection]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page under a heading."""
+
+    title: str
+    texts: Sequence[str] = ()
+    table: Table | None = None
+    charts: Sequence[Chart] = ()
+    points: Sequence[str] = ()
+    cards: Sequence[ShownCard] = ()
 
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a report."""
+    """The content of a report. ``warnings`` stand on top, where nobody misses them."""
 
     title: str
     lead: str
-    table: Table
-    panels: Sequence[Panel]
-    facts: Sequence[tuple[str, str]]
-    notes: Sequence[str]
+    guarantee: str
+    private: bool
+    sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+    made_with: str = ""
 
 
 def render(page: Page) -> str:
-    """The page as html, with its plot inside."""
+    """The page as html, with everything inside."""
     source = files("adadps.report").joinpath("page.html").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, trim_blocks=True).from_string(source)
-    plot = draw(page.panels).decode("utf-8") if page.panels else ""
-    return template.render(page=page, plot=Markup(plot[plot.find("<svg") :] if plot else ""))
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return template.from_string(source).render(page=page, laid_out=laid_out, canvas=charts)
 
 
-def write(page: Page, path: Path) -> Path:
-    """Write the page to ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(page), encoding="utf-8")
+def write(page: Page, path: Path, *, overwrite: bool = True) -> Path:
+    """Write the page to ``path``, whole or not at all."""
+    with new_file(path, overwrite=overwrite) as draft:
+        draft.write_text(render(page), encoding="utf-8")
     return path

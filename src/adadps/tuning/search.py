@@ -252,6 +252,7 @@ def _outcome(plan: _Plan, best: Finished, table: Table | None) -> TuningResult:
         mechanism_epsilon=total if math.isfinite(total) else None,
         tuning_trials=None if table is None else len(table),
         not_private_because=reasons,
+        charges=None,  # those of one trial are not what epsilon is the price of
         tuning={
             "selection": selection.name,
             "trials": selection.trials(len(plan.settings)),

@@ -1,0 +1,43 @@
+"""What the guarantee does not cover; docs/threat-model.md says more about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNCOUNTED_TRIALS = (
+    "Trials that were not counted: settings chosen by looking at results on private data."
+)
+_ALWAYS = (
+    "Whatever was done to the data before: cleaning, scaling, features, vocabularies or labels "
+    "that were fitted on private data and are not declared above.",
+    "Other releases about the same people: another ledger, another data set, weights trained "
+    "before. What they cost adds up.",
+    "Records that depend on each other, such as those of a family or of one conversation.",
+    "Facts about the whole population, which can be learnt without any single record.",
+    "The machine: whoever sees its memory, its random numbers or the time of single steps, and the "
+    "people who run the training.",
+    "Floating point: noise is drawn in float64 and released on a public grid, which is an argument "
+    "with numbers and not a proof.",
+)
+
+
+def what_is_not_covered(described: Mapping[str, Any]) -> list[str]:
+    """A short list, the largest gaps first."""
+    privacy = described["privacy"]
+    if not described["private"]:
+        return ["Everything: this run is not private."]
+    unit = privacy["unit"]
+    found = []
+    if unit == "example":
+        found.append(
+            "People with several examples: epsilon is for one example; somebody with k of them has "
+            "about k times epsilon, and more than delta."
+        )
+    if privacy["tuning"] is None and privacy["tuning_trials"] != 0:
+        found.append(UNCOUNTED_TRIALS)
+    if any(entry["declared"] == "held out" for entry in described["history"]):
+        found.append(
+            "Held-out records: numbers measured on them are a use of them outside of epsilon."
+        )
+    return [*found, *_ALWAYS]

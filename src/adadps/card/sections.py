@@ -1,0 +1,134 @@
+"""A card as sections of names and texts: the same for Markdown and for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
+
+
+@dataclass(frozen=True)
+class CardSection:
+    """A heading, facts with their names, and points of a list."""
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    points: Sequence[str] = ()
+
+
+def headline_of(card: Mapping[str, Any]) -> str:
+    """The guarantee in one line.
+
+    >>> headline_of({"private": False})
+    'NOT PRIVATE: ε = ∞'
+    """
+    if not card["private"]:
+        return NOT_PRIVATE
+    held = card["guarantee"]
+    return f"ε = {digits(held['epsilon'])} at δ = {held['delta']:.3g}, per {held['unit']}"
+
+
+def sections_of(card: Mapping[str, Any]) -> list[CardSection]:
+    """All that stands on the card, in the order in which it is read."""
+    guarantee, audit = card["guarantee"], card["audit"]
+    reasons = guarantee["not_private_because"]
+    return [
+        *([CardSection("Why it is not private", points=reasons)] if reasons else []),
+        CardSection("Guarantee", _guarantee(guarantee)),
+        CardSection("Mechanism", _mechanism(card["mechanism"])),
+        CardSection(
+            "Side information",
+            points=[_side(known) for known in card["side_information"]] or ["none"],
+        ),
+        CardSection("Assumed public", points=card["assumed_public"] or ["nothing is declared"]),
+        CardSection("Choice of settings", [("trials", card["tuning"]["in_words"])]),
+        CardSection("Numbers and their data", points=_numbers(card["numbers"])),
+        CardSection("Audit", _audit(audit) if audit else [("bound", "none attached")]),
+        CardSection("Not covered by this guarantee", points=card["not_covered"]),
+    ]
+
+
+def digits(epsilon: float | None) -> str:
+    """Three places, never 0 for something that is not; ∞ for None.
+
+    >>> digits(1.25), digits(0.00123), digits(None)
+    ('1.250', '0.0012', '∞')
+    """
+    if epsilon is None:
+        return "∞"
+    return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
+
+
+def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [
+        ("unit", held["unit"]),
+        ("neighbouring data sets", held["relation"]),
+        ("δ", f"{held['delta']:.6g}"),
+    ]
+    for name, priced in held["by_accountant"].items():
+        own = name == held["accountant"]
+        number = digits(priced["epsilon"]) if own or priced["epsilon"] is not None else "–"
+        note = f" ({priced['note']})" if priced["note"] else ""
+        facts.append((f"ε by {name.upper()}", f"{number}{note}"))
+    return facts
+
+
+def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sampling = ", ".join(f"{name.replace('_', ' ')} {_plain(v)}" for name, v in _sampling(held))
+    paid = held["steps_paid"]
+    clip = held["clip_norm"]
+    return [
+        ("chain", held["chain"]),
+        ("sampling", sampling),
+        ("noise multiplier σ", _plain(held["noise_multiplier"])),
+        ("clip norm C", "∞ (nothing is clipped)" if clip is None else _plain(clip)),
+        ("steps", str(held["steps"])),
+        ("steps paid", "not recorded" if paid is None else str(paid)),
+    ]
+
+
+def _sampling(held: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    names = {"sampling": "drawn by", "expected_size": "expected size of a batch"}
+    return [
+        (names.get(name, name), value)
+        for name, value in held["sampling"].items()
+        if name != "relation"
+    ]
+
+
+def _side(known: Mapping[str, str | None]) -> str:
+    digest = known["digest_of_what_is_public"]
+    hashed = f"; SHA-256 of the public thing {digest[:16]}…" if digest else ""
+    return (
+        f"{known['source']}. Public because: {known['public_because']}. "
+        f"Cost: {known['cost']}{hashed}"
+    )
+
+
+def _numbers(numbers: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{one['metric']} = {_plain(one['value'])} after step {one['step']}, on {one['data']} "
+        f"({one['declared']})"
+        for one in numbers
+    ] or ["nothing was measured"]
+
+
+def _audit(held: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("verdict", held["verdict"]),
+        (
+            "lower bound",
+            f"ε ≥ {digits(held['lower_bound'])} with confidence {held['confidence']:g}, beside a "
+            f"claim of {digits(held['claimed_epsilon'])} at δ = {held['delta']:.3g}",
+        ),
+        ("how", f"{held['audit']}: {held['runs']} runs, {held['guesses']} guesses"),
+        ("of what", held["of"]),
+    ]
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "not a number"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

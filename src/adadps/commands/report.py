@@ -1,0 +1,62 @@
+"""`adadps report`: one html page about saved models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adadps.commands.console import out, say, told
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of saved models.")],
+    out_file: Annotated[Path, typer.Option("--out", help="New html file.")],
+    title: Annotated[
+        str | None, typer.Option(help="Heading of the page. Default: by the folders' names.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
+) -> None:
+    """Write one html page: a run, or several runs side by side.
+
+    It holds everything it needs, and loads nothing from elsewhere. Runs that differ in epsilon or
+    delta are shown with a warning.
+
+    Example: adadps report model-a model-b --out comparison.html
+    """
+    with told():
+        from adadps.card.audited import attached_audit  # noqa: PLC0415
+        from adadps.report import report_of_comparison, report_of_run  # noqa: PLC0415
+        from adadps.report.comparison import differences  # noqa: PLC0415
+        from adadps.result import load_result  # noqa: PLC0415
+
+        names = _names(folders)
+        places = dict(zip(names, folders, strict=True))
+        results = {name: load_result(place) for name, place in places.items()}
+        audits = {
+            name: found
+            for name, place in places.items()
+            if (found := attached_audit(place, results[name].describe()))
+        }
+        if len(results) == 1:
+            ((name, result),) = results.items()
+            heading, audit = title or name, audits.get(name)
+            report_of_run(result, out_file, title=heading, audit=audit, overwrite=force)
+        else:
+            heading = title or f"Comparison of {len(results)} runs"
+            for difference in differences(results):
+                say(difference)
+            report_of_comparison(results, out_file, title=heading, audits=audits, overwrite=force)
+        out.print(f"Report: {out_file}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """The folders' own names, or their whole paths where those are the same."""
+    short = [folder.resolve().name for folder in folders]
+    if len(set(short)) == len(short):
+        return short
+    whole = [str(folder) for folder in folders]
+    if len(set(whole)) == len(whole):
+        return whole
+    return [f"{number}: {name}" for number, name in enumerate(whole, 1)]

@@ -1,0 +1,195 @@
+"""Line charts as places on a canvas; the template turns them into SVG that follows the theme.
+
+Colours, line widths and fonts are the page's (CSS variables), so that a chart is readable on light,
+dark and paper. Ticks are chosen by matplotlib.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+WIDTH, HEIGHT = 420, 270
+LEFT, RIGHT, TOP, BOTTOM = 58, 22, 12, 46
+LARGEST = 1e30
+"""What is larger than that, or smaller on a log axis, is not drawn."""
+STYLES = 8
+"""So many lines look different; the ninth looks like the first."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points to be joined, under a name; a value that is not finite leaves a gap."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: int = 0
+    """Which of the page's colours and dashes: the same method looks the same in all charts."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One set of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place along an axis, and what stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class DrawnLine:
+    """A line's pieces as SVG points; single points are drawn as dots."""
+
+    label: str
+    style: int
+    pieces: Sequence[str]
+    dots: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart with everything in its place."""
+
+    chart: Chart
+    lines: Sequence[DrawnLine]
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    in_words: str
+
+
+def laid_out(chart: Chart) -> Drawing:
+    """Where everything goes.
+
+    >>> line = Line("a", [0, 10], [1.0, 2.0])
+    >>> laid_out(Chart("loss", "steps", "loss", [line])).in_words
+    'loss: loss by steps. a: from 1 at 0 to 2 at 10.'
+    """
+    points = [
+        (x, y)
+        for line in chart.lines
+        for x, y in zip(line.x, line.y, strict=True)
+        if _fits(chart, x, y)
+    ]
+    xs, ys = [x for x, _ in points] or [1.0], [y for _, y in points] or [1.0]
+    x_ticks, x_range = (_log_ticks if chart.log_x else _linear_ticks)(min(xs), max(xs))
+    y_ticks, y_range = (_log_ticks if chart.log_y else _linear_ticks)(min(ys), max(ys))
+    across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=chart.log_x)
+    down = _scale(y_range, (HEIGHT - BOTTOM, TOP), log=chart.log_y)
+    return Drawing(
+        chart,
+        [_drawn(chart, line, across, down) for line in chart.lines],
+        _labelled(x_ticks, across, log=chart.log_x),
+        _labelled(y_ticks, down, log=chart.log_y),
+        _in_words(chart),
+    )
+
+
+def _drawn(
+    chart: Chart, line: Line, across: Callable[[float], float], down: Callable[[float], float]
+) -> DrawnLine:
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for x, y in zip(line.x, line.y, strict=True):
+        if _fits(chart, x, y):
+            pieces[-1].append((round(across(x), 1), round(down(y), 1)))
+        else:
+            pieces.append([])
+    return DrawnLine(
+        line.label,
+        line.style % STYLES + 1,
+        [" ".join(f"{x},{y}" for x, y in piece) for piece in pieces if len(piece) > 1],
+        [piece[0] for piece in pieces if len(piece) == 1],
+    )
+
+
+def _fits(chart: Chart, x: float, y: float) -> bool:
+    return _fits_axis(x, log=chart.log_x) and _fits_axis(y, log=chart.log_y)
+
+
+def _fits_axis(value: float, *, log: bool) -> bool:
+    return math.isfinite(value) and abs(value) <= LARGEST and (value >= 1 / LARGEST or not log)
+
+
+def _linear_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-6 * largest or largest < 1 / LARGEST:  # as good as one value
+        room = largest / 2 if largest >= 1 / LARGEST else 0.5
+        low, high = low - room, high + room
+    ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, high)]
+    return ticks, (ticks[0], ticks[-1])
+
+
+def _log_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
+    """Powers of ten around the values, at most about six of them."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    last = max(last, first + 1)
+    every = [
+        float(tick) for tick in LogLocator(10, numticks=6).tick_values(10.0**first, 10.0**last)
+    ]
+    low, high = 10.0**first, 10.0**last
+    kept = [tick for tick in every if low * 0.999 <= tick <= high * 1.001]
+    return kept, (low, high)
+
+
+def _scale(
+    values: tuple[float, float], places: tuple[float, float], *, log: bool
+) -> Callable[[float], float]:
+    turn = math.log10 if log else float
+    low, high = (turn(value) for value in values)
+
+    def place(value: float) -> float:
+        return places[0] + (turn(value) - low) / (high - low) * (places[1] - places[0])
+
+    return place
+
+
+def _labelled(ticks: list[float], place: Callable[[float], float], *, log: bool) -> list[Tick]:
+    """Ticks with their texts: on a linear axis all with the same number of decimals."""
+    texts = _powers(ticks) if log else _decimals(ticks)
+    return [Tick(round(place(value), 1), text) for value, text in zip(ticks, texts, strict=True)]
+
+
+def _powers(ticks: list[float]) -> list[str]:
+    return [f"{value:,.10g}" if 1e-4 <= value < 1e6 else f"{value:.0e}" for value in ticks]
+
+
+def _decimals(ticks: list[float]) -> list[str]:
+    """As few decimals as tell the ticks apart without rounding them.
+
+    >>> _decimals([0.0, 2.5, 5.0])
+    ['0.0', '2.5', '5.0']
+    """
+    step, largest = ticks[1] - ticks[0], max(map(abs, ticks))
+    if largest >= 1e6 or step < 1e-4:
+        digits = next(
+            n for n in range(12) if len({f"{tick:.{n}e}" for tick in ticks}) == len(ticks)
+        )
+        return [f"{tick + 0.0:.{digits}e}" for tick in ticks]
+    places = next(n for n in range(8) if abs(round(step, n) - step) < 1e-3 * step)
+    return [f"{round(tick, places) + 0.0:,.{places}f}" for tick in ticks]
+
+
+def _in_words(chart: Chart) -> str:
+    """For those who do not see it."""
+    said = [f"{chart.title}: {chart.y_label} by {chart.x_label}."]
+    for line in chart.lines:
+        shown = [pair for pair in zip(line.x, line.y, strict=True) if _fits(chart, *pair)]
+        if shown:
+            (x0, y0), (x1, y1) = shown[0], shown[-1]
+            said.append(f"{line.label}: from {y0:.3g} at {x0:.3g} to {y1:.3g} at {x1:.3g}.")
+    return " ".join(said)

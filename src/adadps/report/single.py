@@ -1,0 +1,70 @@
+"""The report of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adadps.card import card_of
+from adadps.card.sections import headline_of, sections_of
+from adadps.report.curves import curves, spending
+from adadps.report.noise_facts import noise_section
+from adadps.report.page import Page, Section, ShownCard, Table, write
+from adadps.report.side_spread import spread_section
+from adadps.result import Result
+
+Audit = Mapping[str, Any]
+
+
+def report_of_run(
+    result: Result,
+    path: str | Path,
+    *,
+    title: str = "A private run",
+    audit: Audit | None = None,
+    overwrite: bool = True,
+) -> Path:
+    """Write one self-contained html page about a run: curves, side information, noise, card.
+
+    ``audit`` is what `adadps.card.audited.attached_audit` finds in the folder of a saved result.
+    """
+    return write(page_of_run(result, title, audit), Path(path), overwrite=overwrite)
+
+
+def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
+    """The content of that page."""
+    runs = {title: result}
+    shown = shown_card(title, result, audit)
+    spent = spending(runs)
+    return Page(
+        title=title,
+        lead=f"Method: {result.method}",
+        guarantee=shown.headline,
+        private=shown.private,
+        warnings=result.privacy.not_private_because,
+        sections=[
+            Section(
+                "What was measured",
+                texts=[] if result.history else ["Nothing was measured in this run."],
+                table=_last_values(result),
+                charts=[*curves(runs), *([spent] if spent else [])],
+            ),
+            spread_section(runs),
+            noise_section(runs),
+            Section("Privacy card", cards=[shown]),
+        ],
+        made_with=result.public_facts.get("made_with", ""),
+    )
+
+
+def shown_card(name: str, result: Result, audit: Audit | None = None) -> ShownCard:
+    """A result's privacy card, ready for a page."""
+    card = card_of(result.describe(), audit)
+    return ShownCard(name, headline_of(card), card["private"], sections_of(card))
+
+
+def _last_values(result: Result) -> Table | None:
+    last = {(m.metric, m.data, m.declared): m for m in result.history}
+    rows = [[m.metric, f"{m.value:#.4g}", m.data, m.declared, str(m.step)] for m in last.values()]
+    return Table(["metric", "last value", "data", "declared", "step"], rows) if rows else None

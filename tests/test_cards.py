@@ -1,0 +1,408 @@
+"""The privacy card: what it says, its schema, and that nothing private is on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from adadps import (
+    Accountant,
+    Checkpoints,
+    DataError,
+    Relation,
+    accuracy,
+    adadps,
+    dp_sgd,
+    epsilon_of_run,
+    examples,
+    fixed_grid,
+    fixed_size,
+    highest,
+    load_result,
+    on_public,
+    plain_sgd,
+    poisson,
+    reproducible_not_private,
+    shuffled,
+    side,
+    tune,
+)
+from adadps.card import card_of, markdown_of, schema
+from adadps.card.audited import fitting_audit
+from adadps.card.checking import check, states_the_same
+from adadps.card.epsilons import MOST_BY_PLD
+from adadps.card.markdown import as_text
+from adadps.card.mechanism import epsilon_after
+from adadps.losses import cross_entropy
+from adadps.stages import by_label, privatize
+from small_runs import FEATURES, LABELS, before_the_clip, noisy_words, privacy, trained, two_sided
+
+PLD, RDP = Accountant.PLD, Accountant.RDP
+KINDS = {
+    "dp-sgd": trained,
+    "adadps": lambda: trained(before_the_clip()),
+    "two-sided": lambda: trained(two_sided()),
+    "by rdp": lambda: trained(accountant=RDP),
+    "measured side information": lambda: trained(adadps(noisy_words(), privacy(), 0.5)),
+    "fixed size": lambda: trained(sampler=fixed_size(examples=60, expected_size=6)),
+    "shuffled": lambda: trained(sampler=shuffled(examples=60, expected_size=25)),
+    "zero out": lambda: trained(
+        sampler=poisson(examples=60, expected_size=6, relation=Relation.ZERO_OUT)
+    ),
+    "replace one": lambda: trained(
+        sampler=poisson(examples=60, expected_size=6, relation=Relation.REPLACE_ONE)
+    ),
+    "groups": lambda: trained(
+        dp_sgd(privatize(clip_norm=1.0, noise_multiplier=9.0, groups=by_label(2)), 0.1)
+    ),
+    "no noise": lambda: trained(plain_sgd(0.1)),
+    "seeded": lambda: trained(randomness=reproducible_not_private(1)),
+    "debugged": lambda: trained(debug=True),
+    "trials": lambda: trained(tuning_trials=12),
+}
+NOT_PRIVATE = {"no noise", "seeded", "debugged"}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return request.param, KINDS[request.param]()
+
+
+def test_every_card_keeps_to_the_schema(kind):
+    jsonschema.Draft202012Validator.check_schema(schema())
+    card = json.loads(json.dumps(card_of(kind[1].describe()), allow_nan=False))
+    jsonschema.Draft202012Validator(schema()).validate(card)
+
+
+def test_hazard_24_a_card_without_privacy_shouts_it_and_has_no_epsilon(kind):
+    name, result = kind
+    card = card_of(result.describe())
+    text = markdown_of(card)
+    assert card["private"] is (name not in NOT_PRIVATE)
+    assert ("\n# NOT PRIVATE: ε = ∞\n" in text) is (name in NOT_PRIVATE)
+    if name in NOT_PRIVATE:
+        assert {one["epsilon"] for one in card["guarantee"]["by_accountant"].values()} == {None}
+        assert not re.search(r"ε = \d", text)
+        for reason in result.privacy.not_private_because:
+            assert as_text(reason) in text
+
+
+def test_the_check_agrees_with_what_was_trained(kind):
+    name, result = kind
+    found = check(result.describe())
+    if name in NOT_PRIVATE:
+        assert (found.agrees, found.recomputed_epsilon) == (None, None)
+    else:
+        assert found.agrees is True, found.says
+        assert found.recomputed_epsilon == pytest.approx(result.privacy.epsilon, rel=1e-9)
+
+
+def test_a_card_is_a_function_of_what_is_stored(kind, tmp_path):
+    folder = kind[1].save(tmp_path / "run")
+    stored = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    described = load_result(folder).describe()
+    assert stored == json.loads(json.dumps(card_of(described)))
+    assert (folder / "card.md").read_text(encoding="utf-8") == markdown_of(card_of(described))
+
+
+@pytest.mark.parametrize("spoiled", ["epsilon", "noise_multiplier", "steps_paid", "steps", "count"])
+def test_the_check_finds_a_number_that_was_changed(spoiled):
+    described = trained(before_the_clip()).describe()
+    held = described["privacy"]
+    if spoiled == "count":
+        held["charges"] = [{**one, "count": one["count"] - 1} for one in held["charges"]]
+    else:
+        held[spoiled] = held[spoiled] * 0.5 if spoiled == "epsilon" else held[spoiled] + 1
+    found = check(described)
+    assert found.agrees is False
+    assert "DIFFERS" in found.says
+
+
+def test_the_check_finds_a_price_that_was_left_out():
+    described = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
+    assert check(described).agrees is True
+    del described["side_information"][0]["price"]
+    assert "side information" in check(described).says
+    assert check(described).agrees is False
+
+
+def test_results_of_earlier_versions_are_checked_by_their_mechanism():
+    described = trained().describe()
+    del described["privacy"]["charges"]
+    assert check(described).agrees is True
+    described["privacy"]["noise_multiplier"] *= 2
+    assert check(described).agrees is False
+    priced = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
+    del priced["privacy"]["charges"]
+    assert check(priced).agrees is None
+    assert "does not record" in check(priced).says
+
+
+def test_a_sampler_that_cannot_be_read_is_said_not_to_be_checkable():
+    described = trained().describe()
+    described["privacy"]["sampler"]["sampling"] = "by whim"
+    assert check(described).agrees is None
+
+
+# --- what stands on it ---
+
+
+def test_epsilon_by_both_accountants_is_that_of_the_run():
+    method, sampler = before_the_clip(), poisson(examples=60, expected_size=6)
+    card = card_of(trained(method).describe())
+    for accountant in (PLD, RDP):
+        expected = epsilon_of_run(method, sampler, 8, delta=1 / 600, accountant=accountant)
+        found = card["guarantee"]["by_accountant"][accountant.value]["epsilon"]
+        assert found == pytest.approx(expected, rel=1e-9)
+    by_rdp = card_of(trained(method, accountant=RDP).describe())["guarantee"]
+    assert by_rdp["epsilon"] == by_rdp["by_accountant"]["rdp"]["epsilon"]
+    assert by_rdp["by_accountant"]["pld"]["epsilon"] == pytest.approx(
+        card["guarantee"]["epsilon"], rel=1e-9
+    )
+
+
+def test_epsilon_by_the_other_accountant_counts_side_information():
+    method = adadps(noisy_words(), privacy(), 0.5)
+    card = card_of(trained(method).describe())
+    sampler = poisson(examples=60, expected_size=6)
+    expected = epsilon_of_run(method, sampler, 8, delta=1 / 600, accountant=RDP)
+    assert card["guarantee"]["by_accountant"]["rdp"]["epsilon"] == pytest.approx(expected)
+    assert card["side_information"][0]["cost"] == "one Gaussian release with noise multiplier 9"
+
+
+def test_where_there_is_no_second_epsilon_a_note_says_why():
+    fixed = trained(sampler=fixed_size(examples=60, expected_size=6))
+    found = card_of(fixed.describe())["guarantee"]["by_accountant"]["pld"]
+    assert found["epsilon"] is None
+    assert "relation" in found["note"]
+    described = trained(accountant=RDP).describe()
+    described["privacy"]["epsilon"] = MOST_BY_PLD * 2
+    assert "above" in card_of(described)["guarantee"]["by_accountant"]["pld"]["note"]
+    described["privacy"]["charges"] = None
+    assert "record" in card_of(described)["guarantee"]["by_accountant"]["pld"]["note"]
+    described["privacy"]["charges"] = [{"event": "{}", "count": 1}]
+    described["privacy"]["epsilon"] = 1.0
+    assert "cannot" in card_of(described)["guarantee"]["by_accountant"]["pld"]["note"]
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [(12, "12 declared, NOT in epsilon"), (0, "none on private data"), (None, "not declared")],
+)
+def test_hazard_21_trials_and_whether_they_are_paid(trials, said):
+    card = card_of(trained(tuning_trials=trials).describe())
+    assert card["tuning"]["trials"] == trials
+    assert card["tuning"]["in_epsilon"] is False
+    assert said in card["tuning"]["in_words"]
+    assert any("not counted" in gap for gap in card["not_covered"]) is (trials != 0)
+
+
+def test_hazard_21_a_tuning_has_its_trials_in_epsilon():
+    def make(setting):
+        return nn.Linear(5, 3), dp_sgd(privacy(), setting["lr"])
+
+    score = highest(on_public("pilot", FEATURES, LABELS, accuracy=accuracy), "accuracy")
+    found = tune(
+        make,
+        cross_entropy,
+        examples(FEATURES, LABELS),
+        grid={"lr": [0.1, 1.0]},
+        score=score,
+        selection=fixed_grid(),
+        steps=4,
+        sampler=poisson(examples=60, expected_size=6),
+    )
+    card = card_of(found.result.describe())
+    jsonschema.Draft202012Validator(schema()).validate(card)
+    assert (card["tuning"]["trials"], card["tuning"]["in_epsilon"]) == (2, True)
+    assert not any("not counted" in gap for gap in card["not_covered"])
+    assert card["guarantee"]["by_accountant"]["rdp"]["epsilon"] is None
+    assert check(found.result.describe()).agrees is None
+    assert epsilon_after(found.result.describe()["privacy"], 2) is None
+
+
+def test_hazard_22_every_number_says_which_data_it_came_from():
+    card = card_of(trained().describe())
+    (number,) = card["numbers"]
+    assert (number["data"], number["declared"], number["step"]) == ("the test", "held out", 8)
+    assert "the test (held out)" in markdown_of(card)
+    assert any("Held-out" in gap for gap in card["not_covered"])
+
+
+def test_a_resumed_run_tells_steps_and_steps_paid(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "kept", every=4)
+    first = trained(checkpoints=checkpoints)
+    card = card_of(first.describe())
+    assert (card["mechanism"]["steps"], card["mechanism"]["steps_paid"]) == (8, 8)
+    described = first.describe()
+    described["privacy"]["steps_paid"] = 11
+    described["privacy"]["charges"][0]["count"] = 11
+    assert card_of(described)["mechanism"]["steps_paid"] == 11
+
+
+def test_nothing_on_a_card_depends_on_the_private_data(monkeypatch):
+    """Two data sets, one statement: but for weights, nothing that is stored tells them apart."""
+    told = []
+    for scale in (1.0, -3.0):
+        monkeypatch.setattr("small_runs.FEATURES", FEATURES * scale)
+        told.append(trained(before_the_clip(), evaluate=[]).describe())
+    assert told[0] == told[1]
+    assert card_of(told[0]) == card_of(told[1])
+
+
+def test_the_oracle_shows_no_spread_of_what_it_has_read():
+    stolen = side.from_private_data({"weight": (FEATURES.mean(0) + 0.1, 1)}, source="the mails")
+    result = trained(adadps(stolen, privacy(), 0.5))
+    assert result.public_facts["preconditioners"] == []
+    assert result.privacy.epsilon == math.inf
+    assert "infinite" in card_of(result.describe())["side_information"][0]["cost"]
+
+
+MARKUP = "<b>*x*</b> [a](http://b) | `c` # d_e\n\n# NOT A HEADING"
+
+
+def test_texts_of_others_are_no_markup():
+    result = trained(assumed_public=[MARKUP])
+    text = markdown_of(card_of(result.describe()))
+    assert "\n# NOT A HEADING" not in text
+    assert "<b>" not in text
+    assert r"\<b\>\*x\*\</b\>" in text
+
+
+# --- epsilon on the way ---
+
+
+@pytest.mark.parametrize("name", ["adadps", "measured side information", "shuffled", "by rdp"])
+def test_epsilon_on_the_way_is_that_of_a_shorter_run(name):
+    held = KINDS[name]().describe()["privacy"]
+    way = [epsilon_after(held, step) for step in range(1, 9)]
+    assert way == sorted(way)
+    assert way[-1] == held["epsilon"]
+
+
+def test_epsilon_after_some_steps_by_the_accountant():
+    held = trained().describe()["privacy"]
+    expected = epsilon_of_run(
+        dp_sgd(privacy(), 0.5),
+        poisson(examples=60, expected_size=6),
+        3,
+        delta=1 / 600,
+        accountant=PLD,
+    )
+    assert epsilon_after(held, 3) == pytest.approx(expected, rel=1e-9)
+
+
+def test_epsilon_on_the_way_counts_lost_steps_from_the_start():
+    held = trained().describe()["privacy"]
+    lost = {**held, "charges": [{**held["charges"][0], "count": 11}]}
+    assert epsilon_after(lost, 3) == pytest.approx(
+        epsilon_after(trained(steps=6).describe()["privacy"], 6)
+    )
+
+
+def test_without_a_record_there_is_no_epsilon_on_the_way():
+    held = trained().describe()["privacy"]
+    for changed in ({"charges": None}, {"epsilon": None}, {"tuning": {}}, {"sampler": {}}):
+        assert epsilon_after({**held, **changed}, 3) is None
+
+
+# --- audits ---
+
+OUTCOME = {
+    "audit": "one run",
+    "claimed_epsilon": 1.0,
+    "delta": 1e-6,
+    "relation": "add or remove one",
+    "lower_bound": 0.4,
+    "largest_bound": 3.0,
+    "confidence": 0.95,
+    "runs": 1,
+    "canaries": 100,
+    "guesses": 40,
+    "right_guesses": 30,
+    "settings": {"method": "adadps", "path": "late"},
+    "verdict": "consistent",
+}
+
+
+def claiming(epsilon=1.0, delta=1e-6):
+    described = trained(accountant=RDP).describe()
+    described["privacy"].update(epsilon=epsilon, delta=delta)
+    return described
+
+
+def test_an_audit_of_the_same_claim_stands_on_the_card():
+    described = claiming()
+    card = card_of(described, fitting_audit(OUTCOME, described))
+    jsonschema.Draft202012Validator(schema()).validate(card)
+    assert card["audit"]["lower_bound"] == 0.4
+    text = markdown_of(card)
+    assert "ε ≥ 0.400 with confidence 0.95" in text
+    assert "other models, trained for the audit" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "described"),
+    [
+        ({"claimed_epsilon": 1.1}, {}),
+        ({"delta": 1e-5}, {}),
+        ({"relation": "replace one"}, {}),
+        ({}, {"epsilon": 2.0}),
+    ],
+)
+def test_an_audit_of_another_claim_is_refused(changed, described):
+    with pytest.raises(DataError, match=r"Expected an audit of ε = .*Repeat the audit"):
+        fitting_audit({**OUTCOME, **changed}, claiming(**described))
+
+
+def test_an_audit_of_a_run_without_privacy_is_refused():
+    with pytest.raises(DataError, match="no claim"):
+        fitting_audit(OUTCOME, trained(plain_sgd(0.1)).describe())
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [None, [], {}, 7, *({**OUTCOME, name: value} for name, value in (
+        ("claimed_epsilon", None), ("delta", 0), ("confidence", 1), ("runs", 1.5),
+        ("guesses", True), ("verdict", 3), ("lower_bound", -1.0),
+    ))],
+    ids=str,
+)  # fmt: skip
+def test_something_else_than_an_audit_is_refused(outcome):
+    with pytest.raises(DataError, match="Expected the JSON of `adadps audit"):
+        fitting_audit(outcome, claiming())
+
+
+# --- properties ---
+
+TREES = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@given(TREES)
+def test_no_tree_of_json_breaks_the_comparison_of_cards(tree):
+    made = card_of(dataclasses.replace(RESULT).describe())
+    assert states_the_same(json.loads(json.dumps(made)), made)
+    assert not states_the_same(tree, made)
+    assert not states_the_same({**made, "guarantee": tree}, made)
+
+
+torch.manual_seed(0)
+RESULT = trained(accountant=RDP)
+
+
+def test_words_of_explanation_may_differ_between_versions():
+    made = card_of(RESULT.describe())
+    assert states_the_same({**made, "not_covered": ["other words"], "made_with": "x"}, made)
