@@ -88,8 +88,11 @@ def _explained(source: Path, arrow: Any) -> Iterator[None]:
         raise DataError(
             f"Expected text in UTF-8 in {source}, found other bytes. Write the file again."
         ) from error
-    except (arrow.ArrowException, KeyError, TypeError, OverflowError) as error:
+    except (arrow.ArrowException, KeyError, TypeError, OverflowError, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # of the system, not of the content
+            raise
+        told = " ".join(str(error).split())
         raise DataError(
             f"Expected a whole Parquet file at {source}, found a damaged one, or one that pyarrow "
-            f"cannot read ({error}). Write it again."
+            f"cannot read ({told}). Write it again."
         ) from error

@@ -119,24 +119,22 @@ def plan_training(
         )
     scales = _scales(method, features, frequencies)
     clipped, noised = _norms(method, scales)
-
-    def chosen(lr: float | None) -> Choice:
-        return choose(
-            examples=examples,
-            budget=budget,
-            gradient_norm=targets.first_gradient,
-            accountant=accountant,
-            clipped_norm=clipped,
-            noised_norm=noised,
-            batch_size=wishes.batch_size,
-            epochs=wishes.epochs,
-            clip_norm=wishes.clip_norm,
-            lr=lr,
-        )
-
-    choice = chosen(wishes.lr)
-    if method is Method.DP_ADAM and wishes.lr is None:
+    choice = choose(
+        examples=examples,
+        budget=budget,
+        gradient_norm=targets.first_gradient,
+        accountant=accountant,
+        clipped_norm=clipped,
+        noised_norm=noised,
+        batch_size=wishes.batch_size,
+        epochs=wishes.epochs,
+        clip_norm=wishes.clip_norm,
+        lr=wishes.lr,
+    )
+    if wishes.lr is None and method is Method.DP_ADAM:
         choice = replace(choice, lr=ADAM_OUTPUT_NOISE / math.sqrt(choice.steps) / noised)
+    elif wishes.lr is None and targets.curvature is not None:
+        choice = replace(choice, lr=min(choice.lr, 1 / (targets.curvature * clipped * noised)))
     settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
     return Plan(choice, _chain(method, choice, scales.side), settings)
 

@@ -69,6 +69,14 @@ class Targets:
         """Typical norm of the loss's gradient by the outputs, at the start."""
         return TYPICAL_ERROR if self.label.regression else first_gradient(self.label.outputs)
 
+    @property
+    def curvature(self) -> float | None:
+        """The loss's second derivative by the outputs, where it does not flatten out.
+
+        A step longer than 2 / (curvature · ‖x‖²) overshoots further every time.
+        """
+        return 2.0 if self.label.regression else None
+
     def predictions(
         self, outputs: Tensor, *, probabilities: bool
     ) -> dict[str, Sequence[str] | Sequence[float]]:
