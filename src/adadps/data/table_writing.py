@@ -45,8 +45,10 @@ def table_writer(
     kind = format_of(path)
     if kind is Format.PARQUET:
         held = ParquetWriter(stream, header, kinds, numbers)
-        yield held
-        held.close()
+        try:
+            yield held
+        finally:
+            held.close()
         return
     packed = is_packed(path)
     content: BinaryIO = gzip.GzipFile(fileobj=stream, mode="wb") if packed else stream  # type: ignore[assignment]

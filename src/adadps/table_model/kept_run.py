@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adadps.checkpoint import LEDGER, Checkpoint, Checkpoints
-from adadps.errors import ContractError
+from adadps.errors import AdadpsError, ContractError
 from adadps.ledger import DiskLedger
 
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
@@ -75,17 +75,22 @@ class KeptRun:
 
     def in_words(self, command: str) -> str:
         """What is kept after an interruption, and how to go on."""
-        held = self.latest() if self.folder.exists() else None
-        if held is None or not self.charges():
+        try:
+            held = self.latest() if self.folder.exists() else None
+            paid = self.charges() if held is not None else 0
+        except AdadpsError as error:  # of somebody else who works there, or after damage
+            return f"no model was written; {self.folder} cannot be read ({error})"
+        if held is None or not paid:
             return "no model was written, and nothing was spent. To begin again: " + command
         return (
             f"no model was written; {held.taken} of {held.planned} steps are kept in "
-            f"{self.folder}, and {self.charges()} steps stay paid for. To go on: {command}"
+            f"{self.folder}, and {paid} steps stay paid for. To go on: {command}"
         )
 
     def _remove_if_empty(self) -> None:
-        if self.is_ours and self.folder.exists() and not self.charges():
-            self.remove()
+        with suppress(AdadpsError):  # what cannot be read is not ours to remove
+            if self.is_ours and self.folder.is_dir() and not self.charges():
+                self.remove()
 
 
 def _entries(path: Path) -> int:
