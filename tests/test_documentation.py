@@ -17,6 +17,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
         "docs/audit.md",
         "docs/data.md",
         "docs/user-level.md",
+        "docs/tables.md",
         "docs/cards-and-reports.md",
     ],
 )

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -15,9 +16,8 @@ from typer.testing import CliRunner
 
 from adadps import load_result
 from adadps.cli import app
-from adadps.commands import train as train_command
 from adadps.data.tables import read_table
-from adadps.text_classifier.settings import Method, default_settings
+from adadps.table_model.methods import Method
 
 runner = CliRunner()
 FRUIT, TOOLS = ("apple pear plum cherry", "sweet juice"), ("hammer saw nail drill", "steel wood")
@@ -136,7 +136,7 @@ REFUSED = {
     "a class twice": (2, ["--classes", "fruit,fruit"]),
     "a label outside of the classes": (1, ["--classes", "fruit,berries"]),
     "side information for dp-sgd": (2, ["--method", "dp-sgd", "--side", "wordfreq"]),
-    "no side information for adadps": (2, ["--side", "none"]),
+    "no side information for adadps": (2, ["--method", "adadps", "--side", "none"]),
     "side information without source": (1, ["--side", "words.csv"]),
     "no side file": (1, ["--side", "nowhere", "--side-source", "x", "--side-because", "y"]),
     "language": (1, ["--language", "xx"]),
@@ -237,22 +237,28 @@ def test_the_budget_of_a_ledger_cannot_be_changed_by_a_later_run(tmp_path, data)
 
 
 def test_ctrl_c_ends_with_130_one_line_and_no_folder(tmp_path, data, monkeypatch):
-    from adadps.text_classifier import from_table
+    from adadps.table_model import from_table
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(from_table, "train_classifier", interrupted)
+    monkeypatch.setattr(from_table, "fit", interrupted)
+    monkeypatch.setattr(sys, "argv", ["adadps", "train", "my data.csv", "--epsilon", "1"])
     shown = train(data, tmp_path / "new" / "model")
     assert shown.exit_code == 130
-    assert plain(shown.stderr).strip() == f"Interrupted: {train_command._INTERRUPTED}."
+    assert plain(shown.stderr).strip() == (
+        "Interrupted: no model was written, and nothing was spent. To begin again: "
+        "adadps train 'my data.csv' --epsilon 1."
+    )
     assert files(tmp_path) == ["data.csv"]
 
 
-def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data):
+@pytest.mark.parametrize("shared", [True, False], ids=["with a ledger", "alone"])
+def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data, shared):
     """A process of its own, interrupted in the middle of its steps."""
-    ledger = tmp_path / "l.ledger"
-    given = arguments(data, tmp_path / "model", "--ledger", ledger, "--epochs", 100_000)
+    with_ledger = ("--ledger", tmp_path / "l.ledger") if shared else ()
+    given = arguments(data, tmp_path / "model", *with_ledger, "--epochs", 100_000)
+    ledger = tmp_path / ("l.ledger" if with_ledger else "model.checkpoint/ledger")
     as_in_a_terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"{as_in_a_terminal}; from adadps.cli import app; app()"
     process = subprocess.Popen(
@@ -269,9 +275,17 @@ def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data):
     finally:
         process.kill()
     assert process.returncode == 130, told
-    assert plain(told).strip() == f"Interrupted: {train_command._INTERRUPTED}."
-    assert not [name for name in files(tmp_path) if name not in ("data.csv", "l.ledger")]
-    assert _charges(ledger) > 0
+    kept = re.fullmatch(
+        r"Interrupted: no model was written; (\d+) of (\d+) steps are kept in (\S+), and (\d+) "
+        r"steps stay paid for. To go on: adadps (.*)\.",
+        plain(told).strip(),
+    )
+    assert kept is not None, told
+    assert kept[3] == str(tmp_path / "model.checkpoint")
+    assert int(kept[4]) == _charges(ledger) > 0
+    assert shlex.split(kept[5]) == given
+    assert not (tmp_path / "model").exists()
+    assert not list(tmp_path.glob(".adadps*")), "no rows and no draft are left"
 
 
 def _charges(ledger):
@@ -279,12 +293,6 @@ def _charges(ledger):
         return 0
     with closing(sqlite3.connect(ledger)) as connection:
         return connection.execute("SELECT count(*) FROM reservations").fetchone()[0]
-
-
-def test_the_learning_rate_goes_down_with_more_noise_and_stays_with_less():
-    settings = default_settings(Method.DP_SGD, examples=23_731)
-    assert settings.lr_at(3.0) == settings.lr_at(0.1) == pytest.approx(53.33, abs=0.01)
-    assert settings.lr_at(7.08) == pytest.approx(53.33 / 2, abs=0.01)
 
 
 # Predicting

@@ -39,7 +39,7 @@ def test_strict_reads_nothing_off_the_data(data, tmp_path):  # noqa: F811
 def test_training_texts_are_no_test(data, tmp_path):  # noqa: F811
     shown = train(data, tmp_path / "out", "--test", data)
     assert shown.exit_code == 1
-    assert "mostly training texts" in plain(shown.stderr)
+    assert "mostly training rows" in plain(shown.stderr)
 
 
 @pytest.mark.parametrize("folder", ["out", "out/inside", "."])

@@ -23,10 +23,11 @@ from adadps import (
 from adadps.cli import app
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.strict_json import parse_json
+from adadps.data.tables import Table
 from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.ledger.event_text import event_of
 from adadps.ledger.summary import summarise
-from adadps.text_classifier.saved import load_classifier
+from adadps.table_model.saved import load_model
 from fuzz import seeds
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -223,29 +224,68 @@ def test_deep_json_in_a_result(stored):
 
 
 UNSOUND_MODELS = {
-    "one class": {"classes": ["a"]},
-    "a class twice": {"classes": ["a", "a"]},
-    "a class that is a number": {"classes": ["a", 1]},
-    "more classes than weights": {"classes": ["a", "b", "c"]},
     "words as one text": {"vocabulary": "apple"},
     "a word twice": {"vocabulary": ["apple"] * 20},
     "fewer words than weights": {"vocabulary": ["apple"]},
-    "a column that is a number": {"text_column": 1},
-    "counts of another kind": {"dampened": 1},
-    "another format": {"format": 2},
+    "another format": {"format": 3},
     "another kind": {"kind": "oracle"},
+    "no schema": {"schema": None},
+    "one class": {"label": {"column": "label", "classes": ["a"]}},
+    "a class twice": {"label": {"column": "label", "classes": ["a", "a"]}},
+    "a class that is a number": {"label": {"column": "label", "classes": ["a", 1]}},
+    "more classes than weights": {"label": {"column": "label", "classes": ["a", "b", "c"]}},
+    "classes that are not known": {"label": {"column": "label"}},
+    "a column that is a number": {"text": [1]},
+    "a column more than weights": {"text": ["text", "more"]},
+    "a column without bounds": {"numeric": {"id": {}}},
 }
 
 
-@pytest.mark.parametrize("other", UNSOUND_MODELS.values(), ids=UNSOUND_MODELS)
-def test_unsound_classifiers_are_refused(tmp_path, other):
+def saved(folder):
     for name, content in seeds.models()[0].items():
-        (tmp_path / name).write_bytes(content)
-    assert load_classifier(tmp_path).predict(["apple"])[0] in ("a", "b")
-    held = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))
-    (tmp_path / "model.json").write_text(json.dumps(held | other), encoding="utf-8")
+        (folder / name).write_bytes(content)
+    apple = Table(folder, ("text",), [["apple"]], [2])
+    assert load_model(folder).predictions(apple)["prediction"][0] in ("a", "b")
+    return json.loads((folder / "model.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("other", UNSOUND_MODELS.values(), ids=UNSOUND_MODELS)
+def test_unsound_models_are_refused(tmp_path, other):
+    held = saved(tmp_path)
+    held |= {"schema": held["schema"] | other} if other.keys() <= held["schema"].keys() else other
+    (tmp_path / "model.json").write_text(json.dumps(held), encoding="utf-8")
     with pytest.raises(DataError, match="Expected"):
-        load_classifier(tmp_path)
+        load_model(tmp_path)
+
+
+UNSOUND_FIRST_MODELS = {
+    "one class": {"classes": ["a"]},
+    "words as one text": {"vocabulary": "apple"},
+    "a column that is a number": {"text_column": 1},
+    "counts of another kind": {"dampened": False},
+}
+
+
+@pytest.mark.parametrize("other", [{}, *UNSOUND_FIRST_MODELS.values()])
+def test_models_of_the_first_format_are_read_if_they_are_sound(tmp_path, other):
+    held = saved(tmp_path)
+    first = {
+        "format": 1,
+        "kind": "linear text classifier",
+        "text_column": "text",
+        "dampened": True,
+        "classes": held["schema"]["label"]["classes"],
+        "vocabulary": held["vocabulary"],
+    }
+    before = load_model(tmp_path)
+    (tmp_path / "model.json").write_text(json.dumps(first | other), encoding="utf-8")
+    if other:
+        with pytest.raises(DataError, match="Expected"):
+            load_model(tmp_path)
+        return
+    rows = Table(tmp_path, ("text",), [["apple and saw"], ["the pear"]], [2, 3])
+    found = load_model(tmp_path).predictions(rows, probabilities=True)
+    assert found == before.predictions(rows, probabilities=True)
 
 
 # Arrays

@@ -53,7 +53,7 @@ def public_facts_of(
     return {
         "made_with": f"adadps {version('adadps')}",
         "parameters": sum(value.numel() for value in params.values()),
-        "expected_units": expected_size / (groups.size if groups else 1),
+        "expected_units": groups.expected_units(expected_size) if groups else expected_size,
         "update": type(update).__name__.lower(),
         "learning_rates": _rates(update.lr, steps) if isinstance(update, Rule) else None,
         "preconditioners": known,

@@ -111,7 +111,11 @@ def _train(rng: Random, folder: Path, wild: float) -> list[str]:
         if name in ("--words", "--epochs") or rng.random() < 0.4:  # their defaults take longer
             sizes += [name, rng.choice(bad if rng.random() < wild else good)]
     informed = rng.random() < 0.6
-    names = ("adadps", "adadps-two-sided", "dp-sgd-weighted") if informed else ("dp-sgd", "dp-adam")
+    names = (
+        ("auto", "adadps", "adadps-two-sided", "dp-sgd-weighted")
+        if informed
+        else ("dp-sgd", "dp-adam")
+    )
     method = ["--method", _pick(rng, wild, names)]
     if informed and rng.random() < 0.6:
         method += ["--side", _pick(rng, wild, (str(folder / "words.csv"), "wordfreq"), ("none",))]
@@ -120,6 +124,10 @@ def _train(rng: Random, folder: Path, wild: float) -> list[str]:
     known = {
         "--delta": ("1e-3", "1e-5"),
         "--classes": ("a,b", "a,b,c"),
+        "--numeric": ("id", "id=0,11"),
+        "--categorical": ("kind", "kind=a,b,other"),
+        "--missing": ("fill", "refuse"),
+        "--strict": ("",),
         "--clip-norm": ("1", "0.3"),
         "--lr": ("1", "1e-3"),
         "--language": ("en", "de"),
@@ -139,10 +147,20 @@ def _train(rng: Random, folder: Path, wild: float) -> list[str]:
 
 
 def _predict(rng: Random, folder: Path, wild: float) -> list[str]:
-    known = {"--text": ("text", "id"), "--force": ("",)}
+    known = {
+        "--text": ("text", "id"),
+        "--force": ("",),
+        "--probabilities": ("",),
+        "--json": ("",),
+    }
     model = _pick(rng, wild, ("model",), ("nowhere", "data.csv", "."))
     data = _pick(rng, wild, ("data.csv",), ("nowhere.csv", "model", "old.csv"))
-    where = _pick(rng, wild, ("o.csv", "o.tsv.gz", "x/o.csv"), ("old.csv", "model", "data.csv/o"))
+    where = _pick(
+        rng,
+        wild,
+        ("o.csv", "o.tsv.gz", "x/o.jsonl", "o.parquet"),
+        ("old.csv", "model", "data.csv/o"),
+    )
     files = [str(folder / name.lstrip("/~")) for name in (model, data)]
     out = str(folder / where.lstrip("/~"))
     return ["predict", *files, "--out", out, *_options(rng, wild, known, 2)]

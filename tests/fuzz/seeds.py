@@ -8,6 +8,7 @@ import io
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from dp_accounting import (
@@ -38,11 +39,13 @@ from adadps import (
     side,
 )
 from adadps import accuracy as share_right
+from adadps.data.tables import write_table
 from adadps.ledger.event_text import text_of
 from adadps.methods import dp_sgd_weighted
 from adadps.sampling import Sampler
-from adadps.text_classifier.from_table import Request, train_from_table
-from adadps.text_classifier.settings import Method
+from adadps.table_model.from_table import train_from_table
+from adadps.table_model.methods import Method
+from adadps.table_model.request import Request
 
 WORDS = "the apple pear hammer and saw is sweet in of new".split()  # noqa: SIM905
 EVENTS = (
@@ -70,14 +73,47 @@ _KEEPERS: list[tempfile.TemporaryDirectory[str]] = []
 
 @cache
 def tables() -> tuple[bytes, ...]:
-    """Tables with texts and labels."""
-    rows = [[f'{WORDS[n % 11]} {WORDS[n % 7]}, "{n}"', "ab"[n % 2], str(n)] for n in range(12)]
-    rows[3][0] = "two\nlines"
-    header = ["text", "label", "id"]
+    """Tables with texts and labels, numbers and categories."""
+    header, rows = _content()
     made = [_written([header, *rows], separator) for separator in (",", "\t")]
     made.append(b"\xef\xbb\xbf" + made[0].replace(b"\n", b"\r\n"))
     made.append(gzip.compress(made[0], mtime=0))
     return tuple(made)
+
+
+def _content() -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [f'{WORDS[n % 11]} {WORDS[n % 7]}, "{n}"', "ab"[n % 2], str(n), "abc"[n % 3]]
+        for n in range(12)
+    ]
+    rows[3][0] = "two\nlines"
+    return ["text", "label", "id", "kind"], rows
+
+
+@cache
+def other_tables() -> dict[str, bytes]:
+    """The same rows in other formats, by the name of a file."""
+    header, rows = _content()
+    made = {}
+    for name in ("t.jsonl", "t.jsonl.gz", "t.parquet"):
+        stream = io.BytesIO()
+        write_table(stream, Path(name), [header, *rows])
+        made[name] = stream.getvalue()
+    return made
+
+
+@cache
+def schemas() -> tuple[dict[str, Any], ...]:
+    """Schemas of these tables."""
+    numbers = {"id": {"low": 0, "high": 11, "missing": 3}}
+    label = {"column": "label", "classes": ["a", "b"]}
+    kinds = {"kind": {"levels": ["a", "b", "other"]}}
+    return (
+        {"text": ["text"], "label": label, "examples": 12},
+        {"text": ["text"], "numeric": numbers, "label": {"column": "label", "separator": ";"}},
+        {"numeric": numbers, "categorical": kinds, "label": label, "missing": "fill"},
+        {"text": ["text"], "label": {"column": "id", "regression": True, "low": 0, "high": 9}},
+    )
 
 
 @cache
@@ -162,18 +198,24 @@ def models() -> tuple[dict[str, bytes], ...]:
     data = workshop() / "data.csv"
     data.write_bytes(tables()[0])
     made = []
-    for method in (Method.DP_SGD, Method.DP_SGD_WEIGHTED):
-        folder = workshop() / method.value
+    numbers = {"numeric": ("id=0,11",), "categorical": ("kind=a,b,other",)}
+    for name, method, more in (
+        ("plain", Method.DP_SGD, {}),
+        ("weighted", Method.DP_SGD_WEIGHTED, {}),
+        ("mixed", Method.DP_SGD_WEIGHTED, numbers),
+    ):
+        folder = workshop() / name
         request = Request(
             data=data,
-            text="text",
+            texts=("text",),
             label="label",
             epsilon=5.0,
             out=folder,
             method=method,
             epochs=1,
             words=20,
-            ledger=workshop() / f"{method.value}.ledger",
+            ledger=workshop() / f"{name}.ledger",
+            **more,
         )
         train_from_table(request, lambda _: None)
         made.append(_read(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
@@ -16,37 +17,56 @@ from adadps import DiskLedger, examples, load_result
 from adadps.accounting import epsilon_of
 from adadps.card import card_of, markdown_of
 from adadps.card.checking import check
-from adadps.data.tables import read_table
+from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
 from adadps.ledger.event_text import event_of
 from adadps.ledger.summary import as_rich, summarise
 from adadps.report.page import render
 from adadps.report.single import page_of_run
-from adadps.text_classifier.from_table import read_texts
-from adadps.text_classifier.saved import TextModel, load_classifier
-from adadps.text_classifier.word_list import frequencies_from_file
+from adadps.table_model.loading import load_rows
+from adadps.table_model.row_store import RowStore
+from adadps.table_model.saved import TableModel, load_model
+from adadps.table_model.schema_file import read_schema_file, schema_of
+from adadps.table_model.survey import complete
+from adadps.table_model.word_list import frequencies_from_file
 from adadps.types import Accountant, Relation
 from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of
-from fuzz.mutation import odd_value, spoiled, spoiled_json, text
+from fuzz.mutation import number, odd_value, spoiled, spoiled_json, text
 
 Random = random.Random
 
 
 def tables(rng: Random, folder: Path) -> None:
     """A spoiled table, through the reader to examples."""
-    file = folder / rng.choice(("t.csv", "t.tsv", "t.csv.gz", "t"))
-    file.write_bytes(spoiled(rng, rng.choice(seeds.tables()), seeds.tables()))
+    name, content = rng.choice(("t.csv", "t.tsv", "t.csv.gz", "t")), rng.choice(seeds.tables())
+    if rng.random() < 0.4:
+        name, content = rng.choice(sorted(seeds.other_tables().items()))
+    file = folder / name
+    file.write_bytes(spoiled(rng, content, seeds.tables()))
     read = ending_of(lambda: read_table(file))
     if read.value is None:
         return
-    names = [*read.value.header, "text", "label", text(rng)]
-    held = ending_of(lambda: read_texts(file, rng.choice(names[:3]), rng.choice(names))).value
-    if held is not None:
-        classes = ending_of(held.classes).value or ("a", "b")
-        model = ending_of(lambda: TextModel(classes, tuple(seeds.WORDS[:4]), "text")).value
-        if model is not None:
-            ending_of(lambda: held.examples(model))
+    written = spoiled_json(rng, rng.choice(seeds.schemas())) if rng.random() < 0.3 else None
+    schema = _schema(written, folder, rng)
+    known = schema and ending_of(lambda: complete(schema, read_chunks(file, 5))).value
+    model = known and ending_of(lambda: TableModel(known, tuple(seeds.WORDS[:4]))).value
+    if model:
+        with RowStore(folder, width=model.features.width) as store:
+            ending_of(lambda: load_rows(file, model, store, named=True, rows_at_once=5))
+    out = io.BytesIO()
+    with table_writer(out, folder / rng.choice(("o.csv", "o.jsonl")), read.value.header) as writer:
+        writer.write(read.value.rows)
+
+
+def _schema(written: str | None, folder: Path, rng: Random) -> Any:
+    """A schema from a file, spoiled if there is one."""
+    held: Any = rng.choice(seeds.schemas())
+    if written is not None:
+        file = folder / "schema.json"
+        file.write_bytes(written.encode("utf-8", "surrogatepass"))
+        held = ending_of(lambda: read_schema_file(file)).value
+    return None if held is None else ending_of(lambda: schema_of(held)).value
 
 
 def bags(rng: Random, folder: Path) -> None:
@@ -246,9 +266,11 @@ class _Opened:
 def models(rng: Random, folder: Path) -> None:
     """A spoiled folder of a classifier."""
     _write_spoiled(rng, folder, rng.choice(seeds.models()))
-    held = ending_of(lambda: load_classifier(folder)).value
+    held = ending_of(lambda: load_model(folder)).value
     if held is not None:
-        held.predict(["apple and saw", text(rng)])
+        rows = [["apple and saw", "a", "3", "b"], [text(rng), "a", number(rng), text(rng)]]
+        table = Table(folder, ("text", "label", "id", "kind"), rows, [2, 3])
+        ending_of(lambda: held.predictions(table))
 
 
 def resumed_runs(rng: Random, folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +32,9 @@ err = Console(stderr=True)
 
 
 @contextmanager
-def told(interrupted: str = "nothing was written") -> Iterator[None]:
+def told(
+    interrupted: str | Callable[[], str] = "nothing was written",
+) -> Iterator[None]:
     """Show our own errors as one message and exit; let bugs through."""
     try:
         yield
@@ -43,7 +45,8 @@ def told(interrupted: str = "nothing was written") -> Iterator[None]:
         raise typer.Exit(WRONGLY_CALLED if called else FOUND_WHILE_WORKING) from None
     except KeyboardInterrupt:
         sys.unraisablehook = _say_nothing  # what was half-made complains when it is taken down
-        err.print(f"Interrupted: {interrupted}.", markup=False, highlight=False)
+        said = interrupted if isinstance(interrupted, str) else interrupted()
+        err.print(f"Interrupted: {printable(said)}.", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -52,7 +52,9 @@ class Identities:
         [True, True]
         """
         names = {name for some in known for name in some._names.tolist()}
-        found = (name in names for name in self._names.tolist())
+        starts = range(0, len(self), ROWS_AT_ONCE)
+        parts = (self._names[start : start + ROWS_AT_ONCE].tolist() for start in starts)
+        found = (name in names for part in parts for name in part)
         return np.fromiter(found, np.bool_, len(self))
 
     def __copy__(self) -> Identities:
@@ -78,6 +80,11 @@ def identities_of_texts(texts: Sequence[str]) -> Identities:
     return _named(normalised(text).encode("utf-8", "surrogatepass") for text in texts)
 
 
+def joined(parts: Sequence[Identities]) -> Identities:
+    """The names of several pieces of one data set, in order."""
+    return Identities(np.concatenate([part._names for part in parts]))
+
+
 def identities_of_rows(features: Tensor | SparseRows) -> Identities:
     """One name a row of features, by its entries that are not zero, rounded to float32.
 
@@ -100,20 +107,25 @@ def _named(contents: Iterable[bytes]) -> Identities:
 
 def _entries(features: Tensor | SparseRows) -> Iterator[bytes]:
     if isinstance(features, SparseRows):
-        held = features.to(torch.device("cpu"))
-        rows, columns = held.rows.numpy(), held.columns.numpy()
-        values = held.values.detach().double().numpy()
-        places = rows * held.width + columns
-        if np.any(np.diff(places) < 0):
-            order = np.argsort(places)
-            rows, columns, values = rows[order], columns[order], values[order]
-        yield from _joined(rows, columns, values, len(features))
+        for numbers in torch.split(torch.arange(len(features)), ROWS_AT_ONCE):
+            yield from _sparse_entries(features.take(numbers.to(features.offsets.device)))
         return
     for part in torch.split(features, ROWS_AT_ONCE):
         flat = part.detach().cpu().reshape(len(part), -1)
         matrix = _as_single(flat.double().numpy() if flat.is_floating_point() else flat.numpy())
         rows, columns = np.nonzero(matrix)
         yield from _joined(rows, columns, matrix[rows, columns], len(part))
+
+
+def _sparse_entries(features: SparseRows) -> Iterator[bytes]:
+    held = features.to(torch.device("cpu"))
+    rows, columns = held.rows.numpy(), held.columns.numpy()
+    values = held.values.detach().double().numpy()
+    places = rows * held.width + columns
+    if np.any(np.diff(places) < 0):
+        order = np.argsort(places)
+        rows, columns, values = rows[order], columns[order], values[order]
+    yield from _joined(rows, columns, values, len(features))
 
 
 def _joined(rows: Any, columns: Any, values: Any, count: int) -> Iterator[bytes]:

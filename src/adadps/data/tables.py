@@ -1,4 +1,4 @@
-"""Tables of texts from CSV and TSV files, checked line by line.
+"""Tables from CSV, TSV, JSON lines and Parquet files, checked row by row, whole or in chunks.
 
 UTF-8, with or without a byte order mark, plain or gzip. Errors name the line: they speak to the
 person who runs the training, and must not be stored where others read them.
@@ -6,61 +6,99 @@ person who runs the training, and must not be stored where others read them.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+import difflib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
+from adadps.data.delimited import LONGEST_FIELD, delimited_rows
+from adadps.data.json_lines import json_rows
+from adadps.data.parquet import parquet_rows
+from adadps.data.table_files import (
+    Format,
+    as_text,
+    explained,
+    format_of,
+    looks_like_parquet,
+    text_in,
+)
+from adadps.data.table_writing import table_writer, write_table
 from adadps.errors import DataError
 
-LONGEST_FIELD = 2**27
-"""In characters; csv's own limit is 2**17, which a long document reaches."""
-GZIP = b"\x1f\x8b"
+__all__ = ["LONGEST_FIELD", "Table", "read_chunks", "read_table", "table_writer", "write_table"]
+
+ROWS_AT_ONCE = 4096
+CHARACTERS_AT_ONCE = 2**24
+"""A chunk ends earlier where its rows are long."""
 _LISTED = 20
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file under its header. Its text shows nothing of its content.
+    """Rows of a file under its header, all or a chunk of them. Its text shows no content.
 
-    ``lines`` has the line of the file at which each row begins.
+    ``lines`` has the line of the file at which each row begins (of Parquet: the number of the
+    row), and ``kinds`` the types of the columns where the file has them.
     """
 
     source: Path
     header: tuple[str, ...]
-    rows: list[list[str]] = field(repr=False)
+    rows: list[list[Any]] = field(repr=False)
     lines: list[int] = field(repr=False)
+    counted_in: str = "line"
+    kinds: Any = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def where(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.counted_in} {self.lines[row]}"
+
+    def place(self, name: str) -> int:
+        """The number of a column; if there is none of that name, the nearest is suggested."""
+        if name in self.header:
+            return self.header.index(name)
+        known = ", ".join(self.header[:_LISTED])
+        more = ", ..." if len(self.header) > _LISTED else ""
+        raise DataError(
+            f"Expected a column '{name}' in {self.source}, found the columns {known}{more}. "
+            f"{_nearest(name, self.header)}"
+        )
+
+    def values(self, name: str) -> list[Any]:
+        """All values of one column as they are in the file."""
+        place = self.place(name)
+        return [row[place] for row in self.rows]
+
+    def texts(self, name: str) -> list[str]:
+        """All values of one column as texts; a missing one is ''."""
+        found = self.values(name)
+        for row, value in enumerate(found):
+            if isinstance(value, list | dict | tuple):
+                raise DataError(
+                    f"Expected single values in column '{name}' of {self.source}, found a list or "
+                    f"an object on {self.where(row)}. Write it as text."
+                )
+        return [as_text(value) for value in found]
+
     def column(self, name: str) -> list[str]:
-        """All values of one column; none may be missing."""
-        if name not in self.header:
-            known = ", ".join(self.header[:_LISTED])
-            more = ", ..." if len(self.header) > _LISTED else ""
-            raise DataError(
-                f"Expected a column '{name}' in {self.source}, found the columns {known}{more}. "
-                "Name one of them."
-            )
-        place = self.header.index(name)
-        values = [row[place] for row in self.rows]
-        for value, line in zip(values, self.lines, strict=True):
+        """All values of one column as texts; none may be missing."""
+        values = self.texts(name)
+        for row, value in enumerate(values):
             if not value.strip():
                 raise DataError(
                     f"Expected a value in column '{name}' of {self.source} on every line, found "
-                    f"none on line {line}. Fill it, or leave the line out."
+                    f"none on {self.where(row)}. Fill it, or leave the line out."
                 )
         return values
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a table whole; names that end in .tsv or .tsv.gz are separated by tabs.
+    """Read a table whole; the format follows from the name, CSV if it says nothing.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "fruit.csv"
@@ -68,139 +106,64 @@ def read_table(path: str | Path) -> Table:
     >>> read_table(file).column("name")
     ['apple, pear']
     """
-    source = Path(path)
-    with _explained(source), source.open("rb") as raw:
-        packed = raw.peek(2)[:2] == GZIP if isinstance(raw, io.BufferedReader) else False
-        content: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as text:
-            return _parse(source, text)
+    chunks = read_chunks(path)
+    whole = next(chunks)
+    with explained(whole.source):
+        for chunk in chunks:
+            whole.rows.extend(chunk.rows)
+            whole.lines.extend(chunk.lines)
+    return whole
 
 
-def write_table(stream: BinaryIO, path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write rows, the header first, in the form that the name ``path`` promises.
+def read_chunks(path: str | Path, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Table]:
+    """Read a table in chunks of at most so many rows; there is at least one chunk, and one row.
 
-    >>> stream = io.BytesIO()
-    >>> write_table(stream, Path("fruit.tsv"), [["name", "colour"], ["apple", "green"]])
-    >>> stream.getvalue()
-    b'name\\tcolour\\napple\\tgreen\\n'
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "fruit.jsonl"
+    >>> _ = file.write_text('{"name": "apple"}\\n{"name": "pear"}\\n{"name": "fig"}\\n')
+    >>> [chunk.column("name") for chunk in read_chunks(file, rows_at_once=2)]
+    [['apple', 'pear'], ['fig']]
     """
-    packed = path.suffix.lower() == ".gz"
-    content: BinaryIO = gzip.GzipFile(fileobj=stream, mode="wb") if packed else stream  # type: ignore[assignment]
-    text = io.TextIOWrapper(content, encoding="utf-8", newline="")
-    csv.writer(text, delimiter=_separator(path), lineterminator="\n").writerows(rows)
-    text.flush()
-    text.detach()
-    if packed:
-        content.close()
-
-
-def _separator(path: Path) -> str:
-    endings = [ending.lower() for ending in path.suffixes[-2:]]
-    return "\t" if ".tsv" in (endings[-1:] if endings[-1:] != [".gz"] else endings[:-1]) else ","
-
-
-def _parse(source: Path, text: io.TextIOWrapper) -> Table:
-    with _long_fields():
-        reader = csv.reader(text, delimiter=_separator(source), strict=True)
-        try:
-            return _read_rows(source, reader)
-        except csv.Error as error:
-            raise DataError(
-                f"Expected a table in {source}, found a line {reader.line_num} that is not part of "
-                f"one ({error}). Quote fields with a quote, a line break or a separator in them."
-            ) from error
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"Expected text in UTF-8 in {source}, found other bytes after line "
-                f"{reader.line_num}. Save the file as UTF-8."
-            ) from error
-
-
-def _read_rows(source: Path, reader: Iterator[list[str]]) -> Table:
-    header: tuple[str, ...] | None = None
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    for line, row in _numbered(reader):
-        if any("\0" in value for value in row):
-            raise DataError(
-                f"Expected text in {source}, found a NUL byte on line {line}. Save the file as "
-                "UTF-8 text, or leave the line out."
-            )
-        if header is None:
-            header = _checked_header(source, row)
-        elif len(row) != len(header):
-            raise DataError(
-                f"Expected {len(header)} fields on every line of {source}, found {len(row)} on "
-                f"line {line}. Quote fields with a separator or a line break in them."
-            )
-        else:
-            rows.append(row)
-            lines.append(line)
-    if header is None:
-        raise DataError(
-            f"Expected a table with a header in {source}, found an empty file. Check the path."
-        )
-    if not rows:
+    source, some = Path(path), False
+    with explained(source), _opened(source, rows_at_once) as (header, rows, counted_in, kinds):
+        while taken := list(islice(_up_to_a_size(rows), rows_at_once)):
+            some = True
+            lines = [line for line, _ in taken]
+            yield Table(source, header, [row for _, row in taken], lines, counted_in, kinds)
+    if not some:
         raise DataError(
             f"Expected at least one row in {source}, found only a header. Check the file."
         )
-    return Table(source, header, rows, lines)
-
-
-def _numbered(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the line at which they begin; empty lines are skipped."""
-    begin = 1
-    for row in reader:
-        if row:
-            yield begin, row
-        begin = reader.line_num + 1  # type: ignore[attr-defined]
-
-
-def _checked_header(source: Path, row: list[str]) -> tuple[str, ...]:
-    seen: set[str] = set()
-    for name in row:
-        if name in seen:
-            raise DataError(
-                f"Expected different names in the header of {source}, found '{name}' more than "
-                "once. Rename the columns."
-            )
-        seen.add(name)
-    return tuple(row)
 
 
 @contextmanager
-def _long_fields() -> Iterator[None]:
-    """Raise the limit of the csv module while a table is read; it is one for the whole process."""
-    before = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+def _opened(
+    source: Path, rows_at_once: int
+) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]], str, Any]]:
+    kind = format_of(source)
+    if looks_like_parquet(source) or kind is Format.PARQUET:
+        with parquet_rows(source, rows_at_once) as (header, rows, kinds):
+            yield header, rows, "row", kinds
+        return
+    with text_in(source) as text:
+        if kind is Format.JSON_LINES:
+            yield *json_rows(source, text), "line", None
+        else:
+            separator = "\t" if kind is Format.TSV else ","
+            yield *delimited_rows(source, text, separator), "line", None
 
 
-@contextmanager
-def _explained(source: Path) -> Iterator[None]:
-    """Say in our words why a file cannot be read."""
-    try:
-        yield
-    except DataError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"Expected a file at {source}, found nothing. Check the path.") from error
-    except IsADirectoryError as error:
-        raise DataError(
-            f"Expected a file at {source}, found a folder. Name a file in it."
-        ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"Expected a whole gzip file at {source}, found a damaged one ({error}). Pack it again."
-        ) from error
-    except (OSError, ValueError) as error:  # a name with a NUL byte is a ValueError
-        raise DataError(
-            f"Expected a file that can be read at {source}, found: {error}. Check the path and its "
-            "permissions."
-        ) from error
-    except MemoryError as error:
-        raise DataError(
-            f"Expected a table that fits in memory at {source}, found a larger one. Split it."
-        ) from error
+def _up_to_a_size(rows: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
+    """Rows until their texts are long enough together."""
+    size = 0
+    for row in rows:
+        yield row
+        size += sum(len(value) for value in row[1] if isinstance(value, str))
+        if size >= CHARACTERS_AT_ONCE:
+            return
+
+
+def _nearest(name: str, header: tuple[str, ...]) -> str:
+    by_lower = {known.lower().strip(): known for known in header}
+    found = difflib.get_close_matches(name.lower().strip(), by_lower, n=1)
+    return f"Did you mean '{by_lower[found[0]]}'?" if found else "Name one of them."

@@ -1,0 +1,74 @@
+"""Cells of a table as numbers, levels and labels; an error names the row."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adadps.data.tables import Table
+from adadps.errors import DataError
+from adadps.table_model.schema import Label
+
+Numbers = npt.NDArray[np.float64]
+
+
+def numbers(table: Table, name: str, filling: float | None = None) -> Numbers:
+    """A column of finite numbers; ``filling`` stands for empty cells, which else are refused."""
+    found = np.empty(len(table))
+    for row, value in enumerate(table.values(name)):
+        number = _number(value, filling)
+        if not math.isfinite(number):
+            raise DataError(
+                f"Expected a finite number in column '{name}' of {table.source}, found "
+                f"{_shown(value)} on {table.where(row)}. Mend it, leave the line out, or add "
+                "--missing fill for empty cells."
+            )
+        found[row] = number
+    return found
+
+
+def _number(value: Any, filling: float | None) -> float:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return math.nan if filling is None else filling
+    if not isinstance(value, str | int | float | Decimal):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None or value == "" else repr(str(value)[:40])
+
+
+def levels(table: Table, name: str, *, fill_missing: bool) -> list[str]:
+    """A column of levels; an empty one is '' if it may be missing."""
+    return table.texts(name) if fill_missing else table.column(name)
+
+
+def texts(table: Table, name: str, *, fill_missing: bool) -> list[str]:
+    """A column of texts; an empty one has no words, if it may be missing."""
+    return table.texts(name) if fill_missing else table.column(name)
+
+
+def labels(table: Table, label: Label) -> list[list[str]]:
+    """The labels of each row: one, or several between separators."""
+    cells = table.column(label.column)
+    if label.separator is None:
+        return [[cell] for cell in cells]
+    split = [
+        list(dict.fromkeys(part.strip() for part in cell.split(label.separator) if part.strip()))
+        for cell in cells
+    ]
+    for row, found in enumerate(split):
+        if not found:
+            raise DataError(
+                f"Expected at least one label in column '{label.column}' of {table.source}, found "
+                f"only separators on {table.where(row)}. Mend it, or leave the line out."
+            )
+    return split

@@ -1,0 +1,98 @@
+"""The folder in which a run is kept while it lasts, so that the same command can go on.
+
+Unless a folder is named, it stands beside the model and goes when the model is there. What holds
+nothing, because nothing was paid yet, is not left behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from adadps.checkpoint import LEDGER, Checkpoint, Checkpoints
+from adadps.errors import AdadpsError, ContractError
+from adadps.ledger import DiskLedger
+
+OFTEN, SELDOM, LARGE = 50, 8, 2**22
+"""So many checkpoints a run has; fewer if there are more weights than that."""
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run in its folder. ``is_ours``: it was not named, and goes with the end of the run."""
+
+    folder: Path
+    ledger: Path | None
+    is_ours: bool
+
+    def checkpoints(self, *, steps: int, weights: int) -> Checkpoints:
+        """How often the run is kept."""
+        return Checkpoints(self.folder, max(1, steps // (SELDOM if weights > LARGE else OFTEN)))
+
+    def latest(self) -> Checkpoint | None:
+        """Where the run would go on."""
+        return Checkpoints(self.folder).latest()
+
+    @contextmanager
+    def cleaned(self) -> Iterator[None]:
+        """After an error, leave no folder of ours that holds nothing."""
+        try:
+            yield
+        except ContractError as error:
+            if not self.is_ours or self.latest() is None:
+                self._remove_if_empty()
+                raise
+            raise ContractError(
+                f"{error} (That folder is {self.folder}, of a run that was interrupted. Delete it "
+                "to begin anew: what it has paid is lost.)"
+            ) from error
+        except BaseException:
+            self._remove_if_empty()
+            raise
+
+    def remove(self) -> None:
+        """Take away what is ours, and nothing else that somebody has put there."""
+        if not self.is_ours:
+            return
+        for part in self.folder.glob("step-*"):
+            shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):
+            for part in self.folder.glob(f"{LEDGER}*"):
+                part.unlink()
+            self.folder.rmdir()
+
+    def charges(self) -> int:
+        """What this run has paid so far."""
+        held = self.latest()
+        if held is None:
+            own = self.folder / LEDGER
+            return _entries(own) if own.exists() else 0
+        with DiskLedger(self.ledger or self.folder / LEDGER) as ledger:
+            return sum(count for _, count in ledger.charged(held.run))
+
+    def in_words(self, command: str) -> str:
+        """What is kept after an interruption, and how to go on."""
+        try:
+            held = self.latest() if self.folder.exists() else None
+            paid = self.charges() if held is not None else 0
+        except AdadpsError as error:  # of somebody else who works there, or after damage
+            return f"no model was written; {self.folder} cannot be read ({error})"
+        if held is None or not paid:
+            return "no model was written, and nothing was spent. To begin again: " + command
+        return (
+            f"no model was written; {held.taken} of {held.planned} steps are kept in "
+            f"{self.folder}, and {paid} steps stay paid for. To go on: {command}"
+        )
+
+    def _remove_if_empty(self) -> None:
+        with suppress(AdadpsError):  # what cannot be read is not ours to remove
+            if self.is_ours and self.folder.is_dir() and not self.charges():
+                self.remove()
+
+
+def _entries(path: Path) -> int:
+    with DiskLedger(path) as ledger:
+        return ledger.entries

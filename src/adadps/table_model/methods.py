@@ -1,0 +1,203 @@
+"""Methods by name, with settings that follow from public quantities alone.
+
+Batch size, steps, clip norm and learning rate are those of `adadps.defaults.choose`, which is told
+how long a typical row is where it meets the clip and the noise. Typical rows are drawn from public
+frequencies, never from the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+
+from adadps.accounting import Budget
+from adadps.defaults import Choice, choose
+from adadps.errors import SettingError
+from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
+from adadps.side import Frequencies, frequency, idf
+from adadps.side.fixed import Fixed
+from adadps.stages import Chain, privatize
+from adadps.table_model.features import RowFeatures
+from adadps.table_model.public_words import WORDS_PER_TEXT
+from adadps.table_model.targets import Targets
+from adadps.types import Accountant, require_positive
+
+IDF_POWER = 1.0
+FLOOR, POWER, POWER_ON_BOTH_SIDES = 0.01, 1.0, 0.5
+"""The shape of A for AdaDPS, as it was best in the demo."""
+ADAM_OUTPUT_NOISE = 1.2
+"""lr √T ‖x‖ of Adam, whose steps have one length whatever the noise, as it was best in the demo."""
+
+
+class Method(StrEnum):
+    """What can be trained by name."""
+
+    AUTO = "auto"
+    ADADPS = "adadps"
+    ADADPS_TWO_SIDED = "adadps-two-sided"
+    DP_SGD_WEIGHTED = "dp-sgd-weighted"
+    DP_SGD = "dp-sgd"
+    DP_ADAM = "dp-adam"
+
+    def chosen(self, *, has_text: bool) -> Method:
+        """The method itself; for auto, the one that suits the columns.
+
+        >>> Method.AUTO.chosen(has_text=True).value
+        'dp-sgd-weighted'
+        """
+        if self is not Method.AUTO:
+            return self
+        return Method.DP_SGD_WEIGHTED if has_text else Method.DP_SGD
+
+    @property
+    def takes_side_information(self) -> bool:
+        """Does it read word frequencies?"""
+        return self in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """Settings that a person gives; None is "choose for me"."""
+
+    batch_size: float | None = None
+    epochs: float | None = None
+    clip_norm: float | None = None
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "clip_norm", "lr"):
+            if getattr(self, name) is not None:
+                require_positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that costs its budget; nothing in it depends on private data."""
+
+    choice: Choice
+    chain: Chain
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """Typical rows, and D for all features where there is side information."""
+
+    typical: sparse.csr_matrix
+    side: Fixed | None
+
+    def norm(self, *, scaled: bool = False) -> float:
+        """Median norm of typical rows, before or after D."""
+        rows = self.typical
+        if scaled and self.side is not None:
+            rows = _times(rows, 1 / _a_of(self.side))
+        return _median_norm(rows)
+
+
+def plan_training(
+    method: Method,
+    features: RowFeatures,
+    targets: Targets,
+    *,
+    examples: int,
+    budget: Budget,
+    accountant: Accountant,
+    wishes: Wishes,
+    frequencies: Frequencies | None = None,
+) -> Plan:
+    """Poisson batches of a declared number of examples, and the noise with which they fit."""
+    if method.takes_side_information and frequencies is None:
+        raise SettingError(
+            f"Expected side information for {method.value}, found none. Give it, or use dp-sgd."
+        )
+    scales = _scales(method, features, frequencies)
+    clipped, noised = _norms(method, scales)
+    choice = choose(
+        examples=examples,
+        budget=budget,
+        gradient_norm=targets.first_gradient,
+        accountant=accountant,
+        clipped_norm=clipped,
+        noised_norm=noised,
+        batch_size=wishes.batch_size,
+        epochs=wishes.epochs,
+        clip_norm=wishes.clip_norm,
+        lr=wishes.lr,
+    )
+    if wishes.lr is None and method is Method.DP_ADAM:
+        choice = replace(choice, lr=ADAM_OUTPUT_NOISE / math.sqrt(choice.steps) / noised)
+    elif wishes.lr is None and targets.curvature is not None:
+        choice = replace(choice, lr=min(choice.lr, 1 / (targets.curvature * clipped * noised)))
+    settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
+    return Plan(choice, _chain(method, choice, scales.side), settings)
+
+
+def _norms(method: Method, scales: _Scales) -> tuple[float, float]:
+    """Of a typical row where the clip meets it, and where the noise does."""
+    if method is Method.DP_SGD_WEIGHTED:
+        return 1.0, 1.0  # every row is normalised again
+    plain, scaled = scales.norm(), scales.norm(scaled=True)
+    if method is Method.ADADPS:
+        return scaled, plain
+    return (scaled, scaled) if method is Method.ADADPS_TWO_SIDED else (plain, plain)
+
+
+def _chain(method: Method, choice: Choice, side: Fixed | None) -> Chain:
+    privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
+    if side is None:
+        plain = dp_adam if method is Method.DP_ADAM else dp_sgd
+        return plain(privacy, choice.lr)
+    if method is Method.ADADPS:
+        return adadps(side, privacy, choice.lr)
+    if method is Method.ADADPS_TWO_SIDED:
+        return adadps_two_sided(side, side, privacy, choice.lr)
+    return dp_sgd_weighted(side, privacy, choice.lr)
+
+
+def _scales(method: Method, features: RowFeatures, frequencies: Frequencies | None) -> _Scales:
+    known = None if frequencies is None else frequencies.values.double().numpy()
+    typical = features.typical(known, WORDS_PER_TEXT)
+    if frequencies is None or not method.takes_side_information:
+        return _Scales(typical, None)
+    if method is Method.DP_SGD_WEIGHTED:
+        of_words = idf(frequencies, words_per_text=WORDS_PER_TEXT, power=IDF_POWER)
+    else:
+        power = POWER if method is Method.ADADPS else POWER_ON_BOTH_SIDES
+        of_words = frequency(frequencies, floor=FLOOR, power=power)
+    return _Scales(typical, _for_all_features(of_words, features, typical))
+
+
+def _for_all_features(of_words: Fixed, features: RowFeatures, typical: sparse.csr_matrix) -> Fixed:
+    """A for the words of every text column, and a neutral one for all other features.
+
+    Neutral is what leaves each block its share of a row's norm: if D makes typical texts longer by
+    a factor t, other features get D = t.
+    """
+    words = np.tile(_a_of(of_words), len(features.schema.texts))
+    texts = typical[:, : features.words]
+    longer = _median_norm(_times(texts, 1 / words)) / _median_norm(texts)
+    others = np.full(features.width - features.words, 1 / longer)
+    whole = torch.from_numpy(np.concatenate([words, others]))
+    return replace(of_words, named={"weight": (whole, 1)})
+
+
+def _a_of(side: Fixed) -> npt.NDArray[np.float64]:
+    entry = side.named["weight"]
+    values = entry[0] if isinstance(entry, tuple) else entry
+    return np.asarray(values.double().numpy())
+
+
+def _times(rows: sparse.csr_matrix, scale: npt.NDArray[np.float64]) -> sparse.csr_matrix:
+    return sparse.csr_matrix(rows @ sparse.diags(scale))
+
+
+def _median_norm(rows: sparse.csr_matrix) -> float:
+    squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+    return float(np.sqrt(np.median(squares)))

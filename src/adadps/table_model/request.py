@@ -1,0 +1,198 @@
+"""What a person asks for, and what can be refused before any data is read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from adadps.accounting import Budget, require_epsilon
+from adadps.errors import DataError, SettingError
+from adadps.table_model.methods import Method, Wishes
+from adadps.table_model.public_words import WordSource
+from adadps.table_model.schema import Schema
+from adadps.table_model.schema_file import (
+    examples_of,
+    merged,
+    options_as_schema,
+    read_schema_file,
+    schema_of,
+)
+
+CHECKPOINT = ".checkpoint"
+"""Behind the name of the model: where a run is kept while it lasts, unless another is named."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is known without the data."""
+
+    schema: Schema
+    examples: int | None
+    method: Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a person asks for; None is "choose for me"."""
+
+    data: Path
+    epsilon: float
+    out: Path
+    schema: Path | None = None
+    texts: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    label: str | None = None
+    classes: str | None = None
+    label_separator: str | None = None
+    regression: bool = False
+    label_bounds: str | None = None
+    missing: str | None = None
+    examples: int | None = None
+    method: Method = Method.AUTO
+    side: str | None = None
+    side_source: str | None = None
+    side_because: str | None = None
+    public: Path | None = None
+    public_because: str | None = None
+    delta: float | None = None
+    batch_size: float | None = None
+    epochs: float | None = None
+    clip_norm: float | None = None
+    lr: float | None = None
+    words: int = 10_000
+    language: str = "en"
+    ledger: Path | None = None
+    ledger_budget: float | None = None
+    checkpoint: Path | None = None
+    store: Path | None = None
+    strict: bool = False
+    test: Path | None = None
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run is kept."""
+        return self.checkpoint or self.out.with_name(f"{self.out.name}{CHECKPOINT}")
+
+    @property
+    def wishes(self) -> Wishes:
+        """Settings that were given."""
+        return Wishes(
+            batch_size=self.batch_size, epochs=self.epochs, clip_norm=self.clip_norm, lr=self.lr
+        )
+
+    @property
+    def word_source(self) -> WordSource:
+        """Where public words come from."""
+        return WordSource(
+            words=self.words,
+            language=self.language,
+            side=self.side,
+            side_source=self.side_source,
+            side_because=self.side_because,
+            public=self.public,
+            public_because=self.public_because,
+        )
+
+    def declared(self) -> Declared:
+        """Refuse at once what no data can mend; say what is known without the data."""
+        require_epsilon(self.epsilon)
+        if self.delta is not None:
+            Budget(self.epsilon, self.delta)
+        _ = self.wishes
+        self._require_ledger()
+        self._require_places_apart()
+        schema, examples = self._schema()
+        self._require_declared(schema, examples)
+        method = self.method
+        if method is Method.AUTO and self.side == "none":
+            method = Method.DP_SGD
+        method = method.chosen(has_text=bool(schema.texts))
+        self._require_side(schema, method)
+        return Declared(schema, examples, method)
+
+    def _schema(self) -> tuple[Schema, int | None]:
+        options = options_as_schema(
+            texts=self.texts,
+            numeric=self.numeric,
+            categorical=self.categorical,
+            label=self.label,
+            classes=self.classes,
+            separator=self.label_separator,
+            regression=self.regression,
+            label_bounds=self.label_bounds,
+            missing=self.missing,
+            examples=self.examples,
+        )
+        file = read_schema_file(self.schema) if self.schema is not None else {}
+        held = merged(file, options)
+        try:
+            return schema_of(held), examples_of(held)
+        except DataError as error:
+            if self.schema is not None:
+                raise DataError(f"{error} (The schema is {self.schema}.)") from error
+            raise SettingError(str(error)) from error
+
+    def _require_declared(self, schema: Schema, examples: int | None) -> None:
+        missing = [*schema.unknown, *(["the number of examples"] if examples is None else [])]
+        if self.strict and missing:
+            raise SettingError(
+                f"Expected everything declared with --strict, found that {', '.join(missing)} "
+                "would be read off the private data. Declare them by options or by --schema."
+            )
+
+    def _require_side(self, schema: Schema, method: Method) -> None:
+        informed, side = method.takes_side_information, self.side
+        if informed and not schema.texts:
+            raise SettingError(
+                f"Expected a column of texts for {method.value}, whose side information is about "
+                "words, found none. Use --method dp-sgd or dp-adam."
+            )
+        if informed and side == "none":
+            raise SettingError(
+                f"Expected side information for {method.value}, found --side none. Leave it "
+                "out for public word frequencies, or use --method dp-sgd."
+            )
+        given = "--public" if self.public is not None else f"--side {side}"
+        if not informed and (side not in (None, "none") or self.public is not None):
+            raise SettingError(
+                f"Expected no side information for {method.value}, found {given}. Use --method "
+                "auto, adadps, adadps-two-sided or dp-sgd-weighted on a column of texts."
+            )
+        if self.public is not None and side is not None:
+            raise SettingError(
+                f"Expected word frequencies from one place, found --public and --side {side}. "
+                "Leave one of them out."
+            )
+        if self.public is None and self.public_because is not None:
+            raise SettingError(
+                "Expected a public table for --public-because, found none. Add --public FILE."
+            )
+
+    def _require_ledger(self) -> None:
+        if self.ledger is None and self.ledger_budget is not None:
+            raise SettingError(
+                "Expected a ledger for --ledger-budget, found none. Add --ledger FILE."
+            )
+        if self.ledger_budget is not None:
+            require_epsilon(self.ledger_budget)
+
+    def _require_places_apart(self) -> None:
+        if not self.out.name:
+            raise SettingError(
+                f"Expected the name of a new folder for --out, found '{self.out}'. Name one."
+            )
+        if self.checkpoint is None:
+            return
+        out, folder = (Path(os.path.abspath(path)) for path in (self.out, self.checkpoint))
+        if out == folder or folder in out.parents or out in folder.parents:
+            raise SettingError(
+                f"Expected different places for --out and --checkpoint, found {self.out} and "
+                f"{self.checkpoint}. The model would stand in the way of the run."
+            )
+        if os.path.exists(folder / "result.json"):
+            raise SettingError(
+                f"Expected a folder of its own for --checkpoint, found the model {folder}. Choose "
+                "another name."
+            )

@@ -1,0 +1,197 @@
+"""A trained model in a folder: weights, statement, and what turns a row into features."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adadps.data.sparse_rows import SparseRows
+from adadps.data.strict_json import parse_json
+from adadps.data.tables import Table
+from adadps.data.text import BagOfWords
+from adadps.errors import DataError, SettingError
+from adadps.gradients.objective import predict
+from adadps.layout import sparse_linear
+from adadps.result import Result, load_result
+from adadps.table_model.features import RowFeatures
+from adadps.table_model.schema import Label, Schema
+from adadps.table_model.schema_file import schema_of
+from adadps.table_model.targets import Targets
+
+FORMAT, FIRST_FORMAT = 2, 1
+MODEL_FILE = "model.json"
+_KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """Public facts that turn rows into features, and outputs into predictions."""
+
+    schema: Schema
+    vocabulary: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.schema.texts or self.vocabulary:
+            BagOfWords(self.vocabulary)
+        if self.schema.unknown:
+            raise DataError(
+                f"Expected a whole schema, found that it lacks {', '.join(self.schema.unknown)}. "
+                "Declare it."
+            )
+
+    @property
+    def features(self) -> RowFeatures:
+        """From a chunk of a table to rows; each depends on its own row alone."""
+        return RowFeatures(self.schema, self.vocabulary)
+
+    @property
+    def targets(self) -> Targets:
+        """From labels to targets, and from outputs to predictions."""
+        return Targets(self.schema.label)
+
+    def layer(self) -> torch.nn.Linear:
+        """The layer before training: all zeros, and no bias, which the constant feature is.
+
+        >>> schema = Schema(("text",), (), (), Label("kind", ("ham", "spam")))
+        >>> TableModel(schema, ("prize",)).layer()
+        Linear(in_features=1, out_features=2, bias=False)
+        """
+        layer = sparse_linear(self.features.width, self.schema.label.outputs, bias=False)
+        torch.nn.init.zeros_(layer.weight)
+        return layer
+
+    @property
+    def in_words(self) -> str:
+        """The model in a line."""
+        schema, outputs = self.schema, self.schema.label.outputs
+        parts = []
+        if schema.texts:
+            parts.append(
+                f"{len(schema.texts)} text columns x {len(self.vocabulary)} words (log(1 + count), "
+                "L2-normalised per text)"
+            )
+        parts += [f"{len(schema.numeric)} numbers"] if schema.numeric else []
+        parts += [f"{len(schema.categorical)} categories"] if schema.categorical else []
+        parts += ["a constant"] if self.features.has_constant else []
+        what = "number" if schema.label.regression else f"{outputs} classes"
+        return f"linear, from {', '.join(parts)} to {what}"
+
+    def describe(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "format": FORMAT,
+            "kind": _KIND,
+            "schema": self.schema.describe(),
+            "vocabulary": list(self.vocabulary),
+        }
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with its trained weights."""
+
+    model: TableModel
+    result: Result
+
+    def reading(self, text_column: str) -> TrainedModel:
+        """The same model for tables whose texts stand in another column."""
+        schema = self.model.schema
+        if len(schema.texts) != 1:
+            raise SettingError(
+                f"Expected a model of one text column for --text, found {len(schema.texts)}. Name "
+                "the columns of the table as in training."
+            )
+        if text_column in (*schema.inputs[1:], schema.label.column):
+            schema = replace(schema, label=replace(schema.label, column=""))
+        renamed = replace(schema, texts=(text_column,))
+        return TrainedModel(replace(self.model, schema=renamed), self.result)
+
+    @cached_property
+    def _layer(self) -> torch.nn.Module:
+        return self.result.restore(self.model.layer())
+
+    def predictions(
+        self, table: Table, *, probabilities: bool = False
+    ) -> dict[str, Sequence[str] | Sequence[float]]:
+        """New columns for the rows of a table. Levels that were not declared have no feature."""
+        rows = SparseRows.from_scipy(self.model.features(table, refuse_unseen=False))
+        outputs = predict(self._layer, rows, self.result.feature_weights)
+        return self.model.targets.predictions(outputs, probabilities=probabilities)
+
+
+def save_model(model: TableModel, result: Result, draft: Path) -> None:
+    """Write the files of a model into ``draft``, a folder that is renamed when all is well."""
+    inner = result.save(draft / "result")
+    for file in inner.iterdir():
+        os.replace(file, draft / file.name)
+    inner.rmdir()
+    text = json.dumps(model.describe(), indent=1, allow_nan=False, ensure_ascii=False)
+    (draft / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def load_model(folder: str | Path) -> TrainedModel:
+    """Read a saved model; nothing in it is executed."""
+    source = Path(folder)
+    try:
+        held = parse_json((source / MODEL_FILE).read_text(encoding="utf-8"))
+        model = _model_of(held)
+    except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
+        raise DataError(
+            f"Expected a model of `adadps train` in {source}, found something else ({error}) "
+            "Check the path, or train again."
+        ) from error
+    result = load_result(source)
+    _require_fit(model, result, source)
+    return TrainedModel(model, result)
+
+
+def _model_of(held: Any) -> TableModel:
+    found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
+    if found == (FIRST_FORMAT, _FIRST_KIND):
+        return _first_model_of(held)
+    if found != (FORMAT, _KIND):
+        raise DataError(
+            f"Expected a {_KIND} of format {FORMAT}, found format {found[0]!r} of {found[1]!r}. "
+            "Read it with the version of adadps that wrote it."
+        )
+    vocabulary, schema = held.get("vocabulary"), held.get("schema")
+    if not isinstance(vocabulary, list) or not isinstance(schema, dict):
+        raise DataError("Expected a schema and a list of words, found something else.")
+    return TableModel(schema_of(schema), tuple(vocabulary))
+
+
+def _first_model_of(held: dict[str, Any]) -> TableModel:
+    """Models of texts alone, as they were saved at first."""
+    classes: Any = held.get("classes")
+    vocabulary: Any = held.get("vocabulary")
+    column: Any = held.get("text_column")
+    lists = isinstance(classes, list) and isinstance(vocabulary, list)
+    if not lists or not isinstance(column, str) or held.get("dampened") is not True:
+        raise DataError("Expected classes, words and a column of texts, found something else.")
+    label = Label("" if column else "label", tuple(classes))  # the label's column was not kept
+    return TableModel(Schema((column,), (), (), label), tuple(vocabulary))
+
+
+def _require_fit(model: TableModel, result: Result, source: Path) -> None:
+    """Compare shapes before anything of that size is made."""
+    expected = (model.schema.label.outputs, model.features.width)
+    weight = result.params.get("weight")
+    weights = result.feature_weights
+    fits = len(result.params) == 1 and weight is not None and tuple(weight.shape) == expected
+    fits = fits and (weights is None or tuple(weights.shape) == expected[1:])
+    if not fits or not all(
+        value.is_floating_point() and bool(torch.isfinite(value).all())
+        for value in (weight, weights)
+        if value is not None
+    ):
+        raise DataError(
+            f"Expected finite weights of {expected[0]} outputs and {expected[1]} features in "
+            f"{source}, found others. Restore the folder as it was written, or train again."
+        )

@@ -1,0 +1,166 @@
+"""What is not declared is read off the private data, and then assumed to be public.
+
+One pass over the chunks of a table. Nothing that belongs to one or two people becomes a class or a
+level. Bounds are another matter: a smallest and a largest value *are* values of single people, so
+that it is said where they were read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from adadps.data.tables import Table
+from adadps.errors import DataError
+from adadps.table_model.cells import Numbers, labels, levels, numbers
+from adadps.table_model.schema import Categorical, Numeric, Schema
+
+RARE = 3
+"""A label or level that is read off the data must not be that of one or two people."""
+MOST_NAMES = 1000
+"""More distinct labels or levels than that are rather names or texts."""
+_MISSING = {"nan", "null", "none", "na", "n/a"}
+
+
+def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
+    """The schema with what was not declared read off the data."""
+    ranges = {column.name: _Range() for column in schema.numeric if not column.is_known}
+    names = {column.name: _Names() for column in schema.categorical if not column.levels}
+    target = schema.label
+    target_range, target_names = _Range(), _Names()
+    source = ""
+    for chunk in chunks:
+        source = str(chunk.source)
+        for column in schema.numeric:
+            if column.name in ranges:
+                filled = column.missing if schema.fill_missing else None
+                missing = math.nan if schema.fill_missing and filled is None else filled
+                ranges[column.name].add(_given_numbers(chunk, column.name, missing))
+        for name, found in names.items():
+            cells = levels(chunk, name, fill_missing=schema.fill_missing)
+            found.add(chunk, name, [[cell] if cell.strip() else [] for cell in cells])
+        if not target.is_known and target.regression:
+            target_range.add(numbers(chunk, target.column))
+        elif not target.is_known:
+            target_names.add(chunk, target.column, labels(chunk, target))
+    if not target.is_known and target.regression:
+        low, high = target_range.bounds(target.column, source)
+        target = replace(target, low=low, high=high)
+    elif not target.is_known:
+        target = replace(target, classes=target_names.checked(target.column, source, 2))
+    return replace(
+        schema,
+        numeric=tuple(_with_bounds(column, ranges, source) for column in schema.numeric),
+        categorical=tuple(_with_levels(column, names, source) for column in schema.categorical),
+        label=target,
+    )
+
+
+def _given_numbers(chunk: Table, name: str, missing: float | None) -> Numbers:
+    """Without those that are missing, where they may be."""
+    if missing is None or math.isfinite(missing):
+        return numbers(chunk, name, missing)
+    stand_in = 0.0  # left out again below, so that it widens no bounds
+    found = numbers(chunk, name, stand_in)
+    present = [bool(cell.strip()) for cell in chunk.texts(name)]
+    return found[present]
+
+
+def _with_bounds(column: Numeric, found: dict[str, _Range], source: str) -> Numeric:
+    if column.name not in found:
+        return column
+    low, high = found[column.name].bounds(column.name, source)
+    return replace(column, low=low, high=high)
+
+
+def _with_levels(column: Categorical, found: dict[str, _Names], source: str) -> Categorical:
+    if column.name not in found:
+        return column
+    return replace(column, levels=found[column.name].checked(column.name, source, 1))
+
+
+@dataclass
+class _Range:
+    """The smallest and the largest number so far."""
+
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, found: Numbers) -> None:
+        if len(found):
+            self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
+
+    def bounds(self, name: str, source: str) -> tuple[float, float]:
+        if not self.low < self.high:
+            raise DataError(
+                f"Expected different numbers in column '{name}' of {source}, found the same one "
+                "everywhere. Declare its bounds, or leave the column out."
+            )
+        return float(self.low), float(self.high)
+
+
+@dataclass
+class _Names:
+    """How often each name occurs, and where first."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, chunk: Table, name: str, found: Sequence[Sequence[str]]) -> None:
+        for row, some in enumerate(found):
+            for one in some:
+                if one not in self.seen:
+                    self.first[one] = chunk.where(row)
+                    self._require_few(name, chunk)
+                self.seen[one] = self.seen.get(one, 0) + 1
+
+    def _require_few(self, name: str, chunk: Table) -> None:
+        if len(self.first) > MOST_NAMES:
+            raise DataError(
+                f"Expected at most {MOST_NAMES} different values in column '{name}' of "
+                f"{chunk.source}, found more. Check which column holds the labels or levels, or "
+                "declare them."
+            )
+
+    def checked(self, name: str, source: str, least: int) -> tuple[str, ...]:
+        if len(self.seen) < least:
+            raise DataError(
+                f"Expected between {least} and {MOST_NAMES} different values in column '{name}' of "
+                f"{source}, found {len(self.seen)}. Check which column holds the labels or levels, "
+                "or declare them."
+            )
+        for one, count in self.seen.items():
+            if count < RARE or one.strip().lower() in _MISSING:
+                raise DataError(
+                    f"Expected values that occur at least {RARE} times in column '{name}' of "
+                    f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
+                    "Classes and levels stand in the model for everyone to read: mend the line, or "
+                    "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema)."
+                )
+        return tuple(sorted(self.seen))
+
+
+def facts(declared: Schema, known: Schema) -> list[str]:
+    """What is assumed to be public about the columns, and which of it was read off the data."""
+    found = []
+    for before, column in zip(declared.numeric, known.numeric, strict=True):
+        found.append(_bounds_in_words(f"'{column.name}'", column.bounds, before.is_known))
+        if known.fill_missing:
+            found.append(f"that missing values of '{column.name}' count as {column.filling:g}")
+    for given, category in zip(declared.categorical, known.categorical, strict=True):
+        how = "declared" if given.levels else "read off the data"
+        levels_in_words = ", ".join(category.known_levels)
+        found.append(f"the levels of '{category.name}', {how}: {levels_in_words}")
+    label = known.label
+    if label.regression:
+        found.append(_bounds_in_words("the label", label.bounds, declared.label.is_known))
+    else:
+        how = "declared" if declared.label.is_known else "read off the data"
+        found.append(f"the classes, {how}: {', '.join(label.known_classes)}")
+    return found
+
+
+def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool) -> str:
+    how = "declared" if is_declared else "read off the data as its smallest and largest value"
+    return f"the bounds of {what}, {how}: {bounds[0]:g} to {bounds[1]:g}"

@@ -1,0 +1,54 @@
+"""The commands on the page about tables do what they say."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from adadps.data.tables import read_table
+from test_table_training import call
+from test_train_command import write
+
+PAGE = (Path(__file__).parents[1] / "docs" / "tables.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(command.replace("\\\n", " "))[1:]
+    for command in re.findall(r"^ {4}(adadps (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
+]
+QUICKLY = ("--words", "200", "--epochs", "2")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notes = [["needs rest and sleep", 60 + n % 30, "de", "old"] for n in range(40)]
+    notes += [["may run and play", 20 + n % 30, "fr", "young"] for n in range(40)]
+    write(tmp_path / "visits.csv", notes, ("note", "age", "country", "outcome"))
+    write(tmp_path / "leaflets.csv", [[row[0]] for row in notes[10:50]], ("note",))
+    reviews = [["good film", "5"], ["bad film", "1"]] * 40
+    write(tmp_path / "reviews.csv", reviews, ("review", "stars"))
+    write(tmp_path / "new.csv", [["a film"]], ("review",))
+    namespace = {}
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "schema =" in b)
+    exec(
+        "from pathlib import Path\n" + block.replace('"examples": 400', '"examples": 80'), namespace
+    )
+    return tmp_path
+
+
+def test_all_commands_of_the_page_run(folder):
+    trainings = [command for command in COMMANDS if command[0] == "train"]
+    predictions = [command for command in COMMANDS if command[0] == "predict"]
+    assert (len(trainings), len(predictions)) == (4, 2)
+    shutil.rmtree(folder / "model", ignore_errors=True)
+    for number, command in enumerate(trainings):
+        shown = call(*command, *QUICKLY, "--ledger", f"{number}.ledger")
+        assert shown.exit_code == 0, shown.output
+        out = command[command.index("--out") + 1]
+        Path(out).rename(f"{number}.model")
+    Path("0.model").rename("model")  # the one that reads reviews
+    for command in predictions:
+        shown = call(*command)
+        assert shown.exit_code == 0, shown.output
+        assert "prediction" in read_table(command[command.index("--out") + 1]).header
