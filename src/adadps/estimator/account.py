@@ -64,9 +64,7 @@ class Terms:
     path: Path | None
 
 
-def agree(
-    wish: Wish, *, examples: int, held: MemoryLedger | None, one_by_one: bool
-) -> Terms:
+def agree(wish: Wish, *, examples: int, held: MemoryLedger | None, one_by_one: bool) -> Terms:
     """Terms for a run on ``examples`` declared examples; only reads a ledger that is there.
 
     ``held`` is the ledger of earlier calls, ``one_by_one`` says that further runs may come.
@@ -81,8 +79,8 @@ def agree(
         _require_same_budget(wish, known, "the calls before this one")
         if chosen is Accountant.PLD:
             raise BudgetError(
-                f"Expected something left of epsilon = {wish.epsilon:g}, found that `fit` has spent "
-                "all of it. Plan for further calls: set `epsilon_per_run` below epsilon."
+                f"Expected something left of epsilon = {wish.epsilon:g}, found that `fit` has "
+                "spent all of it. Plan for further calls: set `epsilon_per_run` below epsilon."
             )
     several = one_by_one or wish.path is not None or wish.epsilon_per_run is not None
     usual = Accountant.RDP if several else Accountant.PLD
@@ -99,16 +97,13 @@ def ledger_of(terms: Terms, held: MemoryLedger | None, identity: str | None) -> 
     ``identity`` is that of the ledger on which the model was trained so far, if it was.
     """
     if terms.path is None:
-        ledger = held or (MemoryLedger(terms.whole) if identity is None else None)
-        _require_same_ledger(ledger, identity)
-        assert ledger is not None
-        yield ledger
+        kept = MemoryLedger(terms.whole) if identity is None else held
+        yield _same_ledger(kept, identity)
         return
     if identity is not None and not os.path.exists(terms.path):
-        _require_same_ledger(None, identity)
+        _same_ledger(None, identity)
     with _on_disk(terms.path, terms.whole) as ledger:
-        _require_same_ledger(ledger, identity)
-        yield ledger
+        yield _same_ledger(ledger, identity)
 
 
 def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Result:
@@ -149,10 +144,11 @@ def _require_same_budget(wish: Wish, known: Budget | None, where: str) -> None:
         )
 
 
-def _require_same_ledger(ledger: Ledger | None, identity: str | None) -> None:
-    if identity is not None and (ledger is None or ledger.identity != identity):
+def _same_ledger(ledger: Ledger | None, identity: str | None) -> Ledger:
+    if ledger is None or (identity is not None and ledger.identity != identity):
         raise BudgetError(
             "Expected the ledger on which this model was trained so far, found none or another: a "
             "ledger in memory does not travel with a copy of the model, which could spend the same "
             "budget twice. Use `ledger=path` to go on later or elsewhere."
         )
+    return ledger

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +17,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from adadps.data.examples import examples
+from adadps.data.examples import Examples, examples
 from adadps.defaults import RULE, Choice, Rule, choose
-from adadps.errors import AdadpsError, DataError, ModelError, SettingError
-from adadps.estimator.account import Wish, agree, ledger_of, stated
+from adadps.errors import DataError, ModelError, SettingError
+from adadps.estimator.account import Terms, Wish, agree, ledger_of, stated
+from adadps.estimator.checks import all_or_nothing, forget, in_our_words, ledger_path, require_flags
 from adadps.estimator.doors import Door, door_for
 from adadps.estimator.rows import Rows, Table
 from adadps.layout import sparse_linear
@@ -59,6 +58,15 @@ class Task:
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of the estimators. Their constructors only remember what they are given."""
 
+    result_: Result
+    module_: nn.Module | None
+    _rows: Rows
+    _facts: tuple[str, ...]
+    _family: Siblings
+    _ledger: MemoryLedger | None
+    _ledger_identity: str
+    _ledger_path: Path | None
+
     def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:
         raise NotImplementedError
 
@@ -69,58 +77,75 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, *, going_on: bool, one_by_one: bool, classes: Any = None
     ) -> Self:
         """One run. Only when it has gone well does the estimator change."""
-        with _all_or_nothing(self):
+        with all_or_nothing(self):
+            if not going_on:
+                forget(self)
             wish = self._wish()
-            with _in_our_words():
+            with in_our_words():
                 X, y = self._checked(X, y, reset=not going_on)
             task = self._task(X, y, going_on=going_on, classes=classes)
-            count = self._declared(X.shape[0])
-            data = examples(task.rows(X), task.targets)
             model = self._model(task, X, going_on)
             door = self._door(model, X.shape[1])
-            held = vars(self).get("_ledger") if going_on else None
+            if going_on and door.name != self.result_.settings["method"]:
+                raise _another("method")
+            count = self._declared(X.shape[0])
+            held = getattr(self, "_ledger", None) if going_on else None
             terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
             choice = self._choice(count, door, task, terms)
-            identity = self._ledger_identity if going_on else None
-            facts = self._facts_with(task, going_on)
-            privacy = privatize(
-                clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier
-            )
-            with ledger_of(terms, held, identity) as ledger:
+            self._facts = self._facts_with(task, going_on)
+            data = examples(task.rows(X), task.targets)
+            with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
-                result = train(
-                    model,
-                    task.loss,
-                    data,
-                    method=door.chain(privacy, choice.lr),
-                    sampler=choice.sampler,
-                    steps=choice.steps,
-                    progress=False,
-                    ledger=ledger,
-                    delta=terms.whole.delta,
-                    accountant=terms.accountant,
-                    assumed_public=facts,
-                    tuning_trials=self._trials(),
-                    settings={"method": door.name, "epochs": choice.epochs, "lr": choice.lr},
-                )
+                result = self._run(model, task, data, door, choice, ledger)
                 self._remember_ledger(ledger)
-            steps = result.privacy.steps + (self.result_.privacy.steps_paid if going_on else 0)
+            earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
+            steps = result.privacy.steps + earlier
             self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
-            self._rows, self._facts = task.rows, facts
+            self._rows = task.rows
             self.module_ = None if self.module is None else model
             self._siblings().runs += 1
             self._keep_coefficients(task)
         return self
 
+    def _run(
+        self,
+        model: nn.Module,
+        task: Task,
+        data: Examples,
+        door: Door,
+        choice: Choice,
+        ledger: Ledger,
+    ) -> Result:
+        privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
+        return train(
+            model,
+            task.loss,
+            data,
+            method=door.chain(privacy, choice.lr),
+            sampler=choice.sampler,
+            steps=choice.steps,
+            progress=False,
+            ledger=ledger,
+            delta=choice.budget.delta,
+            accountant=choice.accountant,
+            assumed_public=self._facts,
+            tuning_trials=self._trials(),
+            settings={"method": door.name, "epochs": choice.epochs, "lr": choice.lr},
+        )
+
     def _wish(self) -> Wish:
-        _require_flags(self)
+        require_flags(self)
         if self.module is None and self.loss is not None:
             raise SettingError(
                 "Expected a module for a loss of your own, found `loss` without `module`. The "
                 "linear model has a loss of its own: leave `loss` out, or give both."
             )
         return Wish(
-            self.epsilon, self.epsilon_per_run, self.delta, self.accountant, _path(self.ledger)
+            self.epsilon,
+            self.epsilon_per_run,
+            self.delta,
+            self.accountant,
+            ledger_path(self.ledger),
         )
 
     def _declared(self, found: int) -> int:
@@ -151,6 +176,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _model(self, task: Task, X: Table, going_on: bool) -> nn.Module:
         """A copy of what is to be trained: the caller's module stays as it is."""
+        if going_on and (self.module is None) != (self.module_ is None):
+            raise _another("kind of model")
         if self.module is None:
             width = X.shape[1] + bool(task.rows.constant)
             layer = (
@@ -160,7 +187,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
             nn.init.zeros_(layer.weight)
             return self.result_.restore(layer) if going_on else layer
-        if going_on:
+        if going_on and self.module_ is not None:
             return copy.deepcopy(self.module_)
         made = (
             copy.deepcopy(self.module)
@@ -187,7 +214,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         at = "weight" if linear else next(fitting, None)
         return door_for(self.method, self.side, at=at, width=width, linear=linear)
 
-    def _choice(self, count: int, door: Door, task: Task, terms: Any) -> Choice:
+    def _choice(self, count: int, door: Door, task: Task, terms: Terms) -> Choice:
         lr = door.lr if self.lr is None else self.lr
         choice = _planned(
             examples=count,
@@ -212,7 +239,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """One row of outputs an example: of the module, or of the linear model in float64."""
         check_is_fitted(self, "result_")
-        with _in_our_words():
+        with in_our_words():
             X = validate_data(
                 self, X, reset=False, accept_sparse="csr", dtype=np.float64, order="C"
             )
@@ -229,13 +256,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trials(self) -> int | None:
         """How many runs there were, this one included, if there were others."""
-        if self.tuning_trials is not None:
-            return self.tuning_trials
+        declared: Any = self.tuning_trials
+        if declared is not None:
+            if isinstance(declared, bool) or not isinstance(declared, int) or declared < 0:
+                raise SettingError(
+                    f"Expected a whole number of tuning_trials, found {declared!r}. Say how many "
+                    "settings were tried on this data before, or leave it out."
+                )
+            return declared
         runs = self._siblings().runs
         return runs + 1 if runs else None
 
     def _siblings(self) -> Siblings:
-        return vars(self).setdefault("_family", Siblings())
+        if not hasattr(self, "_family"):
+            self._family = Siblings()
+        return self._family
 
     def _remember_ledger(self, ledger: Ledger) -> None:
         self._ledger_identity = ledger.identity
@@ -251,7 +286,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             if not os.path.exists(path):
                 raise DataError(f"Expected the ledger {path}, found none. Put it back in place.")
             return DiskLedger(path)
-        held = vars(self).get("_ledger")
+        held: MemoryLedger | None = getattr(self, "_ledger", None)
         if held is None:
             raise NotFittedError(
                 "Expected the ledger of this model, found a copy of the model without it: a ledger "
@@ -301,54 +336,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 _STAYS = ("_ledger", "_family")
 
 
-def refuse(unknown: dict[str, Any]) -> None:
-    """Say why weights of examples cannot be."""
-    if unknown.get("sample_weight") is not None:
-        raise SettingError(
-            "Expected examples of equal weight, found sample_weight. A weight changes how much one "
-            "example can move the model, and often depends on private data: leave it out."
-        )
-    others = [name for name in unknown if name != "sample_weight"]
-    if others:
-        raise TypeError(f"fit() got an unexpected keyword argument '{others[0]}'")
-
-
-def _require_flags(estimator: Any) -> None:
-    for name in ("strict", "fit_intercept", "normalise_rows"):
-        value = getattr(estimator, name, None)
-        if value is not None and not isinstance(value, bool | np.bool_):
-            raise SettingError(f"Expected True, False or None as {name}, found {value!r}.")
-
-
-def _path(ledger: Any) -> Path | None:
-    if ledger is None:
-        return None
-    if not isinstance(ledger, str | os.PathLike):
-        raise SettingError(
-            f"Expected the path of a ledger, found {type(ledger).__name__}. scikit-learn copies "
-            "what an estimator is given, and a copied ledger would be spent twice: give its path."
-        )
-    return Path(ledger)
-
-
-@contextmanager
-def _all_or_nothing(estimator: Any) -> Iterator[None]:
-    """After an error the estimator is what it was."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
-
-
-@contextmanager
-def _in_our_words() -> Iterator[None]:
-    """What scikit-learn refuses is bad data."""
-    try:
-        yield
-    except (AdadpsError, NotFittedError):
-        raise
-    except ValueError as error:
-        raise DataError(str(error)) from error
+def _another(what: str) -> SettingError:
+    return SettingError(
+        f"Expected the {what} of the first call of `partial_fit`, found another one. Set it back, "
+        "or begin anew with `fit`."
+    )

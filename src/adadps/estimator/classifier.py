@@ -16,7 +16,8 @@ from torch import nn
 
 from adadps.defaults import first_gradient
 from adadps.errors import SettingError
-from adadps.estimator.base import PrivateEstimator, Task, refuse
+from adadps.estimator.base import PrivateEstimator, Task
+from adadps.estimator.checks import refuse
 from adadps.estimator.labels import (
     RARE,
     Labels,
@@ -35,7 +36,46 @@ CONSTANT = 0.3
 
 
 class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """A linear classifier, or any module, trained with differential privacy.
+    """A linear classifier, or any torch module, trained with differential privacy.
+
+    Only ``epsilon`` must be given; batch size, steps, clip norm and learning rate follow from it
+    and from the declared number of examples (`adadps.defaults`). X is a dense array, a scipy
+    sparse matrix or a numeric DataFrame. y holds classes, or is an indicator matrix for several
+    labels an example, each of which then has a logistic loss of its own.
+
+    What is paid:
+
+    - ``epsilon`` at ``delta`` (default 1/(10 n)) is the whole budget, ``epsilon_per_run`` what one
+      call of `fit` or `partial_fit` may cost (default: all of it).
+    - `fit` begins anew with a budget of its own: two fits cost two budgets. A search or a cross
+      validation makes many fits; how many an estimator and its clones have made in this process is
+      stated as ``privacy_.tuning_trials``, but not part of epsilon. With ``ledger``, a path, all
+      fits of all clones and processes share one budget, and what does not fit is refused.
+    - `partial_fit` goes on under the budget of the calls before it. Once several runs have been
+      charged to a ledger, the whole budget is what may be claimed, and what ``epsilon_`` says.
+
+    What must be public:
+
+    - ``classes`` and ``examples`` (rows a call); read off the data where they are not given, and
+      then listed in ``privacy_.assumed_public``. ``strict=True`` refuses to read anything off.
+    - Whatever was fitted before: a `CountVectorizer`, `TfidfVectorizer` or `StandardScaler` in
+      front of this step knows all private rows, which epsilon does NOT cover. A step cannot see
+      its pipeline, so nobody will warn you. Use `PublicVectorizer`, `HashingVectorizer`,
+      `Normalizer`, or ``feature_bounds=(low, high)``, which bring features to [-1, 1].
+    - ``side``: how frequent features are, from a `PublicVectorizer`, `adadps.side.Frequencies` of
+      words, or a fixed source. ``method`` says where it enters: "auto" (weighted features),
+      "adadps", "adadps-two-sided", "dp-sgd-weighted"; without it "dp-sgd" or "dp-adam".
+
+    Rows are L2-normalised one by one (``normalise_rows``), and a small constant feature stands for
+    the intercept (``fit_intercept``; none beside side information). ``module`` is a torch module,
+    or a function of the numbers of inputs and outputs that makes one; ``loss`` is then one number
+    an example. Its rows are left as they are, and ``clip_norm`` and ``lr`` should be given: the
+    defaults are made for a linear layer. ``sample_weight`` is refused.
+
+    Attributes: ``classes_``, ``coef_`` and ``intercept_`` (of a linear model, for rows as they are
+    normalised), ``n_features_in_``, ``feature_names_in_``, ``result_``, ``privacy_``, ``epsilon_``,
+    ``delta_``, ``ledger_``, ``module_``. Scores of private data are not covered by epsilon: use
+    held-out data.
 
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(600, 5, n_informative=3, random_state=0)
@@ -45,6 +85,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     >>> model.privacy_.assumed_public[1:]
     ('the classes, read off the data: 0, 1', 'that number of examples was read off the data')
     """
+
+    _labels: Labels
+    _label_facts: str
 
     def __init__(
         self,
@@ -178,8 +221,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         if going_on:
             return self._rows, ()
         linear = self.module is None
-        intercept = (linear and self.side is None) if self.fit_intercept is None else (
-            self.fit_intercept
+        intercept = (
+            (linear and self.side is None) if self.fit_intercept is None else (self.fit_intercept)
         )
         if intercept and not (linear and self.side is None):
             raise SettingError(
@@ -195,8 +238,6 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         return Rows(bounds, normalised, CONSTANT if intercept else 0.0), facts
 
     def _keep_coefficients(self, task: Task) -> None:
-        for name in ("coef_", "intercept_"):
-            vars(self).pop(name, None)
         if self.module is not None:
             return
         weight = self.result_.params["weight"].double().numpy() * task.rows.shrink

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
 from adadps.errors import DataError
+from adadps.estimator.rows import is_sparse
 
 Classes = npt.NDArray[Any]
 RARE = 3
@@ -38,13 +38,13 @@ class Labels:
             kind = "an indicator matrix" if self.several else "one label an example"
             raise DataError(f"Expected {kind} as before, found the other kind. Give the same kind.")
         if self.several:
-            held = np.asarray(y.toarray() if sparse.issparse(y) else y)
+            held: Classes = np.asarray(y.toarray() if is_sparse(y) else y)
             if held.shape[1] != self.outputs:
                 raise DataError(
                     f"Expected {self.outputs} columns of labels, found {held.shape[1]}. Give one "
                     "column for each declared class."
                 )
-            return (held != 0).astype(np.float32)
+            return np.asarray(held != 0, dtype=np.float32)
         flat = column_or_1d(y, warn=True)
         places = np.searchsorted(self.classes, flat) if _comparable(self.classes, flat) else None
         if places is not None:
@@ -56,13 +56,13 @@ class Labels:
                 f"Expected labels among the {self.outputs} classes, found another{where}. Declare "
                 "all classes by `classes=...`, or leave such rows out."
             )
-        return places.astype(np.int64)
+        return np.asarray(places, dtype=np.int64)
 
     def decoded(self, scores: npt.NDArray[np.float64]) -> Classes:
         """The class with the highest score, or every label with a score above 0."""
         if self.several:
-            return (scores > 0).astype(np.int64)
-        return self.classes[scores.argmax(axis=1)]
+            return np.asarray(scores > 0, dtype=np.int64)
+        return np.asarray(self.classes[scores.argmax(axis=1)])
 
 
 def declared_labels(classes: Any, y: Any) -> Labels:

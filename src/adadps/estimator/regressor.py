@@ -15,7 +15,8 @@ from sklearn.utils.validation import validate_data
 from torch import nn
 
 from adadps.defaults import RULE
-from adadps.estimator.base import PrivateEstimator, Task, refuse
+from adadps.estimator.base import PrivateEstimator, Task
+from adadps.estimator.checks import refuse
 from adadps.estimator.rows import Bounds, Rows, Table
 from adadps.losses import Loss, squared_error
 from adadps.types import Accountant
@@ -31,7 +32,18 @@ GRADIENT_NORM = 1.0
 
 
 class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """A linear regression, or any module, trained with differential privacy.
+    """A linear regression, or any torch module, trained with differential privacy.
+
+    Targets are clipped to ``bounds=(low, high)`` and brought to [-1, 1]; features likewise by
+    ``feature_bounds``, each a number or one number a column, and divided by √columns, so that no
+    row is longer than 1. (Bounds of sparse rows are widened to have zero in the middle.) The loss
+    is squared; predictions are scaled back, and lie within the bounds. y may have several columns.
+
+    Bounds that are not given are the smallest and largest numbers in the data: two records that
+    stand in the model for everyone, and are listed as assumed public. Declare them.
+
+    Budget, ledger, ``side``, ``module`` and the other options are those of `AdaDPSClassifier`.
+    ``coef_`` and ``intercept_`` are in the units of the data.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(0, 10, (500, 2))
@@ -125,9 +137,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
                 bounds=self.bounds, feature_bounds=self.feature_bounds, examples=self.examples
             )
             self._target_bounds, of_targets = _bounds(self.bounds, columns, "targets", "bounds")
-            of_rows, of_features = _bounds(
-                self.feature_bounds, X, "features", "feature_bounds"
-            )
+            of_rows, of_features = _bounds(self.feature_bounds, X, "features", "feature_bounds")
             if sparse.issparse(X):
                 of_rows = of_rows.around_zero()
             self._rows = Rows(of_rows, False, CONSTANT if self._has_intercept else 0.0)
@@ -150,8 +160,6 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return self.module is None and self.side is None
 
     def _keep_coefficients(self, task: Task) -> None:
-        for name in ("coef_", "intercept_"):
-            vars(self).pop(name, None)
         if self.module is not None or self.result_.feature_weights is not None:
             return
         weight = self.result_.params["weight"].double().numpy() * task.rows.shrink

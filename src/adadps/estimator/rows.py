@@ -21,6 +21,11 @@ Table = Any
 """A dense array of float64, or a scipy CSR matrix."""
 
 
+def is_sparse(table: Any) -> bool:
+    """Is it a scipy sparse matrix?"""
+    return bool(sparse.issparse(table))
+
+
 @dataclass(frozen=True)
 class Bounds:
     """The range of each column; what lies outside is clipped to it.
@@ -36,8 +41,9 @@ class Bounds:
     def given(cls, pair: Any, columns: int, what: str) -> Bounds:
         """A pair of numbers, or of one number a column."""
         try:
-            low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), columns).copy()
-                         for side in pair)
+            low, high = (
+                np.broadcast_to(np.asarray(side, dtype=np.float64), columns).copy() for side in pair
+            )
         except (TypeError, ValueError) as error:
             raise SettingError(
                 f"Expected {what}=(low, high), each a number or {columns} of them, found something "
@@ -53,7 +59,7 @@ class Bounds:
     def of(cls, table: Table) -> Bounds:
         """The smallest and largest number of each column: two records, assumed to be public."""
         low, high = table.min(axis=0), table.max(axis=0)
-        if sparse.issparse(low):
+        if is_sparse(low):
             low, high = low.toarray(), high.toarray()
         return cls(*(np.asarray(side, dtype=np.float64).ravel() for side in (low, high)))
 
@@ -75,12 +81,12 @@ class Bounds:
 
     def to_unit(self, table: Table) -> Table:
         """Clip, and bring every column to [-1, 1]."""
-        if sparse.issparse(table) and not self.middle.any():
+        if is_sparse(table) and not self.middle.any():
             columns = table.indices
             kept = np.clip(table.data, self.low[columns], self.high[columns])
             held = (kept * self.slope[columns], columns, table.indptr)
             return sparse.csr_matrix(held, shape=table.shape)
-        dense = table.toarray() if sparse.issparse(table) else table
+        dense = table.toarray() if is_sparse(table) else table
         return (np.clip(dense, self.low, self.high) - self.middle) * self.slope
 
     def from_unit(self, values: Numbers) -> Numbers:
@@ -126,8 +132,8 @@ class Rows:
         if not self.constant:
             return held
         column = np.full((held.shape[0], 1), self.constant)
-        if sparse.issparse(held):
-            return sparse.csr_matrix(sparse.hstack([held, column], format="csr")) * self.shrink
+        if is_sparse(held):
+            return sparse.csr_matrix(sparse.hstack([held, sparse.csr_matrix(column)])) * self.shrink
         return np.hstack([held, column]) * self.shrink
 
     @property
