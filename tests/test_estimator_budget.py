@@ -24,24 +24,36 @@ def classifier(**options):
     return AdaDPSClassifier(**{"epsilon": 2.0, **FEW, **options})
 
 
+def fits_until_refused(model):
+    for _ in range(50):
+        try:
+            model.fit(X, Y)
+        except adadps.BudgetError:
+            return
+    raise AssertionError("never refused")
+
+
 def test_a_single_fit_is_composed_by_pld_and_costs_its_epsilon():
-    model = classifier(epsilon=1.0).fit(X, Y)
+    model = classifier(epsilon=1.0).fit(X[:60], Y[:60])
     assert model.privacy_.accountant == "pld"
     assert 0.99 < model.epsilon_ <= 1.0
-    assert model.delta_ == 1 / 4000
+    assert model.delta_ == 1 / 600
     assert model.ledger_.entries == model.privacy_.steps
-    assert model.ledger_.budget == adadps.Budget(1.0, 1 / 4000)
+    assert model.ledger_.budget == adadps.Budget(1.0, 1 / 600)
 
 
 def test_calls_share_one_budget_and_the_one_that_does_not_fit_changes_nothing():
     model = classifier(epsilon_per_run=0.8)
     calls = 0
-    with pytest.raises(adadps.BudgetError, match="Nothing was drawn"):
-        for _ in range(50):
-            before = dict(vars(model))
+    while calls < 50:
+        before = dict(vars(model))
+        try:
             model.partial_fit(X, Y)
-            calls += 1
-            assert model.ledger_.epsilon(model.delta_) <= 2.0
+        except adadps.BudgetError as error:
+            assert "Nothing was drawn" in str(error)
+            break
+        calls += 1
+        assert model.ledger_.epsilon(model.delta_) <= 2.0
     assert 2 <= calls < 50
     assert vars(model) == before
     steps = model.privacy_.steps
@@ -61,7 +73,7 @@ def test_calls_go_on_from_the_weights_that_are_there():
 
 
 def test_fit_then_partial_fit_needs_something_left():
-    model = classifier().fit(X, Y)
+    model = classifier().fit(X[:60], Y[:60])
     before = dict(vars(model))
     with pytest.raises(adadps.BudgetError, match="epsilon_per_run"):
         model.partial_fit(X, Y)
@@ -87,9 +99,7 @@ def test_a_ledger_on_disk_is_shared_by_fits_and_clones(tmp_path):
         assert ledger.entries == 2 * model.privacy_.steps
         assert ledger.budget == adadps.Budget(2.0, 1 / 4000)
     spent = clone(model)
-    with pytest.raises(adadps.BudgetError):
-        for _ in range(50):
-            spent.fit(X, Y)
+    fits_until_refused(spent)
     held = spent.result_
     with adadps.DiskLedger(path) as ledger:
         entries = ledger.entries

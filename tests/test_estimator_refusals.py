@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import NotFittedError
 
 import adadps
@@ -11,6 +12,12 @@ X = np.random.default_rng(0).normal(size=(60, 3))
 Y = np.arange(60) % 2
 NAN, INF = X.copy(), X.copy()
 NAN[3, 1], INF[3, 1] = np.nan, np.inf
+
+
+def makes_none(*_widths):
+    return None
+
+
 BOTH = [AdaDPSClassifier, AdaDPSRegressor]
 
 DATA = {
@@ -45,7 +52,7 @@ OPTIONS = {
     "side information for other features": {"side": "too long"},
     "a loss without a module": {"loss": adadps.losses.cross_entropy},
     "no module": {"module": 3},
-    "a module that makes none": {"module": lambda inputs, outputs: None},
+    "a module that makes none": {"module": makes_none},
     "strict": {"strict": True},
     "a ledger object": {"ledger": adadps.MemoryLedger()},
     "bounds the wrong way": {"feature_bounds": (1, 0)},
@@ -107,8 +114,6 @@ def test_bad_options(make, which, tmp_path):
     ],
 )
 def test_bad_classes(options, y, match, tmp_path):
-    import torch
-
     if "module" in options:
         options = {**options, "module": torch.nn.Linear}
     error = spent_nothing(AdaDPSClassifier, X, y, tmp_path, options)
@@ -135,7 +140,7 @@ def test_after_fit(make):
     entries = model.ledger_.entries
     with pytest.raises(adadps.DataError, match="features"):
         model.partial_fit(X[:, :2], Y)
-    for change in ({"method": "dp-adam"}, {"module": lambda inputs, outputs: None}):
+    for change in ({"method": "dp-adam"}, {"module": makes_none}):
         with pytest.raises(adadps.SettingError, match="first call"):
             model.set_params(**change).partial_fit(X, Y)
         model.set_params(method="auto", module=None)

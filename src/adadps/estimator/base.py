@@ -21,7 +21,14 @@ from adadps.data.examples import Examples, examples
 from adadps.defaults import RULE, Choice, Rule, choose
 from adadps.errors import DataError, ModelError, SettingError
 from adadps.estimator.account import Terms, Wish, agree, ledger_of, stated
-from adadps.estimator.checks import all_or_nothing, forget, in_our_words, ledger_path, require_flags
+from adadps.estimator.checks import (
+    all_or_nothing,
+    forget,
+    in_our_words,
+    ledger_path,
+    require_flags,
+    require_trials,
+)
 from adadps.estimator.doors import Door, door_for
 from adadps.estimator.rows import Rows, Table
 from adadps.layout import sparse_linear
@@ -135,6 +142,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _wish(self) -> Wish:
         require_flags(self)
+        require_trials(self.tuning_trials)
         if self.module is None and self.loss is not None:
             raise SettingError(
                 "Expected a module for a loss of your own, found `loss` without `module`. The "
@@ -256,14 +264,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trials(self) -> int | None:
         """How many runs there were, this one included, if there were others."""
-        declared: Any = self.tuning_trials
-        if declared is not None:
-            if isinstance(declared, bool) or not isinstance(declared, int) or declared < 0:
-                raise SettingError(
-                    f"Expected a whole number of tuning_trials, found {declared!r}. Say how many "
-                    "settings were tried on this data before, or leave it out."
-                )
-            return declared
+        if self.tuning_trials is not None:
+            return int(self.tuning_trials)
         runs = self._siblings().runs
         return runs + 1 if runs else None
 

@@ -34,6 +34,16 @@ def require_flags(estimator: Any) -> None:
             raise SettingError(f"Expected True, False or None as {name}, found {value!r}.")
 
 
+def require_trials(trials: Any) -> None:
+    """Refuse what is no number of trials."""
+    whole = isinstance(trials, int | np.integer) and not isinstance(trials, bool)
+    if trials is not None and not (whole and trials >= 0):
+        raise SettingError(
+            f"Expected a whole number of tuning_trials, found {trials!r}. Say how many settings "
+            "were tried on this data before, or leave it out."
+        )
+
+
 def ledger_path(ledger: Any) -> Path | None:
     """A path, or None; ledgers themselves are refused."""
     if ledger is None:
