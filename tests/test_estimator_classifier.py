@@ -95,6 +95,17 @@ def test_declared_facts_are_the_statement(two_classes):
     assert model.epsilon_ == model.result_.privacy.epsilon <= 50
 
 
+@pytest.mark.parametrize("kind", ["str", "category", "object"])
+def test_labels_in_a_column_of_a_data_frame(kind, two_classes):
+    X, y = two_classes
+    column = pandas.Series(np.where(y, "yes", "no")).astype(kind)
+    model = AdaDPSClassifier(**QUICK, classes=["yes", "no"]).fit(X, column)
+    assert set(model.predict(X)) == {"yes", "no"}
+    assert model.score(X, column) > 0.75
+    with pytest.raises(adadps.DataError, match="in row 0"):
+        AdaDPSClassifier(**QUICK, classes=["a", "b"]).fit(X, column)
+
+
 def test_classes_of_few_people_are_told_of(two_classes):
     X, y = two_classes
     y = y.copy()
