@@ -18,6 +18,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
         "docs/data.md",
         "docs/user-level.md",
         "docs/tables.md",
+        "docs/estimators.md",
         "docs/cards-and-reports.md",
     ],
 )

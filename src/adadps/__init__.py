@@ -25,6 +25,12 @@ from adadps.errors import (
     SettingError,
     SideInformationError,
 )
+from adadps.estimator import (
+    AdaDPSClassifier,
+    AdaDPSRegressor,
+    PublicVectorizer,
+    make_text_pipeline,
+)
 from adadps.evaluation import Evaluation, accuracy, on_held_out, on_public
 from adadps.layout import sparse_linear
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
@@ -69,6 +75,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Accountant",
+    "AdaDPSClassifier",
+    "AdaDPSRegressor",
     "AdadpsError",
     "AssumedPublic",
     "Budget",
@@ -86,6 +94,7 @@ __all__ = [
     "OrderError",
     "PrivateRun",
     "PublicExamples",
+    "PublicVectorizer",
     "Relation",
     "Result",
     "SettingError",
@@ -119,6 +128,7 @@ __all__ = [
     "load_result",
     "losses",
     "lowest",
+    "make_text_pipeline",
     "on_held_out",
     "on_public",
     "pda_dpmd",

@@ -49,6 +49,10 @@ TRUSTED = 1e-4
 
 _MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
 
+MOST_KNOWN = 256
+_KNOWN: dict[tuple[str, Relation], Values] = {}
+"""Curves of sampled events, each of which takes up to a second."""
+
 NEIGHBOURS = {
     Relation.ADD_OR_REMOVE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE,
     Relation.ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
@@ -134,7 +138,12 @@ def _divergences(event: DpEvent, relation: Relation, orders: Values) -> Values:
         once = _divergences(event.event, relation, orders)
         return event.count * once if event.count else np.zeros_like(orders)
     if isinstance(event, PoissonSampledDpEvent) and relation is not Relation.REPLACE_ONE:
-        return _sampled(event, relation, orders)
+        key = (repr(event), relation)  # a fit, its ledger and its statement ask for the same one
+        if key not in _KNOWN:
+            if len(_KNOWN) == MOST_KNOWN:
+                _KNOWN.pop(next(iter(_KNOWN)))
+            _KNOWN[key] = _sampled(event, relation, orders)
+        return _KNOWN[key].copy()
     if isinstance(event, RepeatAndSelectDpEvent):  # on our curve of a trial, not on a rounded one
         once = _divergences(event.event, relation, orders)
         selected = _compute_rdp_repeat_and_select(orders, once, event.mean, event.shape)

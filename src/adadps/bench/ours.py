@@ -7,11 +7,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-import adadps
+from adadps import methods, side
 from adadps.bench.types import BYTES, CLIP_NORM, LR, NOISE_MULTIPLIER, Build, Running
 from adadps.bench.workloads import BagOfWords, Data, Workload
+from adadps.data.examples import Examples, examples
+from adadps.layout import sparse_linear
+from adadps.run import PrivateRun
+from adadps.sampling import poisson
 from adadps.side.source import Named
-from adadps.stages import Chain
+from adadps.stages import Chain, privatize
 from adadps.stages.privatize import Privatize
 
 MOST_STEPS = 10_000
@@ -32,7 +36,7 @@ def by_feature(model: nn.Module) -> Chain:
 
 def dp_sgd(model: nn.Module) -> Chain:  # noqa: ARG001  (every method is made for a model)
     """DP-SGD: no side information."""
-    return adadps.dp_sgd(_privacy(), LR)
+    return methods.dp_sgd(_privacy(), LR)
 
 
 def full_side(model: nn.Module) -> Named:
@@ -65,19 +69,19 @@ def preparing(method: Method) -> Callable[[Workload, Data], Build]:
     """A contender that trains by ``method``."""
 
     def prepare(workload: Workload, data: Data) -> Build:
-        held = adadps.examples(data.features, data.targets)
+        held = examples(data.features, data.targets)
         return lambda: _running(private_run(workload, held, method, MOST_STEPS))
 
     return prepare
 
 
 def private_run(
-    workload: Workload, held: adadps.Examples, method: Method, steps: int | None
-) -> adadps.PrivateRun:
+    workload: Workload, held: Examples, method: Method, steps: int | None
+) -> PrivateRun:
     """A run of ``steps`` steps, by default one epoch."""
     model = model_of(workload)
-    sampler = adadps.poisson(examples=workload.examples, expected_size=workload.batch)
-    return adadps.PrivateRun(
+    sampler = poisson(examples=workload.examples, expected_size=workload.batch)
+    return PrivateRun(
         model,
         workload.loss,
         held,
@@ -89,8 +93,7 @@ def private_run(
 
 def model_of(workload: Workload) -> nn.Module:
     """The workload's model; on sparse rows with a weight that lies feature by feature."""
-    sparse_linear: Callable[[int, int], nn.Module] | None = getattr(adadps, "sparse_linear", None)
-    if isinstance(workload, BagOfWords) and sparse_linear is not None:
+    if isinstance(workload, BagOfWords):
         return sparse_linear(workload.features, workload.classes)
     return workload.model()
 
@@ -100,20 +103,20 @@ def needs(workload: Workload) -> int:
     return 12 * workload.parameters() * BYTES
 
 
-def _running(run: adadps.PrivateRun) -> Running:
+def _running(run: PrivateRun) -> Running:
     batches = run.batches()
     return Running(step=lambda: run.step(next(batches)), weights=lambda: run.params)
 
 
 def _privacy() -> Privatize:
-    return adadps.privatize(clip_norm=CLIP_NORM, noise_multiplier=NOISE_MULTIPLIER)
+    return privatize(clip_norm=CLIP_NORM, noise_multiplier=NOISE_MULTIPLIER)
 
 
 def _adadps(named: Named) -> Chain:
-    side = adadps.side.fixed(
+    known = side.fixed(
         named, source="drawn at random", public_because="it knows nothing about any data"
     )
-    return adadps.adadps(side, _privacy(), LR)
+    return methods.adadps(known, _privacy(), LR)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

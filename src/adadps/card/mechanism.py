@@ -14,7 +14,7 @@ from adadps.errors import AdadpsError
 from adadps.events import composed
 from adadps.ledger.event_text import event_of, text_of
 from adadps.sampling import FixedSize, Poisson, Sampler, Shuffled
-from adadps.types import Accountant, Relation
+from adadps.types import Accountant, Relation, Unit
 
 _SAMPLERS: dict[Sampling, type[Sampler]] = {
     kind.sampling: kind for kind in (Poisson, FixedSize, Shuffled)
@@ -45,8 +45,10 @@ def mechanism_of(privacy: Mapping[str, Any]) -> Mechanism | None:
     grouping = Grouping(held["grouping"])
     if grouping is Grouping.IN_ADVANCE:
         return None
+    unit = Unit.USER if grouping is Grouping.USERS else Unit.EXAMPLE
     sampler = _SAMPLERS[Sampling(held["sampling"])](
-        examples=held["examples"],
+        examples=held[f"{unit.value}s"],
+        unit=unit,
         expected_size=held["expected_size"],
         relation=Relation(held["relation"]),
     )

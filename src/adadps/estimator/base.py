@@ -1,0 +1,345 @@
+"""What the private estimators share: check, plan, pay, train; all of it or nothing."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from adadps.data.examples import Examples, examples
+from adadps.defaults import RULE, Choice, Rule, choose
+from adadps.errors import DataError, ModelError, SettingError
+from adadps.estimator.account import Terms, Wish, agree, ledger_of, stated
+from adadps.estimator.checks import (
+    all_or_nothing,
+    forget,
+    in_our_words,
+    ledger_path,
+    require_flags,
+    require_trials,
+)
+from adadps.estimator.doors import Door, door_for
+from adadps.estimator.rows import Rows, Table
+from adadps.layout import sparse_linear
+from adadps.ledger import DiskLedger, Ledger, MemoryLedger
+from adadps.losses import Loss
+from adadps.result import PrivacyStatement, Result
+from adadps.stages import privatize
+from adadps.training import fit as train
+
+_planned = lru_cache(maxsize=64)(choose)
+"""The same plan again, as in a search over folds, is not computed again."""
+
+
+class Siblings:
+    """How many runs an estimator and its clones have made in this process."""
+
+    runs = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learned: nothing here but ``targets`` and the data's bounds is private."""
+
+    rows: Rows
+    targets: npt.NDArray[Any]
+    outputs: int
+    loss: Loss
+    gradient_norm: float
+    facts: tuple[str, ...]
+    rule: Rule = RULE
+    largest_lr: float | None = None
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators. Their constructors only remember what they are given."""
+
+    result_: Result
+    module_: nn.Module | None
+    _rows: Rows
+    _facts: tuple[str, ...]
+    _family: Siblings
+    _ledger: MemoryLedger | None
+    _ledger_identity: str
+    _ledger_path: Path | None
+
+    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:
+        raise NotImplementedError
+
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Table, Any]:
+        raise NotImplementedError
+
+    def _learn(
+        self, X: Any, y: Any, *, going_on: bool, one_by_one: bool, classes: Any = None
+    ) -> Self:
+        """One run. Only when it has gone well does the estimator change."""
+        with all_or_nothing(self):
+            if not going_on:
+                forget(self)
+            wish = self._wish()
+            with in_our_words():
+                X, y = self._checked(X, y, reset=not going_on)
+            task = self._task(X, y, going_on=going_on, classes=classes)
+            model = self._model(task, X, going_on)
+            door = self._door(model, X.shape[1])
+            if going_on and door.name != self.result_.settings["method"]:
+                raise _another("method")
+            count = self._declared(X.shape[0])
+            held = getattr(self, "_ledger", None) if going_on else None
+            terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
+            choice = self._choice(count, door, task, terms)
+            self._facts = self._facts_with(task, going_on)
+            data = examples(task.rows(X), task.targets)
+            with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
+                shared = ledger.entries > 0
+                result = self._run(model, task, data, door, choice, ledger)
+                self._remember_ledger(ledger)
+            earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
+            steps = result.privacy.steps + earlier
+            self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
+            self._rows = task.rows
+            self.module_ = None if self.module is None else model
+            self._siblings().runs += 1
+            self._keep_coefficients(task)
+        return self
+
+    def _run(
+        self,
+        model: nn.Module,
+        task: Task,
+        data: Examples,
+        door: Door,
+        choice: Choice,
+        ledger: Ledger,
+    ) -> Result:
+        privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
+        return train(
+            model,
+            task.loss,
+            data,
+            method=door.chain(privacy, choice.lr),
+            sampler=choice.sampler,
+            steps=choice.steps,
+            progress=False,
+            ledger=ledger,
+            delta=choice.budget.delta,
+            accountant=choice.accountant,
+            assumed_public=self._facts,
+            tuning_trials=self._trials(),
+            settings={"method": door.name, "epochs": choice.epochs, "lr": choice.lr},
+        )
+
+    def _wish(self) -> Wish:
+        require_flags(self)
+        require_trials(self.tuning_trials)
+        if self.module is None and self.loss is not None:
+            raise SettingError(
+                "Expected a module for a loss of your own, found `loss` without `module`. The "
+                "linear model has a loss of its own: leave `loss` out, or give both."
+            )
+        return Wish(
+            self.epsilon,
+            self.epsilon_per_run,
+            self.delta,
+            self.accountant,
+            ledger_path(self.ledger),
+        )
+
+    def _declared(self, found: int) -> int:
+        if self.examples is None:
+            return found
+        held = self.examples
+        if isinstance(held, bool) or not isinstance(held, int | np.integer) or held < 1:
+            raise SettingError(
+                f"Expected a whole number of examples >= 1, found {held!r}. Declare how many there "
+                "are in a call of `fit` or `partial_fit`."
+            )
+        return int(held)
+
+    def _require_declared(self, **given: Any) -> None:
+        """Under `strict`, nothing may be read off the data."""
+        missing = [name for name, value in given.items() if value is None]
+        if self.strict and missing:
+            raise SettingError(
+                f"Expected {', '.join(missing)} with strict=True, found that they would be read "
+                "off the private data. Declare them."
+            )
+
+    def _facts_with(self, task: Task, going_on: bool) -> tuple[str, ...]:
+        read_off = ("that number of examples was read off the data",)
+        facts = (*task.facts, *(read_off if self.examples is None else ()))
+        earlier = self._facts if going_on else ()
+        return tuple(dict.fromkeys((*earlier, *facts)))
+
+    def _model(self, task: Task, X: Table, going_on: bool) -> nn.Module:
+        """A copy of what is to be trained: the caller's module stays as it is."""
+        if going_on and (self.module is None) != (self.module_ is None):
+            raise _another("kind of model")
+        if self.module is None:
+            width = X.shape[1] + bool(task.rows.constant)
+            layer = (
+                sparse_linear(width, task.outputs, bias=False)
+                if sparse.issparse(X)
+                else nn.Linear(width, task.outputs, bias=False)
+            )
+            nn.init.zeros_(layer.weight)
+            return self.result_.restore(layer) if going_on else layer
+        if going_on and self.module_ is not None:
+            return copy.deepcopy(self.module_)
+        made = (
+            copy.deepcopy(self.module)
+            if isinstance(self.module, nn.Module)
+            else self.module(X.shape[1], task.outputs)
+            if callable(self.module)
+            else None
+        )
+        if not isinstance(made, nn.Module):
+            raise ModelError(
+                "Expected a torch module, or a function of the numbers of inputs and outputs that "
+                f"makes one, as `module`, found {type(self.module).__name__}. For example: "
+                "module=lambda inputs, outputs: torch.nn.Linear(inputs, outputs)."
+            )
+        return made
+
+    def _door(self, model: nn.Module, width: int) -> Door:
+        fitting = (
+            name
+            for name, value in model.named_parameters()
+            if value.ndim == 2 and value.shape[-1] == width
+        )
+        linear = self.module is None
+        at = "weight" if linear else next(fitting, None)
+        return door_for(self.method, self.side, at=at, width=width, linear=linear)
+
+    def _choice(self, count: int, door: Door, task: Task, terms: Terms) -> Choice:
+        lr = door.lr if self.lr is None else self.lr
+        choice = _planned(
+            examples=count,
+            budget=terms.run,
+            gradient_norm=task.gradient_norm,
+            accountant=terms.accountant,
+            clipped_norm=door.clipped_norm,
+            noised_norm=door.noised_norm,
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            clip_norm=self.clip_norm,
+            lr=lr,
+            rule=task.rule,
+        )
+        if lr is None and task.largest_lr is not None:
+            choice = replace(choice, lr=min(choice.lr, task.largest_lr))
+        return choice
+
+    def _keep_coefficients(self, task: Task) -> None:
+        raise NotImplementedError
+
+    def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
+        """One row of outputs an example: of the module, or of the linear model in float64."""
+        check_is_fitted(self, "result_")
+        with in_our_words():
+            X = validate_data(
+                self, X, reset=False, accept_sparse="csr", dtype=np.float64, order="C"
+            )
+        if self.module_ is not None:
+            held = self.result_.outputs(self.module_, self._rows(X)).double().numpy()
+            return held.reshape(len(held), -1)
+        weight = self.result_.params["weight"].double().numpy()
+        rows = self._rows(X)
+        if self.result_.feature_weights is not None:
+            rows = Rows(None, normalised=True)(
+                rows @ sparse.diags_array(self.result_.feature_weights.double().numpy())
+            )
+        return np.asarray(rows @ weight.T)
+
+    def _trials(self) -> int | None:
+        """How many runs there were, this one included, if there were others."""
+        if self.tuning_trials is not None:
+            return int(self.tuning_trials)
+        runs = self._siblings().runs
+        return runs + 1 if runs else None
+
+    def _siblings(self) -> Siblings:
+        if not hasattr(self, "_family"):
+            self._family = Siblings()
+        return self._family
+
+    def _remember_ledger(self, ledger: Ledger) -> None:
+        self._ledger_identity = ledger.identity
+        self._ledger = ledger if isinstance(ledger, MemoryLedger) else None
+        self._ledger_path = ledger.path.absolute() if isinstance(ledger, DiskLedger) else None
+
+    @property
+    def ledger_(self) -> Ledger:
+        """The ledger in memory, or the one at its path, opened anew: close it after use."""
+        check_is_fitted(self, "result_")
+        path = self._ledger_path
+        if path is not None:
+            if not os.path.exists(path):
+                raise DataError(f"Expected the ledger {path}, found none. Put it back in place.")
+            return DiskLedger(path)
+        held: MemoryLedger | None = getattr(self, "_ledger", None)
+        if held is None:
+            raise NotFittedError(
+                "Expected the ledger of this model, found a copy of the model without it: a ledger "
+                "in memory stays with the object that was trained. The statement is in `privacy_`."
+            )
+        return held
+
+    @property
+    def privacy_(self) -> PrivacyStatement:
+        """What may be said about privacy."""
+        return self._fitted_result().privacy
+
+    @property
+    def epsilon_(self) -> float:
+        """What may be claimed: epsilon of this run, or the whole budget if there were others."""
+        return self.privacy_.epsilon
+
+    @property
+    def delta_(self) -> float:
+        """The delta at which epsilon is stated."""
+        return self.privacy_.delta
+
+    def _fitted_result(self) -> Result:
+        check_is_fitted(self, "result_")
+        held: Result = self.result_
+        return held
+
+    def __sklearn_clone__(self) -> Self:
+        family = self._siblings()
+        twin: Self = super().__sklearn_clone__()
+        twin._family = family
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the ledger: a copy of it could be spent twice."""
+        state = dict(super().__getstate__())
+        return {name: value for name, value in state.items() if name not in _STAYS}
+
+    def __sklearn_tags__(self) -> Any:
+        """Sparse rows are welcome; noise is fresh in every run."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = True
+        return tags
+
+
+_STAYS = ("_ledger", "_family")
+
+
+def _another(what: str) -> SettingError:
+    return SettingError(
+        f"Expected the {what} of the first call of `partial_fit`, found another one. Set it back, "
+        "or begin anew with `fit`."
+    )

@@ -1,0 +1,85 @@
+"""What an estimator is given, and what happens to it when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from adadps.errors import AdadpsError, DataError, SettingError
+
+
+def refuse(unknown: dict[str, Any]) -> None:
+    """Say why weights of examples cannot be."""
+    if unknown.get("sample_weight") is not None:
+        raise SettingError(
+            "Expected examples of equal weight, found sample_weight. A weight changes how much one "
+            "example can move the model, and often depends on private data: leave it out."
+        )
+    others = [name for name in unknown if name != "sample_weight"]
+    if others:
+        raise TypeError(f"fit() got an unexpected keyword argument '{others[0]}'")
+
+
+def require_flags(estimator: Any) -> None:
+    """Refuse what is neither true nor false nor left open."""
+    for name in ("strict", "fit_intercept", "normalise_rows"):
+        value = getattr(estimator, name, None)
+        if value is not None and not isinstance(value, bool | np.bool_):
+            raise SettingError(f"Expected True, False or None as {name}, found {value!r}.")
+
+
+def require_trials(trials: Any) -> None:
+    """Refuse what is no number of trials."""
+    whole = isinstance(trials, int | np.integer) and not isinstance(trials, bool)
+    if trials is not None and not (whole and trials >= 0):
+        raise SettingError(
+            f"Expected a whole number of tuning_trials, found {trials!r}. Say how many settings "
+            "were tried on this data before, or leave it out."
+        )
+
+
+def ledger_path(ledger: Any) -> Path | None:
+    """A path, or None; ledgers themselves are refused."""
+    if ledger is None:
+        return None
+    if not isinstance(ledger, str | os.PathLike):
+        raise SettingError(
+            f"Expected the path of a ledger, found {type(ledger).__name__}. scikit-learn copies "
+            "what an estimator is given, and a copied ledger would be spent twice: give its path."
+        )
+    return Path(ledger)
+
+
+@contextmanager
+def all_or_nothing(estimator: Any) -> Iterator[None]:
+    """After an error the estimator is what it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+def forget(estimator: Any) -> None:
+    """Drop what an earlier fit has found."""
+    for name in [name for name in vars(estimator) if name.endswith("_")]:
+        delattr(estimator, name)
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """What scikit-learn refuses is bad data."""
+    try:
+        yield
+    except (AdadpsError, NotFittedError):
+        raise
+    except ValueError as error:
+        raise DataError(str(error)) from error

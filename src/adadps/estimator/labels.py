@@ -1,0 +1,125 @@
+"""Targets of a classifier: classes or labels, declared or read off the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d
+
+from adadps.errors import DataError
+from adadps.estimator.rows import is_sparse
+
+Classes = npt.NDArray[Any]
+RARE = 3
+"""A class that is read off the data should not be that of one or two people."""
+MOST_NAMED = 1000
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of single labels, or the columns of an indicator matrix."""
+
+    classes: Classes
+    several: bool
+    """May an example have several labels, or none?"""
+
+    @property
+    def outputs(self) -> int:
+        """One output a class or label."""
+        return len(self.classes)
+
+    def encoded(self, y: Any) -> npt.NDArray[Any]:
+        """Class numbers, or an indicator matrix of float32."""
+        if self.several != _is_indicator(y):
+            kind = "an indicator matrix" if self.several else "one label an example"
+            raise DataError(f"Expected {kind} as before, found the other kind. Give the same kind.")
+        if self.several:
+            held: Classes = np.asarray(y.toarray() if is_sparse(y) else y)
+            if held.shape[1] != self.outputs:
+                raise DataError(
+                    f"Expected {self.outputs} columns of labels, found {held.shape[1]}. Give one "
+                    "column for each declared class."
+                )
+            return np.asarray(held != 0, dtype=np.float32)
+        flat = column_or_1d(y, warn=True)
+        places = np.searchsorted(self.classes, flat) if _comparable(self.classes, flat) else None
+        if places is not None:
+            places = places.clip(max=self.outputs - 1)
+            wrong = np.flatnonzero(self.classes[places] != flat)
+        if places is None or len(wrong):
+            where = "" if places is None else f" in row {wrong[0]}"
+            raise DataError(
+                f"Expected labels among the {self.outputs} classes, found another{where}. Declare "
+                "all classes by `classes=...`, or leave such rows out."
+            )
+        return np.asarray(places, dtype=np.int64)
+
+    def decoded(self, scores: npt.NDArray[np.float64]) -> Classes:
+        """The class with the highest score, or every label with a score above 0."""
+        if self.several:
+            return np.asarray(scores > 0, dtype=np.int64)
+        return np.asarray(self.classes[scores.argmax(axis=1)])
+
+
+def declared_labels(classes: Any, y: Any) -> Labels:
+    """Labels by declaration."""
+    held = np.asarray(list(classes)) if not isinstance(classes, np.ndarray) else classes
+    several = _is_indicator(y)
+    if held.ndim != 1 or len(held) < (1 if several else 2) or len(np.unique(held)) != len(held):
+        raise DataError(
+            f"Expected at least two different classes, found {held.size} of shape {held.shape}, or "
+            "one of them twice. Declare the names of all classes, or of all columns of labels."
+        )
+    return Labels(held if several else np.unique(held), several)
+
+
+def labels_of(y: Any) -> Labels:
+    """Labels that occur; to use them is to assume that they are public."""
+    if _is_indicator(y):
+        return Labels(np.arange(y.shape[1]), several=True)
+    check_classification_targets(y)
+    found = np.unique(column_or_1d(y))
+    if len(found) < 2:
+        raise DataError(
+            "Expected at least two classes in y, found one class. Declare all classes by "
+            "`classes=...` if the data happens to have only one."
+        )
+    return Labels(found, several=False)
+
+
+def require_usable(y: Any) -> None:
+    """Refuse targets that are no classes."""
+    kind = type_of_target(y, input_name="y", raise_unknown=True)
+    if kind not in ("binary", "multiclass", "multilabel-indicator"):
+        raise DataError(
+            f"Unknown label type: {kind}. Expected classes, or an indicator matrix of 0 and 1 for "
+            "several labels, found something else. Use AdaDPSRegressor for numbers."
+        )
+
+
+def facts_about(labels: Labels, *, read_off: bool) -> str:
+    """A sentence for the list of what is assumed to be public."""
+    how = "read off the data" if read_off else "declared"
+    what = "columns of labels" if labels.several else "classes"
+    names = ", ".join(str(name) for name in labels.classes[:MOST_NAMED])
+    more = f" and {labels.outputs - MOST_NAMED} more" if labels.outputs > MOST_NAMED else ""
+    return f"the {what}, {how}: {names}{more}"
+
+
+def rarest(labels: Labels, y: Any) -> int:
+    """How often the rarest class occurs; for the one who trains, and stored nowhere."""
+    if labels.several:
+        return RARE
+    return int(np.unique(column_or_1d(y), return_counts=True)[1].min())
+
+
+def _is_indicator(y: Any) -> bool:
+    return bool(type_of_target(y) == "multilabel-indicator")
+
+
+def _comparable(classes: Classes, flat: Classes) -> bool:
+    return (classes.dtype.kind in "OUS") == (flat.dtype.kind in "OUS")

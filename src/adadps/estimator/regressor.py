@@ -1,0 +1,188 @@
+"""A private regressor with the manners of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+from torch import nn
+
+from adadps.defaults import RULE
+from adadps.estimator.base import PrivateEstimator, Task
+from adadps.estimator.checks import refuse
+from adadps.estimator.rows import Bounds, Rows, Table
+from adadps.losses import Loss, squared_error
+from adadps.types import Accountant
+
+CONSTANT = 0.5
+"""Size of the constant feature that stands for an intercept."""
+OUTPUT_NOISE = 0.05
+"""How much noise an output may have, where targets lie in [-1, 1]."""
+LARGEST_RATE = 0.9
+"""Gradient descent on (w·x - t)² with ‖x‖ <= 1 converges below 1."""
+GRADIENT_NORM = 1.0
+"""2 |w·x - t| at the start, for targets of which a half is typical."""
+
+
+class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """A linear regression, or any torch module, trained with differential privacy.
+
+    Targets are clipped to ``bounds=(low, high)`` and brought to [-1, 1]; features likewise by
+    ``feature_bounds``, each a number or one number a column, and divided by √columns, so that no
+    row is longer than 1. (Bounds of sparse rows are widened to have zero in the middle.) The loss
+    is squared; predictions are scaled back, and lie within the bounds. y may have several columns.
+
+    Bounds that are not given are the smallest and largest numbers in the data: two records that
+    stand in the model for everyone, and are listed as assumed public. Declare them.
+
+    Budget, ledger, ``side``, ``module`` and the other options are those of `AdaDPSClassifier`.
+    ``coef_`` and ``intercept_`` are in the units of the data.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (500, 2))
+    >>> y = 3 * X[:, 0] - X[:, 1] + rng.normal(size=500)
+    >>> model = AdaDPSRegressor(epsilon=3, bounds=(-20, 40), feature_bounds=(0, 10), examples=500)
+    >>> _ = model.set_params(accountant="rdp").fit(X, y)
+    >>> for fact in model.privacy_.assumed_public:
+    ...     print(fact)
+    the number of examples, declared as 500
+    bounds, declared: targets from -20 to 40
+    bounds, declared: features from 0 to 10
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        epsilon_per_run: float | None = None,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        feature_bounds: tuple[Any, Any] | None = None,
+        examples: int | None = None,
+        side: Any = None,
+        method: str = "auto",
+        module: nn.Module | Callable[[int, int], nn.Module] | None = None,
+        loss: Loss | None = None,
+        batch_size: float | None = None,
+        epochs: float | None = None,
+        clip_norm: float | None = None,
+        lr: float | None = None,
+        ledger: str | PathLike[str] | None = None,
+        accountant: Accountant | str | None = None,
+        tuning_trials: int | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.epsilon = epsilon
+        self.epsilon_per_run = epsilon_per_run
+        self.delta = delta
+        self.bounds = bounds
+        self.feature_bounds = feature_bounds
+        self.examples = examples
+        self.side = side
+        self.method = method
+        self.module = module
+        self.loss = loss
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.clip_norm = clip_norm
+        self.lr = lr
+        self.ledger = ledger
+        self.accountant = accountant
+        self.tuning_trials = tuning_trials
+        self.strict = strict
+
+    def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
+        """Train anew, with a run that costs ``epsilon_per_run`` (default: all of ``epsilon``)."""
+        refuse(unknown)
+        return self._learn(X, y, going_on=False, one_by_one=False)
+
+    def partial_fit(self, X: Any, y: Any, **unknown: Any) -> Self:
+        """Train on, with one more run on the same ledger; refused if it does not fit."""
+        refuse(unknown)
+        return self._learn(X, y, going_on=hasattr(self, "result_"), one_by_one=True)
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predictions within the bounds of the targets."""
+        found = self._outputs(X)
+        values = self._target_bounds.from_unit(found)
+        return values[:, 0] if self._is_flat else values
+
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Table, Any]:
+        held: tuple[Table, Any] = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=np.float64,
+            order="C",
+            multi_output=True,
+            y_numeric=True,
+        )
+        return held
+
+    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:  # noqa: ARG002
+        y = np.asarray(y, dtype=np.float64)
+        columns = y.reshape(len(y), -1)
+        facts: tuple[str, ...] = ()
+        if not going_on:
+            self._require_declared(
+                bounds=self.bounds, feature_bounds=self.feature_bounds, examples=self.examples
+            )
+            self._target_bounds, of_targets = _bounds(self.bounds, columns, "targets", "bounds")
+            of_rows, of_features = _bounds(self.feature_bounds, X, "features", "feature_bounds")
+            if sparse.issparse(X):
+                of_rows = of_rows.around_zero()
+            self._rows = Rows(of_rows, False, CONSTANT if self._has_intercept else 0.0)
+            self._is_flat = y.ndim == 1
+            facts = (of_targets, of_features)
+        outputs = columns.shape[1]
+        return Task(
+            rows=self._rows,
+            targets=self._target_bounds.to_unit(columns).astype(np.float32),
+            outputs=outputs,
+            loss=self.loss or squared_error,
+            gradient_norm=GRADIENT_NORM / outputs**0.5,
+            facts=facts,
+            rule=replace(RULE, output_noise=OUTPUT_NOISE),
+            largest_lr=LARGEST_RATE * outputs,
+        )
+
+    @property
+    def _has_intercept(self) -> bool:
+        return self.module is None and self.side is None
+
+    def _keep_coefficients(self, task: Task) -> None:
+        if self.module is not None or self.result_.feature_weights is not None:
+            return
+        weight = self.result_.params["weight"].double().numpy() * task.rows.shrink
+        offset = np.zeros(len(weight))
+        if task.rows.constant:
+            weight, offset = weight[:, :-1], weight[:, -1] * task.rows.constant
+        targets, features = self._target_bounds, task.rows.bounds
+        assert features is not None
+        half = targets.high / 2 - targets.low / 2
+        weight = half[:, None] * weight * features.slope / features.slope.size**0.5
+        offset = targets.middle + half * offset - weight @ features.middle
+        self.coef_, self.intercept_ = (weight[0], offset[0]) if self._is_flat else (weight, offset)
+
+    def __sklearn_tags__(self) -> Any:
+        """Several targets at once."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _bounds(given: Any, table: Table, what: str, name: str) -> tuple[Bounds, str]:
+    if given is None:
+        found = Bounds.of(table)
+        return found, found.in_words(f"bounds, read off the data: {what}")
+    declared = Bounds.given(given, table.shape[1], name)
+    return declared, declared.in_words(f"bounds, declared: {what}")
