@@ -12,9 +12,10 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import read_table, write_table
 from adadps.errors import SettingError
 from adadps.gradients.objective import reweighed
+from adadps.named_methods import Method
 from adadps.side import given_frequencies
 from adadps.table_model.features import RowFeatures
-from adadps.table_model.methods import Method, Wishes, plan_training
+from adadps.table_model.methods import Wishes, chosen_for, plan_training
 from adadps.table_model.schema import Categorical, Label, Numeric, Schema
 from adadps.table_model.targets import Targets
 from test_train_command import app, files, plain, runner
@@ -249,9 +250,9 @@ def test_other_blocks_keep_their_share_of_the_norm_whatever_the_weights_of_words
 
 
 def test_auto_is_weighted_with_texts_and_plain_without():
-    assert Method.AUTO.chosen(has_text=True) is Method.DP_SGD_WEIGHTED
-    assert Method.AUTO.chosen(has_text=False) is Method.DP_SGD
-    assert Method.DP_ADAM.chosen(has_text=True) is Method.DP_ADAM
+    assert chosen_for(Method.AUTO, has_text=True) is Method.DP_SGD_WEIGHTED
+    assert chosen_for(Method.AUTO, has_text=False) is Method.DP_SGD
+    assert chosen_for(Method.DP_ADAM, has_text=True) is Method.DP_ADAM
 
 
 def test_less_budget_means_shorter_steps_and_wishes_are_kept():

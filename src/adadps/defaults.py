@@ -24,7 +24,7 @@ from adadps.sampling import Sampler, poisson
 from adadps.types import Accountant, require, require_positive
 
 SMALLEST_BATCH = 64
-WORDS_PER_TEXT = 100.0
+WORDS_PER_TEXT = 100
 """A declared typical length of texts, for inverse document frequencies."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adadps.commands.console import out, print_json, say_to_people, table_of_facts, told
-from adadps.table_model.methods import Method
+from adadps.named_methods import Method
 
 if TYPE_CHECKING:
     from adadps.result import Result

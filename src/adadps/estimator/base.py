@@ -34,6 +34,7 @@ from adadps.estimator.rows import Rows, Table
 from adadps.layout import sparse_linear
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.losses import Loss
+from adadps.named_methods import adam_rate
 from adadps.result import PrivacyStatement, Result
 from adadps.stages import privatize
 from adadps.training import fit as train
@@ -223,7 +224,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return door_for(self.method, self.side, at=at, width=width, linear=linear)
 
     def _choice(self, count: int, door: Door, task: Task, terms: Terms) -> Choice:
-        lr = door.lr if self.lr is None else self.lr
         choice = _planned(
             examples=count,
             budget=terms.run,
@@ -234,10 +234,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             batch_size=self.batch_size,
             epochs=self.epochs,
             clip_norm=self.clip_norm,
-            lr=lr,
+            lr=self.lr,
             rule=task.rule,
         )
-        if lr is None and task.largest_lr is not None:
+        if self.lr is None and door.adaptive:
+            return replace(choice, lr=adam_rate(choice.steps))
+        if self.lr is None and task.largest_lr is not None:
             choice = replace(choice, lr=min(choice.lr, task.largest_lr))
         return choice
 

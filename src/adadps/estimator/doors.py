@@ -5,36 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from adadps.defaults import WORDS_PER_TEXT
 from adadps.errors import SettingError, SideInformationError
 from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
-from adadps.side import Frequencies, frequency, idf
+from adadps.named_methods import Method, shaped
+from adadps.side import Frequencies
 from adadps.side.fixed import Fixed
 from adadps.stages import Chain
 from adadps.stages.privatize import Privatize
-
-WORDS_PER_TEXT, IDF_POWER = 100.0, 1.0
-"""The third door: weights IDF^power in texts of so many words."""
-FLOOR, POWER_BEFORE, POWER_TWO_SIDED = 0.01, 1.0, 0.5
-"""A = max(f / max f, floor)^power before the clip, and on both sides of the noise (of the demo)."""
-ADAM_RATE = 0.06
-"""Adam divides by the noise itself, so that its learning rate does not follow from it."""
-
-
-class Method(StrEnum):
-    """What can be trained by name; the names are those of ``adadps train --method``."""
-
-    AUTO = "auto"
-    ADADPS = "adadps"
-    ADADPS_TWO_SIDED = "adadps-two-sided"
-    DP_SGD_WEIGHTED = "dp-sgd-weighted"
-    DP_SGD = "dp-sgd"
-    DP_ADAM = "dp-adam"
 
 
 @dataclass(frozen=True)
@@ -45,7 +28,8 @@ class Door:
     chain: Callable[[Privatize, float], Chain]
     clipped_norm: float = 1.0
     noised_norm: float = 1.0
-    lr: float | None = None
+    adaptive: bool = False
+    """Does the update divide by the noise itself, so that its rate does not follow from it?"""
 
 
 def door_for(method: str, side: Any, *, at: str | None, width: int, linear: bool) -> Door:
@@ -61,7 +45,7 @@ def door_for(method: str, side: Any, *, at: str | None, width: int, linear: bool
     if chosen in (Method.DP_SGD, Method.DP_ADAM):
         _require_none(side, chosen)
         plain = dp_sgd if chosen is Method.DP_SGD else dp_adam
-        return Door(chosen.value, plain, lr=ADAM_RATE if chosen is Method.DP_ADAM else None)
+        return Door(chosen.value, plain, adaptive=chosen is Method.DP_ADAM)
     held = _opened(side, chosen)
     if at is None:
         raise SideInformationError(
@@ -69,7 +53,7 @@ def door_for(method: str, side: Any, *, at: str | None, width: int, linear: bool
             "source that names a parameter: `adadps.side.fixed({name: (vector, axis)}, ...)`."
         )
     _require_width(held, width)
-    source = held if isinstance(held, Fixed) else _shaped(held, chosen, at)
+    source = held if isinstance(held, Fixed) else shaped(held, chosen, at=at)
     if chosen is Method.DP_SGD_WEIGHTED:  # rows are normalised again
         return Door(chosen.value, lambda privacy, lr: dp_sgd_weighted(source, privacy, lr, at=at))
     norm = _typical_norm(source, held if isinstance(held, Frequencies) else None, at, width)
@@ -126,13 +110,6 @@ def _require_width(held: Frequencies | Fixed, width: int) -> None:
             f"Expected side information for the {width} features, found {len(held.values)} "
             "frequencies. Give the vectorizer that makes the features, or one frequency a feature."
         )
-
-
-def _shaped(held: Frequencies, method: Method, at: str) -> Fixed:
-    if method is Method.DP_SGD_WEIGHTED:
-        return idf(held, words_per_text=WORDS_PER_TEXT, power=IDF_POWER, at=at)
-    power = POWER_BEFORE if method is Method.ADADPS else POWER_TWO_SIDED
-    return frequency(held, floor=FLOOR, power=power, at=at)
 
 
 def _typical_norm(source: Fixed, known: Frequencies | None, at: str, width: int) -> float:

@@ -7,9 +7,7 @@ frequencies, never from the data.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -18,48 +16,27 @@ import torch
 from scipy import sparse
 
 from adadps.accounting import Budget
-from adadps.defaults import Choice, choose
+from adadps.defaults import WORDS_PER_TEXT, Choice, choose
 from adadps.errors import SettingError
 from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
-from adadps.side import Frequencies, frequency, idf
+from adadps.named_methods import Method, adam_rate, shaped
+from adadps.side import Frequencies
 from adadps.side.fixed import Fixed
 from adadps.stages import Chain, privatize
 from adadps.table_model.features import RowFeatures
-from adadps.table_model.public_words import WORDS_PER_TEXT
 from adadps.table_model.targets import Targets
 from adadps.types import Accountant, require_positive
 
-IDF_POWER = 1.0
-FLOOR, POWER, POWER_ON_BOTH_SIDES = 0.01, 1.0, 0.5
-"""The shape of A for AdaDPS, as it was best in the demo."""
-ADAM_OUTPUT_NOISE = 1.2
-"""lr √T ‖x‖ of Adam, whose steps have one length whatever the noise, as it was best in the demo."""
 
+def chosen_for(method: Method, *, has_text: bool) -> Method:
+    """The method itself; for auto, the one that suits the columns.
 
-class Method(StrEnum):
-    """What can be trained by name."""
-
-    AUTO = "auto"
-    ADADPS = "adadps"
-    ADADPS_TWO_SIDED = "adadps-two-sided"
-    DP_SGD_WEIGHTED = "dp-sgd-weighted"
-    DP_SGD = "dp-sgd"
-    DP_ADAM = "dp-adam"
-
-    def chosen(self, *, has_text: bool) -> Method:
-        """The method itself; for auto, the one that suits the columns.
-
-        >>> Method.AUTO.chosen(has_text=True).value
-        'dp-sgd-weighted'
-        """
-        if self is not Method.AUTO:
-            return self
-        return Method.DP_SGD_WEIGHTED if has_text else Method.DP_SGD
-
-    @property
-    def takes_side_information(self) -> bool:
-        """Does it read word frequencies?"""
-        return self in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)
+    >>> chosen_for(Method.AUTO, has_text=True).value
+    'dp-sgd-weighted'
+    """
+    if method is not Method.AUTO:
+        return method
+    return Method.DP_SGD_WEIGHTED if has_text else Method.DP_SGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +109,7 @@ def plan_training(
         lr=wishes.lr,
     )
     if wishes.lr is None and method is Method.DP_ADAM:
-        choice = replace(choice, lr=ADAM_OUTPUT_NOISE / math.sqrt(choice.steps) / noised)
+        choice = replace(choice, lr=adam_rate(choice.steps, noised))
     elif wishes.lr is None and targets.curvature is not None:
         choice = replace(choice, lr=min(choice.lr, 1 / (targets.curvature * clipped * noised)))
     settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
@@ -166,11 +143,7 @@ def _scales(method: Method, features: RowFeatures, frequencies: Frequencies | No
     typical = features.typical(known, WORDS_PER_TEXT)
     if frequencies is None or not method.takes_side_information:
         return _Scales(typical, None)
-    if method is Method.DP_SGD_WEIGHTED:
-        of_words = idf(frequencies, words_per_text=WORDS_PER_TEXT, power=IDF_POWER)
-    else:
-        power = POWER if method is Method.ADADPS else POWER_ON_BOTH_SIDES
-        of_words = frequency(frequencies, floor=FLOOR, power=power)
+    of_words = shaped(frequencies, method)
     return _Scales(typical, _for_all_features(of_words, features, typical))
 
 

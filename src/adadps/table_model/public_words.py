@@ -15,14 +15,12 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from adadps.data.tables import read_chunks
 from adadps.data.text import TOKEN, BagOfWords, public_vocabulary
+from adadps.defaults import WORDS_PER_TEXT
 from adadps.errors import DataError, SideInformationError
 from adadps.side import Frequencies, corpus_frequencies, word_frequencies
 from adadps.table_model.cells import texts
 from adadps.table_model.schema import Schema
 from adadps.table_model.word_list import frequencies_from_file
-
-WORDS_PER_TEXT = 100
-"""A declared typical length of texts, for their typical norms and the IDF of words."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from adadps.accounting import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
-from adadps.table_model.methods import Method, Wishes
+from adadps.named_methods import Method
+from adadps.table_model.methods import Wishes, chosen_for
 from adadps.table_model.public_words import WordSource
 from adadps.table_model.schema import Schema
 from adadps.table_model.schema_file import (
@@ -108,7 +109,7 @@ class Request:
         method = self.method
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
-        method = method.chosen(has_text=bool(schema.texts))
+        method = chosen_for(method, has_text=bool(schema.texts))
         self._require_side(schema, method)
         return Declared(schema, examples, method)
 
