@@ -67,6 +67,7 @@ def test_numbers_and_categories_alone_are_trained_by_dp_sgd(tmp_path, data):
     assert told["side_information"] == []
     assert told["history"][0]["value"] > 0.85
     left = {"data.csv", "test.csv", "model.ledger", "model", "model.json", "result.json"}
+    left |= {"card.json", "card.md"}
     assert set(files(tmp_path)) == left | {"weights.safetensors"}, "no rows, no checkpoint"
     facts = told["privacy"]["assumed_public"]
     assert "the bounds of 'age', declared: 0 to 100" in facts
