@@ -73,8 +73,9 @@ class Sampler(ABC):
     def require_declared(self, size: int) -> None:
         """Refuse data of another size than declared, where the size is part of the guarantee."""
         if self.size_is_fixed and size != self.examples:
+            units = "users" if self.unit is Unit.USER else "units"  # which may be groups
             raise DataError(
-                f"Expected the {self.examples} declared {self.unit.value}s, found {size}. Under "
+                f"Expected the {self.examples} declared {units}, found {size}. Under "
                 f"{self.sampling.value} sampling their number is part of the guarantee: declare "
                 "the true number, or use Poisson sampling."
             )

@@ -86,7 +86,8 @@ def _plan(rng: Random, folder: Path, wild: float) -> list[str]:
         "--group-by": ("label", "advance", "position"),
         "--json": ("",),
     }
-    needed = ["--examples", _pick(rng, wild, ("1000",)), "--batch-size", _pick(rng, wild, ("100",))]
+    unit = "--users" if rng.random() < 0.2 else "--examples"
+    needed = [unit, _pick(rng, wild, ("1000",)), "--batch-size", _pick(rng, wild, ("100",))]
     accountant = ["--accountant", "rdp"] if rng.random() < 0.98 else []  # PLD takes its time
     lengths = [part for pair in chosen for part in pair]
     return ["plan", *needed, *lengths, *accountant, *_options(rng, wild, known, 3)]
