@@ -128,6 +128,17 @@ def test_everything_in_the_reference_has_a_docstring():
     assert [path for path, value in documented() if not value.__doc__] == []
 
 
+def test_links_of_the_readme_lead_somewhere():
+    """Links between pages are checked by `mkdocs build --strict`, those of the README here."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([\w./-]+)(?:#([\w-]+))?\)", readme)
+    assert ("docs/guide.md", "from-a-csv") in links
+    for path, anchor in links:
+        text = (ROOT / path).read_bytes().decode("utf-8", errors="ignore")
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        assert not anchor or anchor in {title.lower().replace(" ", "-") for title in headings}
+
+
 def test_the_readme_has_exactly_two_set_up_commands():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^ {4}(make \w+)", readme, re.MULTILINE)
