@@ -189,7 +189,7 @@ def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
     because = ("--public", half, "--public-because", "they were printed")
     shown = call(
         *("train", data[0], "--text", "title", "--label", "kind"),
-        *(*because, *QUICK, "--out", tmp_path / "model"),
+        *(*because, *QUICK, "--ledger", tmp_path / "l", "--out", tmp_path / "model"),
     )
     assert shown.exit_code == 2
     assert seen[0].tolist() == [False] * 300 + [True] * 300
