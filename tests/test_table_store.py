@@ -79,12 +79,12 @@ def test_users_are_carried_in_all_chunks_or_in_none(tmp_path):
     with RowStore(tmp_path, width=2) as store:
         store.append(rows, np.arange(2), np.array([5, 9]))
         store.append(rows, np.arange(2), np.array([5, 7]))
-        assert store.users.tolist() == [5, 9, 5, 7]
+        assert store.examples().users.tolist() == [5, 9, 5, 7]
         with pytest.raises(DataError, match="users in all chunks or in none"):
             store.append(rows, np.arange(2))
     with RowStore(tmp_path, width=2) as store:
         store.append(rows, np.arange(2))
-        assert store.users is None
+        assert store.examples().users is None
         with pytest.raises(DataError, match="users in all chunks or in none"):
             store.append(rows, np.arange(2), np.array([5, 7]))
 

@@ -10,6 +10,7 @@ import torch
 from adadps import Accountant, Budget, load_result
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import read_table, write_table
+from adadps.defaults import RULE
 from adadps.errors import SettingError
 from adadps.gradients.objective import reweighed
 from adadps.named_methods import Method
@@ -67,7 +68,7 @@ def test_numbers_and_categories_alone_are_trained_by_dp_sgd(tmp_path, data):
     assert told["side_information"] == []
     assert told["history"][0]["value"] > 0.85
     left = {"data.csv", "test.csv", "model.ledger", "model", "model.json", "result.json"}
-    left |= {"card.json", "card.md"}
+    left |= {"card.json", "card.md", "report.html"}
     assert set(files(tmp_path)) == left | {"weights.safetensors"}, "no rows, no checkpoint"
     facts = told["privacy"]["assumed_public"]
     assert "the bounds of 'age', declared: 0 to 100" in facts
@@ -278,7 +279,7 @@ def test_clips_follow_the_rows_that_they_meet():
 def test_a_regression_from_texts_is_planned():
     schema = Schema(("text",), (), (), Label("y", regression=True, low=0, high=1))
     choice = planned(Method.DP_SGD_WEIGHTED, schema, epsilon=50.0).choice
-    assert choice.clip_norm == pytest.approx(0.5)
+    assert choice.clip_norm == pytest.approx(RULE.clip)
     assert choice.lr == 0.5, "no longer than a parabola allows"
     assert planned(Method.DP_SGD_WEIGHTED, epsilon=50.0).choice.lr > 1
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from adadps.accounting import Budget, calibrate_noise
 from adadps.sampling import Sampler, poisson
-from adadps.types import Accountant, require, require_positive
+from adadps.types import Accountant, Unit, require, require_positive
 
 SMALLEST_BATCH = 64
 WORDS_PER_TEXT = 100
@@ -87,6 +87,7 @@ def choose(
     clip_norm: float | None = None,
     lr: float | None = None,
     noise_multiplier: float | None = None,
+    unit: Unit = Unit.EXAMPLE,
     rule: Rule = RULE,
 ) -> Choice:
     """What is given, and the rule for the rest.
@@ -95,7 +96,8 @@ def choose(
     ``clipped_norm`` the norm of a typical row as the clip meets it, i.e. after D, and
     ``noised_norm`` as the noise meets it, i.e. after E in a two-sided chain. Both are 1 for rows of
     norm 1 and plain DP-SGD. A ``noise_multiplier`` that is known already saves its search; the run
-    is charged for the noise it draws, whatever is given here.
+    is charged for the noise it draws, whatever is given here. Where the ``unit`` is a user,
+    ``examples`` and ``batch_size`` count users.
 
     >>> held = choose(examples=20_000, budget=Budget(1.0, 5e-6), gradient_norm=first_gradient(2))
     >>> held.sampler.expected_size, held.steps
@@ -103,9 +105,11 @@ def choose(
     """
     require(examples >= 1, "examples >= 1", examples, "Declare how many there are.")
     usual = min(examples, max(SMALLEST_BATCH, round(rule.rate * examples)))
-    sampler = poisson(
-        examples=examples, expected_size=float(usual if batch_size is None else batch_size)
-    )
+    size = float(usual if batch_size is None else batch_size)
+    if unit is Unit.USER:
+        sampler = poisson(users=examples, expected_size=size)
+    else:
+        sampler = poisson(examples=examples, expected_size=size)
     if steps is None:
         steps = rule.steps if epochs is None else sampler.steps(epochs)
     sigma = noise_multiplier

@@ -82,7 +82,7 @@ def train(
         str | None, typer.Option(help="Why --public is public; stands in the result.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Default: the ledger's, else 1/(10 examples).")
+        float | None, typer.Option(help="Default: the ledger's, else 1/(10 examples or users).")
     ] = None,
     examples: Annotated[
         int | None,
@@ -92,8 +92,25 @@ def train(
             help="Declared number of examples. Default: that of the file, then assumed public.",
         ),
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(help="Column that tells users apart: epsilon then protects users."),
+    ] = None,
+    users: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_EXAMPLES,
+            help="Declared number of users. Default: that of the file, then assumed public.",
+        ),
+    ] = None,
+    rows_per_user: Annotated[
+        int | None,
+        typer.Option(min=1, help="So many rows of a user count at once. Default: 16."),
+    ] = None,
     batch_size: Annotated[
-        float | None, typer.Option(help="Expected examples in a batch. Default: by rule.")
+        float | None,
+        typer.Option(help="Expected examples (or users) in a batch. Default: by rule."),
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Default: by rule.")] = None,
     clip_norm: Annotated[float | None, typer.Option(help="Default: by rule.")] = None,
@@ -152,6 +169,9 @@ def train(
         label_bounds=label_bounds,
         missing=None if missing is None else missing.value,
         examples=examples,
+        user=user,
+        users=users,
+        rows_per_user=rows_per_user,
         method=method,
         side=side,
         side_source=side_source,

@@ -80,7 +80,8 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     if schema.unknown:
         schema = complete(schema, read_chunks(request.data))
     read_off = [*declared.schema.unknown]
-    read_off += ["the number of examples"] if declared.examples is None else []
+    counted = declared.examples if declared.of_users is None else declared.users
+    read_off += [f"the number of {declared.units}"] if counted is None else []
     if read_off:
         say(
             f"Read off the private data, and assumed public: {', '.join(read_off)}. Declare them "
@@ -93,24 +94,30 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
         words = request.word_source.read(schema, known_classes, informed=informed)
     model = TableModel(schema, words.vocabulary)
     compared = request.test is not None or request.public is not None
-    train = _stored(request, request.data, model, stores, named=compared)
+    train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
     if request.test is not None:
         test = _stored(request, request.test, model, stores, named=True)
         _require_held_out(test.texts, train.texts, request.test)
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema)
-    told += ["that number of examples was read off the data"] * (declared.examples is None)
+    told += [f"that number of {declared.units} was read off the data"] * (counted is None)
     return _Prepared(model, words, train, test, told)
 
 
 def _stored(
-    request: Request, path: Path, model: TableModel, stores: ExitStack, *, named: bool
+    request: Request,
+    path: Path,
+    model: TableModel,
+    stores: ExitStack,
+    *,
+    named: bool,
+    user: str | None = None,
 ) -> Examples:
     beside = request.run_folder.parent
     folder = request.store or (beside if beside.is_dir() else None)
     store = stores.enter_context(RowStore(folder, width=model.features.width))
-    return load_rows(path, model, store, named=named)
+    return load_rows(path, model, store, named=named, user=user)
 
 
 def _require_held_out(test: Identities | None, train: Identities | None, path: Path) -> None:
@@ -161,6 +168,10 @@ def _train(request: Request, prepared: _Prepared, plan: Plan, kept: KeptRun) -> 
 def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
     """The run's own epsilon, at the ledger's delta and by its accountant where there is one."""
     examples = declared.examples or len(prepared.train)
+    if declared.of_users is not None:
+        numbers = prepared.train.users
+        assert numbers is not None  # a column of users was read
+        examples = declared.users or int(numbers.max()) + 1
     accountant, delta = Accountant.PLD, default_delta(examples)
     if request.ledger is not None:
         accountant = Accountant.RDP
@@ -180,6 +191,7 @@ def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
         accountant=accountant,
         wishes=request.wishes,
         frequencies=prepared.words.frequencies,
+        of_users=declared.of_users,
     )
 
 

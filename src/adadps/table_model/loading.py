@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_texts, joined
 from adadps.data.table_files import as_text
@@ -20,15 +22,22 @@ def load_rows(
     store: RowStore,
     *,
     named: bool,
+    user: str | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Examples:
     """The rows of a table as examples that stay on disk.
 
-    ``named`` keeps 16 bytes a row by which rows that are public, or tested on, are found.
+    ``named`` keeps 16 bytes a row by which rows that are public, or tested on, are found. ``user``
+    is the column that tells users apart: they are numbered as they come.
     """
     names: list[Identities] = []
+    numbers: dict[str, int] = {}
     for chunk in read_chunks(path, rows_at_once):
-        store.append(model.features(chunk), model.targets(chunk))
+        users = None
+        if user is not None:
+            cells = chunk.column(user)
+            users = np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
+        store.append(model.features(chunk), model.targets(chunk), users)
         if named:
             names.append(identities_of_texts(_joined_cells(chunk, model.schema)))
     return store.examples(joined(names) if named else None)

@@ -22,10 +22,10 @@ from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_wei
 from adadps.named_methods import Method, adam_rate, shaped
 from adadps.side import Frequencies
 from adadps.side.fixed import Fixed
-from adadps.stages import Chain, privatize
+from adadps.stages import Chain, by_user, privatize
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.targets import Targets
-from adadps.types import Accountant, require_positive
+from adadps.types import Accountant, Unit, require_positive
 
 
 def chosen_for(method: Method, *, has_text: bool) -> Method:
@@ -52,6 +52,15 @@ class Wishes:
         for name in ("batch_size", "epochs", "clip_norm", "lr"):
             if getattr(self, name) is not None:
                 require_positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class OfUsers:
+    """Whose data is protected, where that is not a row: the column of users."""
+
+    column: str
+    most: int
+    """So many rows of a user count at once."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,12 @@ def plan_training(
     accountant: Accountant,
     wishes: Wishes,
     frequencies: Frequencies | None = None,
+    of_users: OfUsers | None = None,
 ) -> Plan:
-    """Poisson batches of a declared number of examples, and the noise with which they fit."""
+    """Poisson batches of a declared number of examples, and the noise with which they fit.
+
+    With ``of_users``, ``examples`` is the declared number of users.
+    """
     if method.takes_side_information and frequencies is None:
         raise SettingError(
             f"Expected side information for {method.value}, found none. Give it, or use dp-sgd."
@@ -107,13 +120,14 @@ def plan_training(
         epochs=wishes.epochs,
         clip_norm=wishes.clip_norm,
         lr=wishes.lr,
+        unit=Unit.EXAMPLE if of_users is None else Unit.USER,
     )
     if wishes.lr is None and method is Method.DP_ADAM:
         choice = replace(choice, lr=adam_rate(choice.steps, noised))
     elif wishes.lr is None and targets.curvature is not None:
         choice = replace(choice, lr=min(choice.lr, 1 / (targets.curvature * clipped * noised)))
     settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
-    return Plan(choice, _chain(method, choice, scales.side), settings)
+    return Plan(choice, _chain(method, choice, scales.side, of_users), settings)
 
 
 def _norms(method: Method, scales: _Scales) -> tuple[float, float]:
@@ -126,8 +140,12 @@ def _norms(method: Method, scales: _Scales) -> tuple[float, float]:
     return (scaled, scaled) if method is Method.ADADPS_TWO_SIDED else (plain, plain)
 
 
-def _chain(method: Method, choice: Choice, side: Fixed | None) -> Chain:
-    privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
+def _chain(method: Method, choice: Choice, side: Fixed | None, of_users: OfUsers | None) -> Chain:
+    privacy = privatize(
+        clip_norm=choice.clip_norm,
+        noise_multiplier=choice.noise_multiplier,
+        groups=by_user(most=of_users.most, column=of_users.column) if of_users else None,
+    )
     if side is None:
         plain = dp_adam if method is Method.DP_ADAM else dp_sgd
         return plain(privacy, choice.lr)

@@ -9,7 +9,7 @@ from pathlib import Path
 from adadps.accounting import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
 from adadps.named_methods import Method
-from adadps.table_model.methods import Wishes, chosen_for
+from adadps.table_model.methods import OfUsers, Wishes, chosen_for
 from adadps.table_model.public_words import WordSource
 from adadps.table_model.schema import Schema
 from adadps.table_model.schema_file import (
@@ -20,6 +20,8 @@ from adadps.table_model.schema_file import (
     schema_of,
 )
 
+ROWS_PER_USER = 16
+"""So many rows of a user count at once, unless another number is given."""
 CHECKPOINT = ".checkpoint"
 """Behind the name of the model: where a run is kept while it lasts, unless another is named."""
 
@@ -31,6 +33,13 @@ class Declared:
     schema: Schema
     examples: int | None
     method: Method
+    of_users: OfUsers | None = None
+    users: int | None = None
+
+    @property
+    def units(self) -> str:
+        """What the declared number counts."""
+        return "examples" if self.of_users is None else "users"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +60,9 @@ class Request:
     label_bounds: str | None = None
     missing: str | None = None
     examples: int | None = None
+    user: str | None = None
+    users: int | None = None
+    rows_per_user: int | None = None
     method: Method = Method.AUTO
     side: str | None = None
     side_source: str | None = None
@@ -106,12 +118,16 @@ class Request:
         self._require_places_apart()
         schema, examples = self._schema()
         self._require_declared(schema, examples)
+        self._require_users(schema)
         method = self.method
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
         method = chosen_for(method, has_text=bool(schema.texts))
         self._require_side(schema, method)
-        return Declared(schema, examples, method)
+        if self.user is None:
+            return Declared(schema, examples, method)
+        of_users = OfUsers(self.user, self.rows_per_user or ROWS_PER_USER)
+        return Declared(schema, examples, method, of_users, self.users)
 
     def _schema(self) -> tuple[Schema, int | None]:
         options = options_as_schema(
@@ -136,11 +152,38 @@ class Request:
             raise SettingError(str(error)) from error
 
     def _require_declared(self, schema: Schema, examples: int | None) -> None:
-        missing = [*schema.unknown, *(["the number of examples"] if examples is None else [])]
+        count = examples if self.user is None else self.users
+        what = "the number of examples" if self.user is None else "the number of users"
+        missing = [*schema.unknown, *([what] if count is None else [])]
         if self.strict and missing:
             raise SettingError(
                 f"Expected everything declared with --strict, found that {', '.join(missing)} "
                 "would be read off the private data. Declare them by options or by --schema."
+            )
+
+    def _require_users(self, schema: Schema) -> None:
+        if self.user is None and (self.users is not None or self.rows_per_user is not None):
+            raise SettingError(
+                "Expected a column of users for --users and --rows-per-user, found none. Add "
+                "--user COLUMN."
+            )
+        if self.user is None:
+            return
+        if self.examples is not None:
+            raise SettingError(
+                "Expected a number of users with --user, found --examples. Give --users instead: "
+                "epsilon protects users, and they are what is counted."
+            )
+        if self.user in schema.columns:
+            raise SettingError(
+                f"Expected a column of its own for users, found '{self.user}', which is a feature "
+                "or the label too. A model that reads who a row is from cannot protect them."
+            )
+        if schema.unknown:
+            raise SettingError(
+                f"Expected everything declared with --user, found that {', '.join(schema.unknown)} "
+                "would be read off the data, where it may be that of a single user. Declare it by "
+                "options (--classes a,b,c) or by --schema."
             )
 
     def _require_side(self, schema: Schema, method: Method) -> None:

@@ -89,10 +89,10 @@ class RowStore:
             self._mapped("offsets"), self._mapped("columns"), self._mapped("values"), self._width
         )
         rows.require_consistent()
-        return Examples(rows, self._mapped("targets"), texts)
+        return Examples(rows, self._mapped("targets"), texts, self._users)
 
     @property
-    def users(self) -> Tensor | None:
+    def _users(self) -> Tensor | None:
         """One number a row, if they were given."""
         return self._mapped("users") if "users" in self._files else None
 

@@ -19,6 +19,7 @@ from adadps.data.text import BagOfWords
 from adadps.errors import DataError, SettingError
 from adadps.gradients.objective import predict
 from adadps.layout import sparse_linear
+from adadps.report import report_of_run
 from adadps.result import Result, load_result
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Label, Schema
@@ -26,7 +27,7 @@ from adadps.table_model.schema_file import schema_of
 from adadps.table_model.targets import Targets
 
 FORMAT, FIRST_FORMAT = 2, 1
-MODEL_FILE = "model.json"
+MODEL_FILE, REPORT_FILE = "model.json", "report.html"
 _KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
 
 
@@ -134,6 +135,7 @@ def save_model(model: TableModel, result: Result, draft: Path) -> None:
     inner.rmdir()
     text = json.dumps(model.describe(), indent=1, allow_nan=False, ensure_ascii=False)
     (draft / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
+    report_of_run(result, draft / REPORT_FILE, title="A private model")
 
 
 def load_model(folder: str | Path) -> TrainedModel:

@@ -1,0 +1,99 @@
+"""`adadps train --user`: epsilon protects users, however many rows they have."""
+
+import json
+import random
+
+import pytest
+
+from adadps.data.tables import write_table
+from test_train_command import app, files, plain, runner
+
+HEADER = ["review", "stars", "author"]
+
+
+def rows(count, authors):
+    """Half of all rows are of one author."""
+    rng = random.Random(0)
+    for number in range(count):
+        good = rng.random() < 0.5
+        author = "a0" if number % 2 else f"a{rng.randrange(authors)}"
+        yield [f"{'good great' if good else 'bad poor'} film", "five" if good else "one", author]
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "data.csv"
+    with path.open("wb") as stream:
+        write_table(stream, path, [HEADER, *rows(600, 200)])
+    return path
+
+
+def train(table, *more, epsilon="8"):
+    model = table.parent / "model"
+    given = ("--text", "review", "--label", "stars", "--words", "300", "--epochs", "10")
+    ledger = ("--ledger", table.parent / "paid.ledger")
+    return runner.invoke(
+        app,
+        [str(one) for one in ("train", table, *given, *ledger, "--epsilon", epsilon, "--out", model,
+                              "--json", *more)],
+    )  # fmt: skip
+
+
+DECLARED = ("--classes", "one,five", "--user", "author")
+
+
+def test_the_statement_is_for_users(table):
+    shown = train(table, *DECLARED, "--users", 200, "--rows-per-user", 3)
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    assert told["privacy"]["unit"] == "user (author)"
+    assert told["privacy"]["sampler"]["users"] == 200
+    assert "at most 3 rows each" in told["method"]
+    assert told["privacy"]["delta"] == pytest.approx(1 / 2000)
+    assert "the number of users, declared as 200" in told["privacy"]["assumed_public"]
+    card = (table.parent / "model" / "card.md").read_text(encoding="utf-8")
+    assert "user (author)" in card
+
+
+def test_a_number_of_users_that_is_not_declared_is_assumed_public(table):
+    told = json.loads(train(table, *DECLARED).stdout)
+    facts = told["privacy"]["assumed_public"]
+    assert "that number of users was read off the data" in facts
+    counted = len({row[2] for row in rows(600, 200)})
+    assert told["privacy"]["sampler"]["users"] == counted
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--user", "author"), "everything declared with --user, found that the classes"),
+        (("--users", 10), "Add --user COLUMN"),
+        (("--rows-per-user", 10), "Add --user COLUMN"),
+        ((*DECLARED, "--examples", 600), "Give --users instead"),
+        (("--classes", "one,five", "--user", "review"), "a column of its own for users"),
+        (("--classes", "one,five", "--user", "autor"), "author"),
+        ((*DECLARED, "--strict"), "the number of users"),
+    ],
+    ids=["classes", "no column", "rows", "examples", "a feature", "misnamed", "strict"],
+)
+def test_what_cannot_be_meant_is_refused_and_nothing_is_left(table, given, said):
+    shown = train(table, *given)
+    assert shown.exit_code in (1, 2)
+    assert said in plain(shown.output)
+    assert set(files(table.parent)) == {"data.csv"}
+
+
+def test_a_ledger_of_users_takes_no_run_of_rows(table):
+    assert train(table, *DECLARED, "--ledger-budget", 20).exit_code == 0
+    shown = train(table, "--classes", "one,five", "--out", table.parent / "other")
+    assert shown.exit_code == 1
+    assert "user" in plain(shown.output)
+
+
+def test_a_row_without_a_user_is_refused(table):
+    with table.open("ab") as stream:
+        stream.write(b"good film,five,\n")
+    shown = train(table, *DECLARED)
+    assert shown.exit_code == 1
+    assert "author" in plain(shown.output)
+    assert set(files(table.parent)) == {"data.csv"}
