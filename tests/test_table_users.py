@@ -86,7 +86,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_left(table, given, said)
 def test_a_ledger_of_users_takes_no_run_of_rows(table):
     assert train(table, *DECLARED, "--ledger-budget", 20).exit_code == 0
     shown = train(table, "--classes", "one,five", "--out", table.parent / "other")
-    assert shown.exit_code == 1
+    assert shown.exit_code == 2
     assert "user" in plain(shown.output)
 
 
