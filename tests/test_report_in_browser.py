@@ -134,7 +134,7 @@ def asked_for(html: str, folder: Path) -> list[str]:
         finally:
             server.shutdown()
             thread.join()
-    return asked
+    return [path for path in asked if path != "/favicon.ico"]  # which is chromium's own wish
 
 
 def test_nothing_is_asked_for_from_elsewhere(pages, tmp_path):

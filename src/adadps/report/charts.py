@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 WIDTH, HEIGHT = 420, 270
-LEFT, RIGHT, TOP, BOTTOM = 58, 22, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 70, 22, 12, 46
 LARGEST = 1e30
 """What is larger than that, or smaller on a log axis, is not drawn."""
 STYLES = 8
