@@ -125,7 +125,7 @@ def digits():
 
 
 SETS: dict[str, Callable[[], Problem]] = {"debian": debian, "imdb": reviews, "mnist": digits}
-EPSILONS = (1.0,)
+EPSILONS = (1.0, 3.0)
 
 
 def doctors_row(problem, epsilon):
@@ -141,7 +141,7 @@ def doctors_row(problem, epsilon):
     return found.describe()
 
 
-def real_row(problem, epsilon, candidate, seed):
+def real_row(problem, epsilon, candidate, seed, sigma):
     """Train one candidate on the private part, as the doctor plans it, and test it."""
     count = len(problem.private[1])
     case = case_of(
@@ -151,7 +151,7 @@ def real_row(problem, epsilon, candidate, seed):
         classes=problem.classes,
         steps=STEPS,
     )
-    plan = plan_for(case, candidate)
+    plan = plan_for(case, candidate, noise_multiplier=sigma)
     run = adadps.PrivateRun(
         zero_layer(case.features, problem.classes),
         adadps.losses.cross_entropy,
@@ -179,25 +179,23 @@ def measure(rows, only):
             write(rows)
             print(*name, content.get("accuracy", content.get("advice")), flush=True)
 
-    for name, load in SETS.items():
-        if only and name != only:
-            continue
-        problem = cache(load)
-        for epsilon in EPSILONS:
+    problems = {name: cache(load) for name, load in SETS.items() if only in (None, name)}
+    for epsilon in EPSILONS:
+        for name, problem in problems.items():
             keep(
                 [name, epsilon, "doctor"],
                 lambda epsilon=epsilon, problem=problem: doctors_row(problem(), epsilon),
             )
             found = next(row for row in rows if row["row"] == [name, epsilon, "doctor"])
-            names = [finding["candidate"] for finding in found["findings"]]
-            for chosen in names:
+            for finding in found["findings"]:
+                chosen, sigma = finding["candidate"], finding["settings"]["noise_multiplier"]
                 for seed in SEEDS:
-                    keep(
-                        [name, epsilon, chosen, seed],
-                        lambda epsilon=epsilon, chosen=chosen, seed=seed, problem=problem: real_row(
-                            problem(), epsilon, named(problem(), chosen), seed
-                        ),
-                    )
+                    given = (epsilon, chosen, seed, sigma, problem)
+                    keep([name, epsilon, chosen, seed], lambda given=given: trained(*given))
+
+
+def trained(epsilon, chosen, seed, sigma, problem):
+    return real_row(problem(), epsilon, named(problem(), chosen), seed, sigma)
 
 
 def named(problem, name):

@@ -24,6 +24,8 @@ from adadps.sampling import Sampler, poisson
 from adadps.types import Accountant, require, require_positive
 
 SMALLEST_BATCH = 64
+WORDS_PER_TEXT = 100.0
+"""A declared typical length of texts, for inverse document frequencies."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ class Rule:
 
     rate: float = 1 / 16
     steps: int = 400
-    clip: float = 0.5
-    output_noise: float = 0.3
-    longest: float = 20_000.0
+    clip: float = 0.25
+    output_noise: float = 0.6
+    longest: float = 100_000.0
 
 
 RULE = Rule()
@@ -84,6 +86,7 @@ def choose(
     epochs: float | None = None,
     clip_norm: float | None = None,
     lr: float | None = None,
+    noise_multiplier: float | None = None,
     rule: Rule = RULE,
 ) -> Choice:
     """What is given, and the rule for the rest.
@@ -91,7 +94,8 @@ def choose(
     ``gradient_norm`` is that of the loss by the outputs at the start (`first_gradient`);
     ``clipped_norm`` the norm of a typical row as the clip meets it, i.e. after D, and
     ``noised_norm`` as the noise meets it, i.e. after E in a two-sided chain. Both are 1 for rows of
-    norm 1 and plain DP-SGD.
+    norm 1 and plain DP-SGD. A ``noise_multiplier`` that is known already saves its search; the run
+    is charged for the noise it draws, whatever is given here.
 
     >>> held = choose(examples=20_000, budget=Budget(1.0, 5e-6), gradient_norm=first_gradient(2))
     >>> held.sampler.expected_size, held.steps
@@ -104,7 +108,9 @@ def choose(
     )
     if steps is None:
         steps = rule.steps if epochs is None else sampler.steps(epochs)
-    sigma = calibrate_noise(sampler, steps, budget=budget, accountant=accountant)
+    sigma = noise_multiplier
+    if sigma is None:
+        sigma = calibrate_noise(sampler, steps, budget=budget, accountant=accountant)
     clip = rule.clip * gradient_norm * clipped_norm if clip_norm is None else clip_norm
     require_positive("clip_norm", clip)
     if lr is None:

@@ -84,6 +84,7 @@ def examine(
     'DP-SGD: nothing helps here'
     """
     require(0 < confidence < 1, "0 < confidence < 1", confidence, "Choose e.g. 0.95.")
+    require(examples >= 1, "examples >= 1", examples, "Declare how many private ones there are.")
     require(seed >= 0, "seed >= 0", seed, "Choose another one.")
     budget = Budget(epsilon, default_delta(examples) if delta is None else delta)
     case = case_of(
@@ -97,13 +98,20 @@ def examine(
     )
     require_folds(len(case), folds)
     weighed = _with_dp_sgd(candidates)
-    plans = [plan_for(case, candidate) for candidate in weighed]
+    plans = _plans(case, weighed)
     scores = []
     for plan in plans:
         say(f"Simulating {plan.candidate.name} ...")
         scores.append(_scores(case, plan, folds, seed))
     found = _compared(case, plans, scores, confidence)
     return Findings(case, tuple(found), decide(found), confidence)
+
+
+def _plans(case: Case, candidates: list[Candidate]) -> list[Plan]:
+    """The noise is the same for all: it is calibrated once."""
+    first = plan_for(case, candidates[0])
+    sigma = first.choice.noise_multiplier
+    return [first, *(plan_for(case, one, noise_multiplier=sigma) for one in candidates[1:])]
 
 
 def _scores(case: Case, plan: Plan, folds: int, seed: int) -> tuple[float, ...]:

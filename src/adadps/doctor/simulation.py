@@ -13,7 +13,7 @@ that records a run without privacy: nothing is spent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from adadps.losses import cross_entropy
 from adadps.noise import reproducible_not_private
 from adadps.run import PrivateRun
 from adadps.sampling import Poisson, Rows
+from adadps.side.fixed import Fixed
 from adadps.types import Accountant, Relation
 
 MOST_ROWS_A_BATCH = 1024
@@ -88,7 +89,7 @@ def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
         zero_layer(case.features, case.classes),
         cross_entropy,
         case.public.take(torch.from_numpy(split.trained)),
-        method=plan.method(side, noise_multiplier=planned.noise_multiplier * share),
+        method=_as_if_private(plan).method(side, noise_multiplier=planned.noise_multiplier * share),
         sampler=sampler,
         steps=planned.steps,
         randomness=reproducible_not_private(split.seed),
@@ -105,6 +106,14 @@ def simulated_accuracy(case: Case, plan: Plan, split: Split) -> float:
     held_out = case.public.take(torch.from_numpy(split.held_out))
     shown = on_public("public", held_out.features, held_out.targets, accuracy=accuracy)
     return run.evaluate(shown)[0].value
+
+
+def _as_if_private(plan: Plan) -> Plan:
+    """Stand-ins play private rows: a run must not drop them as rows that are known to be public."""
+    side = plan.candidate.side
+    if not isinstance(side, Fixed):
+        return plan
+    return replace(plan, candidate=replace(plan.candidate, side=replace(side, rows=None)))
 
 
 def zero_layer(features: int, classes: int) -> nn.Linear:

@@ -194,4 +194,4 @@ def _squared(rows: Matrix) -> Matrix:
 
 
 def _dense(values: Any) -> Array:
-    return values.toarray() if isinstance(values, sparse.spmatrix) else np.asarray(values)
+    return np.asarray(values)  # sparse times dense is dense, or a matrix of the old kind
