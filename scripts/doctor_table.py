@@ -125,7 +125,7 @@ def digits():
 
 
 SETS: dict[str, Callable[[], Problem]] = {"debian": debian, "imdb": reviews, "mnist": digits}
-EPSILONS = (1.0, 3.0)
+EPSILONS = (1.0,)
 
 
 def doctors_row(problem, epsilon):

@@ -42,7 +42,7 @@ def ask(public, *more):
 
 def test_a_table_of_all_candidates_and_an_advice(public, tmp_path):
     counts = write(tmp_path / "counts.csv", [["word", "frequency"], ["the", 9], ["apple", 1]])
-    shown = ask(public, "--side", counts)
+    shown = ask(public)
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == "", "quiet when piped"
     said = plain(shown.stdout)

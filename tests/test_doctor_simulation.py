@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import sparse
 
-from adadps import Budget, side
+from adadps import Accountant, Budget, calibrate_noise, side
 from adadps.doctor import before_the_clip, nothing, public_gradients
 from adadps.doctor.case import case_of
-from adadps.doctor.plans import plan_for
+from adadps.doctor.plans import plan_for as plan_by_rule
 from adadps.doctor.simulation import (
     MOST_ROWS_A_BATCH,
     StandIns,
@@ -21,7 +21,12 @@ from adadps.doctor.simulation import (
 )
 from adadps.types import Relation
 
-BUDGET = Budget(1.0, 1e-6)
+BUDGET, SIGMA = Budget(1.0, 1e-6), 3.0
+
+
+def plan_for(case, candidate):
+    """With a noise multiplier that need not be searched for."""
+    return plan_by_rule(case, candidate, noise_multiplier=SIGMA)
 
 
 def case(rows, examples, steps=10, **given):
@@ -115,3 +120,10 @@ def test_the_clip_norm_follows_the_side_information():
     assert doubled.choice.lr == pytest.approx(plain.lr / 2)
     assert doubled.choice.noise_multiplier == plain.noise_multiplier
     assert simulated_size(doubled) == plain.sampler.expected_size
+
+
+def test_the_planned_noise_fits_the_budget_of_the_private_run():
+    held = case(np.random.default_rng(4).normal(size=(60, 4)), 2_000)
+    choice = plan_by_rule(held, nothing()).choice
+    known = calibrate_noise(choice.sampler, 10, budget=BUDGET, accountant=Accountant.PLD)
+    assert choice.noise_multiplier == known

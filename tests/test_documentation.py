@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/audit.md", "docs/data.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/guide.md", "docs/audit.md", "docs/data.md", "docs/doctor.md"]
+)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
