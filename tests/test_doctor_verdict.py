@@ -72,9 +72,16 @@ def test_the_gain_that_is_needed_by_hand():
     error = np.std(gains, ddof=1) / 2
     assert standard_error(gains) == pytest.approx(error)
     quantile = stats.t.ppf(1 - 0.05 / 5, 3)
-    needed = gain_needed(gains, others=5, confidence=0.95)
+    needed = gain_needed(gains, rows=10_000, others=5, confidence=0.95)
     assert needed == pytest.approx(quantile * error)
-    assert needed > gain_needed(gains, others=1, confidence=0.95)
+    assert needed > gain_needed(gains, rows=10_000, others=1, confidence=0.95)
+
+
+def test_folds_that_agree_by_chance_are_not_believed():
+    """One row of twenty more in each of three folds: 5 % of 60 rows."""
+    needed = gain_needed((0.05, 0.05, 0.05), rows=60, others=1, confidence=0.95)
+    assert needed == pytest.approx(stats.t.ppf(0.95, 2) * np.sqrt(0.05 * 0.95 / 60))
+    assert needed > 0.05
 
 
 def test_findings_are_plain_json_and_say_that_nothing_was_spent():

@@ -133,7 +133,7 @@ def _compared(
         )
         plain_terms = plain_terms or terms
         gains = tuple(one - other for one, other in zip(mine, scores[0], strict=True))
-        needed = gain_needed(gains, others=len(plans) - 1, confidence=confidence)
+        needed = gain_needed(gains, rows=len(case), others=len(plans) - 1, confidence=confidence)
         found.append(Finding(plan, mine, gains, terms, terms.relative_to(plain_terms), needed))
     return found
 

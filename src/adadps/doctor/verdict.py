@@ -94,15 +94,20 @@ def standard_error(values: tuple[float, ...]) -> float:
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-def gain_needed(gains: tuple[float, ...], *, others: int, confidence: float) -> float:
+def gain_needed(gains: tuple[float, ...], *, rows: int, others: int, confidence: float) -> float:
     """What a mean gain must exceed: t · standard error.
+
+    On a single row a gain is -1, 0 or 1, so that the mean g of m rows has a standard error of at
+    least √(|g| (1 - |g|) / m), even where few folds happen to agree.
 
     t is the quantile of Student's law with folds - 1 degrees of freedom at which, if none of
     ``others`` candidates helped, one would seem to with probability 1 - ``confidence`` at most
     (Bonferroni). Folds share training rows, so that this is a rule, not a proof.
     """
     level = 1 - (1 - confidence) / max(1, others)
-    return float(stats.t.ppf(level, len(gains) - 1)) * standard_error(gains)
+    gain = min(1.0, abs(float(np.mean(gains))))
+    error = max(standard_error(gains), math.sqrt(gain * (1 - gain) / rows))
+    return float(stats.t.ppf(level, len(gains) - 1)) * error
 
 
 def decide(findings: list[Finding]) -> Verdict:
@@ -157,6 +162,12 @@ def _theorem(advised: Finding) -> str:
 def _agreement(advised: Finding, favourite: Finding) -> str:
     if favourite is advised:
         return "The proof's line has its least value there too: the two agree."
+    if favourite.candidate.door is Door.NONE:
+        return (
+            f"They disagree: by the proof's line no candidate is better than {DP_SGD}. The bound "
+            "knows nothing of clipping, of new examples or of the learning rate that is used; the "
+            "simulation decides."
+        )
     return (
         f"They disagree: the proof's line is least for {favourite.candidate.name} "
         f"({favourite.relative['sharper']:.3g} of DP-SGD's), which gained {_points(favourite)} in "
