@@ -14,6 +14,7 @@ from adadps.commands.bench import bench
 from adadps.commands.card import card
 from adadps.commands.console import EXIT_CODES, out
 from adadps.commands.demo import demo
+from adadps.commands.doctor import doctor
 from adadps.commands.plan import plan
 from adadps.commands.predict import predict
 from adadps.commands.report import report
@@ -27,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (plan, train, predict, card, report, demo, reproduce, bench):
+for command in (plan, doctor, train, predict, card, report, demo, reproduce, bench):
     app.command()(command)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(audit.app, name="audit")

@@ -1,0 +1,35 @@
+"""The doctor: which side information helps, judged on public data before any budget is spent.
+
+Nothing here reads private data, and no epsilon is spent. A private run is *simulated* on public
+examples, with the noise that it will have; its weights are thrown away.
+"""
+
+from adadps.doctor.candidates import (
+    Candidate,
+    Door,
+    before_the_clip,
+    both_sides,
+    candidates_for_words,
+    into_the_features,
+    nothing,
+    public_gradients,
+)
+from adadps.doctor.examination import Findings, examine
+from adadps.doctor.terms import Terms
+from adadps.doctor.verdict import Finding, Verdict
+
+__all__ = [
+    "Candidate",
+    "Door",
+    "Finding",
+    "Findings",
+    "Terms",
+    "Verdict",
+    "before_the_clip",
+    "both_sides",
+    "candidates_for_words",
+    "examine",
+    "into_the_features",
+    "nothing",
+    "public_gradients",
+]
