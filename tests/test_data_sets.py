@@ -115,7 +115,13 @@ def test_an_absent_set_is_told_with_places_home_and_command(cache, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no gzip", gzip.compress(b"a,b\n1,2\n", mtime=0), gzip.compress(b"x" * 99)[:-9]]
+    "content",
+    [
+        b"",
+        b"no gzip",
+        gzip.compress(b"a,b\n1,2\n", mtime=0),
+        gzip.compress(b"x" * 99, mtime=0)[:-9],
+    ],
 )
 def test_a_file_with_other_content_is_refused(cache, content):
     cache.mkdir()
