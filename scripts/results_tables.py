@@ -5,7 +5,7 @@
 
 A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
 experiment, the data set, the metric and epsilon, and the methods if not all are to be shown;
-``<!-- end -->`` follows it.
+``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs/results/text.md", ROOT / "README.md")
+PAGES = (ROOT / "docs/results/text.md", ROOT / "docs/results/defaults.md", ROOT / "README.md")
 ROWS = ROOT / "docs/results/text"
+DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
 HEADINGS = {
@@ -48,7 +49,29 @@ def main() -> int:
 
 def fill(text: str) -> str:
     """The page with every table made anew from its rows."""
-    return TABLE.sub(lambda found: found[1] + table(*found[2].split()) + found[3], text)
+    return TABLE.sub(lambda found: found[1] + _made(*found[2].split()) + found[3], text)
+
+
+def _made(name: str, *which: str) -> str:
+    return defaults_table() if name == "defaults" else table(name, *which)
+
+
+def defaults_table() -> str:
+    """One line a problem and epsilon, one column for each way to settings."""
+    rows: list[Row] = json.loads(DEFAULTS.read_text(encoding="utf-8"))
+    methods = {row["method"]: row["settings"]["label"] for row in rows}
+    lines: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        place = (row["dataset"], f"{row['settings']['target_epsilon']:g}")
+        lines.setdefault(place, {})[row["method"]] = row
+    heads = ["problem", "ε", *methods.values(), "defaults less tuned DP-SGD", "less best"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for place, held in lines.items():
+        mine = held["defaults"]["mean"]
+        cells = [f"{held[method]['mean']:.3f} ± {held[method]['std']:.3f}" for method in methods]
+        cells += [f"{100 * (mine - held[other]['mean']):+.1f}" for other in ("dp-sgd-tuned", "best-tuned")]
+        out.append(f"| {' | '.join([*place, *cells])} |")
+    return "\n".join(out) + "\n"
 
 
 def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: str) -> str:
