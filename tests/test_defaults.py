@@ -122,3 +122,8 @@ def test_weighted_features_by_idf_have_its_provenance():
         side.idf(known, words_per_text=10), privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1
     )
     assert "a list; A = IDF^-1 in texts of 10 words" in str(method)
+
+
+def test_idf_of_words_that_all_texts_have_is_no_side_information():
+    known = side.given_frequencies([0.9, 0.8], source="list", public_because="published")
+    assert side.idf(known, words_per_text=1000).named["weight"][0].tolist() == [1.0, 1.0]

@@ -123,3 +123,12 @@ def test_two_processes_on_one_folder_do_not_mix(tmp_path):
     advance(one, until=9)
     with pytest.raises(DataError, match="alone"):
         advance(other)
+
+
+def test_a_run_does_not_go_on_with_other_facts_assumed_public(tmp_path):
+    """Classes that were read off the data do not become declared ones by a crash."""
+    advance(begin(tmp_path, assumed_public=["the classes, read off the data: a, b"]), until=5)
+    with pytest.raises(DataError, match="facts assumed public"):
+        begin(tmp_path, assumed_public=["the classes, declared: b, a"])
+    again = begin(tmp_path, assumed_public=["the classes, read off the data: a, b"])
+    assert advance(again).taken == 12

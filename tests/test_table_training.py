@@ -294,3 +294,38 @@ def test_what_was_trained_is_in_the_statement(tmp_path, data):
         "linear, from 1 text columns x 500 words (log(1 + count), L2-normalised per text), 1 "
         "numbers, a constant to 2 classes"
     )
+
+
+COLUMNS = ("--numeric", "age=0,100", "--categorical", "country=de,fr,nl", "--label", "kind")
+
+
+def reordered(path, content, extra=()):
+    """The same rows with their columns in another order, and perhaps one more."""
+    with path.open("wb") as stream:
+        table = [[*row[::-1], *extra] for row in content]
+        write_table(stream, path, [[*HEADER[::-1], *(["id"] if extra else [])], *table])
+    return str(path)
+
+
+@pytest.mark.parametrize("extra", [(), ("7",)], ids=["reordered", "with another column"])
+def test_hazard_training_rows_are_no_test_whatever_the_order_of_columns(tmp_path, data, extra):
+    test = reordered(tmp_path / "again.csv", rows(600), extra)
+    shown = call("train", data[0], *COLUMNS, *QUICK, "--test", test, "--out", tmp_path / "model")
+    assert shown.exit_code == 1
+    assert "mostly training rows" in plain(shown.output)
+    assert not (tmp_path / "model").exists()
+
+
+def test_training_rows_among_the_test_are_left_out(tmp_path, data):
+    """The others are labelled wrongly: what is measured is measured on them alone."""
+    wrong = [[*row[:-1], "young" if row[-1] == "old" else "old"] for row in rows(300, 5000)]
+    test = make(tmp_path / "mixed.csv", [*list(rows(200)), *wrong])
+    told = trained(data[0], *COLUMNS, "--test", test, "--out", tmp_path / "model")
+    assert told["history"][0]["value"] < 0.3
+
+
+def test_public_texts_are_refused_beside_numbers(tmp_path, data):
+    given = ("--text", "title", *COLUMNS, "--public", data[1], "--public-because", "made up")
+    shown = call("train", data[0], *given, *QUICK, "--out", tmp_path / "model")
+    assert shown.exit_code == 2
+    assert "texts alone beside --public" in plain(shown.output)

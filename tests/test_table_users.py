@@ -97,3 +97,24 @@ def test_a_row_without_a_user_is_refused(table):
     assert shown.exit_code == 1
     assert "author" in plain(shown.output)
     assert set(files(table.parent)) == {"data.csv"}
+
+
+@pytest.mark.parametrize("cell", ["NULL", "nan", "None", "n/a"])
+def test_hazard_rows_without_a_user_are_not_one_user(table, cell):
+    with table.open("ab") as stream:
+        stream.write(f"good film,five,{cell}\n".encode())
+    shown = train(table, *DECLARED)
+    assert shown.exit_code == 1
+    assert "several people under one name" in plain(shown.output)
+    assert set(files(table.parent)) == {"data.csv"}
+
+
+def test_blanks_around_a_name_make_no_other_user(table):
+    counted = len({row[2] for row in rows(600, 200)})
+    with table.open("wb") as stream:
+        content = (
+            [review, stars, f" {author}" if number % 3 else author]
+            for number, (review, stars, author) in enumerate(rows(600, 200))
+        )
+        write_table(stream, table, [HEADER, *content])
+    assert json.loads(train(table, *DECLARED).stdout)["privacy"]["sampler"]["users"] == counted

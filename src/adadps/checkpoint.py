@@ -75,8 +75,9 @@ class Checkpoint:
             )
         if self.frozen != frozen:
             raise DataError(
-                f"Expected the frozen weights and buffers with which run {self.run} began, found "
-                "other ones. Build the model as it was; load what it had loaded."
+                f"Expected the frozen weights, buffers and facts assumed public with which run "
+                f"{self.run} began, found other ones. Build the model as it was; load what it had "
+                "loaded, and declare what was declared (columns, classes, bounds, examples)."
             )
 
     def require_paid(self, paid: int) -> None:

@@ -145,7 +145,7 @@ class PrivateRun:
         self._lock = threading.Lock()
         self._claim = Claim(model)
         self.objective = objective(model, loss, data)
-        self._frozen = frozen_part_of(model) if self._checkpoints else ""
+        self._frozen = frozen_part_of(model, self._assumed_public) if self._checkpoints else ""
         if held:
             held.require_same(
                 plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 
 from adadps.accounting import Budget, grouping_of, unit_of, units_of
@@ -73,11 +75,12 @@ def ledger_for(
     return DiskLedger(checkpoints.ledger, budget=budget) if checkpoints else MemoryLedger(budget)
 
 
-def frozen_part_of(model: nn.Module) -> str:
-    """A hash of what is not trained: frozen parameters and buffers, which were given from outside.
+def frozen_part_of(model: nn.Module, assumed_public: Iterable[str] = ()) -> str:
+    """A hash of what a run may not change: frozen parameters, buffers, and what is assumed public.
 
     >>> frozen_part_of(nn.Linear(2, 1)) == frozen_part_of(nn.Linear(2, 1))
     True
     """
     fixed = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-    return digest_of(part for pair in (*fixed, *model.named_buffers()) for part in pair)
+    parts = [part for pair in (*fixed, *model.named_buffers()) for part in pair]
+    return digest_of([*parts, *assumed_public])

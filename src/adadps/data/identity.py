@@ -80,6 +80,18 @@ def identities_of_texts(texts: Sequence[str]) -> Identities:
     return _named(normalised(text).encode("utf-8", "surrogatepass") for text in texts)
 
 
+def identities_of_cells(rows: Sequence[Sequence[str]]) -> Identities:
+    """One name a row of cells, exactly as they are but for blanks around them.
+
+    >>> ours = identities_of_cells([["-1.5", "x"], ["1", "23"]])
+    >>> ours.within([identities_of_cells([[" -1.5", "x"], ["12", "3"]])]).tolist()
+    [True, False]
+    """
+    return _named(
+        "\x1f".join(cell.strip() for cell in row).encode("utf-8", "surrogatepass") for row in rows
+    )
+
+
 def joined(parts: Sequence[Identities]) -> Identities:
     """The names of several pieces of one data set, in order."""
     return Identities(np.concatenate([part._names for part in parts]))

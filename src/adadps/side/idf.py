@@ -30,7 +30,8 @@ def idf(
     """A = (IDF / max IDF)^-power along one axis of one parameter.
 
     ``words_per_text`` is a declared typical length. Words of frequency zero count as the rarest
-    that is known.
+    that is known. Frequencies are per word of text, as a word list has them; a share s of texts
+    that have a word is -log(1 - s) / words_per_text.
 
     >>> from adadps.side import given_frequencies
     >>> f = given_frequencies([0.02, 1e-6], source="a word list", public_because="published")
@@ -55,4 +56,6 @@ def _relative(frequencies: Tensor, words_per_text: float) -> Tensor:
     held = frequencies.double()
     known = held.clamp_min(float(held[held > 0].min()))
     values = -torch.log(-torch.expm1(-words_per_text * known))
+    if float(values.max()) <= 0:  # every text has every word: none says more than another
+        return torch.ones_like(values)
     return (values / values.max()).clamp_min(SMALLEST_IDF)

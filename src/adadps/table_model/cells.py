@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.table_model.schema import Label
+from adadps.table_model.schema import Label, Schema
 
 Numbers = npt.NDArray[np.float64]
+MISSING = {"nan", "null", "none", "na", "n/a", "nat", "<na>"}
+"""What other programs write where there is nothing."""
 
 
 def numbers(table: Table, name: str, filling: float | None = None) -> Numbers:
@@ -54,6 +56,12 @@ def levels(table: Table, name: str, *, fill_missing: bool) -> list[str]:
 def texts(table: Table, name: str, *, fill_missing: bool) -> list[str]:
     """A column of texts; an empty one has no words, if it may be missing."""
     return table.texts(name) if fill_missing else table.column(name)
+
+
+def joined_texts(table: Table, schema: Schema) -> list[str]:
+    """The texts of each row as one, by which a text is recognised in another table."""
+    columns = [texts(table, name, fill_missing=True) for name in schema.texts]
+    return ["\n".join(parts) for parts in zip(*columns, strict=True)]
 
 
 def labels(table: Table, label: Label) -> list[list[str]]:

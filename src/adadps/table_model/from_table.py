@@ -8,9 +8,11 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from adadps.accounting import Budget, default_delta
 from adadps.data.examples import Examples
-from adadps.data.identity import Identities
 from adadps.data.tables import read_chunks
 from adadps.errors import BudgetError, DataError, SettingError
 from adadps.evaluation import on_held_out
@@ -18,8 +20,8 @@ from adadps.ledger import DiskLedger
 from adadps.ledger.summary import summarise
 from adadps.result import Result
 from adadps.table_model.kept_run import KeptRun
-from adadps.table_model.loading import load_rows
-from adadps.table_model.methods import Plan, plan_training
+from adadps.table_model.loading import load_rows, row_names, shared_columns
+from adadps.table_model.methods import OfUsers, Plan, plan_training
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
 from adadps.table_model.row_store import RowStore
@@ -68,7 +70,7 @@ def train_from_table(request: Request, say: Say) -> Result:
         held = kept.latest()
         if held is not None:
             say(f"Going on from step {held.taken} of {held.planned}, by {kept.folder} ...")
-        result = _train(request, prepared, plan, kept)
+        result = _train(request, prepared, plan, kept, declared.of_users)
         save_model(prepared.model, result, draft)
     kept.remove()
     return result
@@ -93,12 +95,13 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
         informed = declared.method.takes_side_information
         words = request.word_source.read(schema, known_classes, informed=informed)
     model = TableModel(schema, words.vocabulary)
-    compared = request.test is not None or request.public is not None
+    compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
     if request.test is not None:
-        test = _stored(request, request.test, model, stores, named=True)
-        _require_held_out(test.texts, train.texts, request.test)
+        test = _held_out(
+            _stored(request, request.test, model, stores, named=False), request.test, request.data
+        )
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema)
     told += [f"that number of {declared.units} was read off the data"] * (counted is None)
@@ -120,18 +123,25 @@ def _stored(
     return load_rows(path, model, store, named=named, user=user)
 
 
-def _require_held_out(test: Identities | None, train: Identities | None, path: Path) -> None:
-    """Refuse training rows as a test: their accuracy would be an un-noised fact about them."""
-    assert test is not None
-    assert train is not None
-    if test.within([train]).mean() > MOSTLY:
+def _held_out(test: Examples, path: Path, data: Path) -> Examples:
+    """Without training rows: their accuracy would be an un-noised fact about them."""
+    columns = shared_columns(path, data)
+    seen = row_names(path, columns).within([row_names(data, columns)])
+    if seen.mean() > MOSTLY:
         raise DataError(
             f"Expected rows in {path} that were not trained on, found mostly training rows. "
             "Hold some out before training."
         )
+    return test.take(torch.from_numpy(np.flatnonzero(~seen))) if seen.any() else test
 
 
-def _train(request: Request, prepared: _Prepared, plan: Plan, kept: KeptRun) -> Result:
+def _train(
+    request: Request,
+    prepared: _Prepared,
+    plan: Plan,
+    kept: KeptRun,
+    of_users: OfUsers | None,
+) -> Result:
     model, choice = prepared.model, plan.choice
     layer, targets = model.layer(), model.targets
     evaluations = []
@@ -140,7 +150,8 @@ def _train(request: Request, prepared: _Prepared, plan: Plan, kept: KeptRun) -> 
         evaluations = [
             on_held_out(HELD_OUT, test.features, test.targets, every=None, **targets.metrics)
         ]
-    many = choice.sampler.expected_size > ROWS_DIFFERENTIATED_AT_ONCE
+    rows = choice.sampler.expected_size * (of_users.most if of_users else 1)
+    many = rows > ROWS_DIFFERENTIATED_AT_ONCE
     with _ledger(request, choice.budget) or nullcontext() as ledger:
         try:
             return fit(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from adadps.data.examples import Examples
-from adadps.data.identity import Identities, identities_of_texts, joined
-from adadps.data.table_files import as_text
+from adadps.data.identity import Identities, identities_of_cells, identities_of_texts, joined
 from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
-from adadps.table_model.cells import texts
+from adadps.errors import DataError
+from adadps.table_model.cells import MISSING, joined_texts
 from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel
-from adadps.table_model.schema import Schema
 
 
 def load_rows(
@@ -35,17 +35,38 @@ def load_rows(
     for chunk in read_chunks(path, rows_at_once):
         users = None
         if user is not None:
-            cells = chunk.column(user)
-            users = np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
+            users = np.array(
+                [numbers.setdefault(name, len(numbers)) for name in _users(chunk, user)]
+            )
         store.append(model.features(chunk), model.targets(chunk), users)
         if named:
-            names.append(identities_of_texts(_joined_cells(chunk, model.schema)))
+            names.append(identities_of_texts(joined_texts(chunk, model.schema)))
     return store.examples(joined(names) if named else None)
 
 
-def _joined_cells(chunk: Table, schema: Schema) -> list[str]:
-    """The texts of each row as one; of a table without texts, all that the row has."""
-    if not schema.texts:
-        return ["\n".join(map(as_text, row)) for row in chunk.rows]
-    columns = [texts(chunk, name, fill_missing=True) for name in schema.texts]
-    return ["\n".join(parts) for parts in zip(*columns, strict=True)]
+def row_names(path: Path, columns: Sequence[str]) -> Identities:
+    """Names of the rows of a table by their cells in these columns, whatever else they have."""
+    found = []
+    for chunk in read_chunks(path):
+        cells = zip(*(chunk.texts(name) for name in columns), strict=True)
+        found.append(identities_of_cells(list(cells)))
+    return joined(found)
+
+
+def shared_columns(one: Path, other: Path) -> list[str]:
+    """The columns that both tables have."""
+    first, second = (next(iter(read_chunks(path))).header for path in (one, other))
+    return sorted(set(first) & set(second))
+
+
+def _users(chunk: Table, column: str) -> list[str]:
+    """Who each row is from: rows without a user would all be protected as one, and none alone."""
+    names = [cell.strip() for cell in chunk.column(column)]
+    for row, name in enumerate(names):
+        if name.lower() in MISSING:
+            raise DataError(
+                f"Expected a user in column '{column}' of {chunk.source} on every line, found a "
+                f"missing value on {chunk.where(row)}. Leave the line out, or give it a user of "
+                "its own: several people under one name would be protected as one."
+            )
+    return names

@@ -18,7 +18,7 @@ from adadps.data.text import TOKEN, BagOfWords, public_vocabulary
 from adadps.defaults import WORDS_PER_TEXT
 from adadps.errors import DataError, SideInformationError
 from adadps.side import Frequencies, corpus_frequencies, word_frequencies
-from adadps.table_model.cells import texts
+from adadps.table_model.cells import joined_texts
 from adadps.table_model.schema import Schema
 from adadps.table_model.word_list import frequencies_from_file
 
@@ -51,8 +51,7 @@ class WordSource:
         known = public_vocabulary(self.words, self.language)
         vocabulary = with_class_names(known, class_names)
         told = f"the {self.words} most frequent words of wordfreq, language {self.language}"
-        if len(vocabulary) > len(known):
-            told += f", and {len(vocabulary) - len(known)} words of the declared classes"
+        told += _and_class_words(len(vocabulary) - len(known))
         if not informed:
             return PublicWords(vocabulary, told)
         if self.side in (None, "wordfreq"):
@@ -72,8 +71,9 @@ class WordSource:
                 f"Expected to hear why {path} is public, found nothing. Add --public-because TEXT: "
                 "it stands in the result."
             )
-        joined = joined_texts(path, schema)
-        vocabulary = with_class_names(_words_in(joined, self.words, path), class_names)
+        joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema)]
+        known = _words_in(joined, self.words, path)
+        vocabulary = with_class_names(known, class_names)
         shares = corpus_frequencies(
             BagOfWords(vocabulary, dampened=True)(joined),
             texts=joined,
@@ -81,17 +81,13 @@ class WordSource:
             public_because=self.public_because,
         )
         rates = -torch.log1p(-shares.values.clamp_max(1 - 1e-9)) / WORDS_PER_TEXT
-        told = f"the {len(vocabulary)} most frequent words of {len(joined)} public texts"
+        told = f"the {len(known)} most frequent words of {len(joined)} public texts"
+        told += _and_class_words(len(vocabulary) - len(known))
         return PublicWords(vocabulary, told, replace(shares, values=rates))
 
 
-def joined_texts(path: Path, schema: Schema) -> list[str]:
-    """The texts of each row of a public table as one, by which it is recognised."""
-    found: list[str] = []
-    for chunk in read_chunks(path):
-        columns = [texts(chunk, name, fill_missing=True) for name in schema.texts]
-        found += ["\n".join(parts) for parts in zip(*columns, strict=True)]
-    return found
+def _and_class_words(count: int) -> str:
+    return f", and {count} words of the declared classes" if count else ""
 
 
 def with_class_names(vocabulary: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -126,7 +126,9 @@ class Request:
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method)
-        of_users = OfUsers(self.user, self.rows_per_user or ROWS_PER_USER)
+        of_users = OfUsers(
+            self.user, ROWS_PER_USER if self.rows_per_user is None else self.rows_per_user
+        )
         return Declared(schema, examples, method, of_users, self.users)
 
     def _schema(self) -> tuple[Schema, int | None]:
@@ -208,6 +210,12 @@ class Request:
             raise SettingError(
                 f"Expected word frequencies from one place, found --public and --side {side}. "
                 "Leave one of them out."
+            )
+        if self.public is not None and (schema.numeric or schema.categorical):
+            raise SettingError(
+                "Expected texts alone beside --public, found numbers or categories: private rows "
+                "whose text is public are left out of training, whatever else they have. Give "
+                "word frequencies by --side FILE instead."
             )
         if self.public is None and self.public_because is not None:
             raise SettingError(

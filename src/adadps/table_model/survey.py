@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.table_model.cells import Numbers, labels, levels, numbers
+from adadps.table_model.cells import MISSING, Numbers, labels, levels, numbers
 from adadps.table_model.schema import Categorical, Numeric, Schema
 
 RARE = 3
 """A label or level that is read off the data must not be that of one or two people."""
 MOST_NAMES = 1000
 """More distinct labels or levels than that are rather names or texts."""
-_MISSING = {"nan", "null", "none", "na", "n/a"}
 
 
 def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
@@ -131,7 +130,7 @@ class _Names:
                 "or declare them."
             )
         for one, count in self.seen.items():
-            if count < RARE or one.strip().lower() in _MISSING:
+            if count < RARE or one.strip().lower() in MISSING:
                 raise DataError(
                     f"Expected values that occur at least {RARE} times in column '{name}' of "
                     f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
