@@ -278,7 +278,7 @@ def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data, sha
     assert process.returncode == 130, told
     kept = re.fullmatch(
         r"Interrupted: no model was written; (\d+) of (\d+) steps are kept in (\S+), and (\d+) "
-        r"steps stay paid for. To go on: adadps (.*)\.",
+        r"steps stay paid for. To go on:\nadadps (.*)",
         plain(told).strip(),
     )
     assert kept is not None, told

@@ -46,7 +46,8 @@ def told(
     except KeyboardInterrupt:
         sys.unraisablehook = _say_nothing  # what was half-made complains when it is taken down
         said = interrupted if isinstance(interrupted, str) else interrupted()
-        err.print(f"Interrupted: {printable(said)}.", markup=False, highlight=False, soft_wrap=True)
+        ended = said if "\n" in said else f"{said}."  # a command to be copied stands alone
+        err.print(f"Interrupted: {printable(ended)}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -81,10 +81,10 @@ class KeptRun:
         except AdadpsError as error:  # of somebody else who works there, or after damage
             return f"no model was written; {self.folder} cannot be read ({error})"
         if held is None or not paid:
-            return "no model was written, and nothing was spent. To begin again: " + command
+            return f"no model was written, and nothing was spent. To begin again:\n{command}"
         return (
             f"no model was written; {held.taken} of {held.planned} steps are kept in "
-            f"{self.folder}, and {paid} steps stay paid for. To go on: {command}"
+            f"{self.folder}, and {paid} steps stay paid for. To go on:\n{command}"
         )
 
     def _remove_if_empty(self) -> None:
