@@ -112,7 +112,8 @@ def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Re
         return result
     own = result.privacy
     epsilon = max(terms.whole.epsilon, own.epsilon)
-    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid)
+    # the charges of this run are not what such an epsilon is the price of
+    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid, charges=None)
     return replace(
         result,
         privacy=privacy,
