@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from adadps.data.examples import Examples, examples
+from adadps.data.examples import Examples
 from adadps.defaults import RULE, Choice, Rule, choose
 from adadps.errors import DataError, ModelError, SettingError
 from adadps.estimator.account import Terms, Wish, agree, ledger_of, stated
@@ -30,13 +30,14 @@ from adadps.estimator.checks import (
     require_trials,
 )
 from adadps.estimator.doors import Door, door_for
+from adadps.estimator.private_part import private_examples
 from adadps.estimator.rows import Rows, Table
 from adadps.layout import sparse_linear
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.losses import Loss
 from adadps.named_methods import adam_rate
 from adadps.result import PrivacyStatement, Result
-from adadps.stages import privatize
+from adadps.stages import Chain, privatize
 from adadps.training import fit as train
 
 _planned = lru_cache(maxsize=64)(choose)
@@ -101,10 +102,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
             choice = self._choice(count, door, task, terms)
             self._facts = self._facts_with(task, going_on)
-            data = examples(task.rows(X), task.targets)
+            method = _method(door, choice)
+            data = private_examples(X, task.targets, task.rows, method.public_rows)
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
-                result = self._run(model, task, data, door, choice, ledger)
+                result = self._run(model, task, data, method, door.name, choice, ledger)
                 self._remember_ledger(ledger)
             earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
             steps = result.privacy.steps + earlier
@@ -120,16 +122,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         model: nn.Module,
         task: Task,
         data: Examples,
-        door: Door,
+        method: Chain,
+        name: str,
         choice: Choice,
         ledger: Ledger,
     ) -> Result:
-        privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
         return train(
             model,
             task.loss,
             data,
-            method=door.chain(privacy, choice.lr),
+            method=method,
             sampler=choice.sampler,
             steps=choice.steps,
             progress=False,
@@ -138,7 +140,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             accountant=choice.accountant,
             assumed_public=self._facts,
             tuning_trials=self._trials(),
-            settings={"method": door.name, "epochs": choice.epochs, "lr": choice.lr},
+            settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
         )
 
     def _wish(self) -> Wish:
@@ -338,6 +340,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 _STAYS = ("_ledger", "_family")
+
+
+def _method(door: Door, choice: Choice) -> Chain:
+    privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
+    return door.chain(privacy, choice.lr)
 
 
 def _another(what: str) -> SettingError:
