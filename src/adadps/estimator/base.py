@@ -32,6 +32,7 @@ from adadps.estimator.checks import (
 from adadps.estimator.doors import Door, door_for
 from adadps.estimator.private_part import private_examples
 from adadps.estimator.rows import Rows, Table
+from adadps.estimator.siblings import Siblings
 from adadps.layout import sparse_linear
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.losses import Loss
@@ -42,12 +43,6 @@ from adadps.training import fit as train
 
 _planned = lru_cache(maxsize=64)(choose)
 """The same plan again, as in a search over folds, is not computed again."""
-
-
-class Siblings:
-    """How many runs an estimator and its clones have made in this process."""
-
-    runs = 0
 
 
 @dataclass(frozen=True)
@@ -106,14 +101,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             data = private_examples(X, task.targets, task.rows, method.public_rows)
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
-                result = self._run(model, task, data, method, door.name, choice, ledger)
+                trials = self._trials(going_on)
+                result = self._run(model, task, data, method, door.name, choice, ledger, trials)
                 self._remember_ledger(ledger)
             earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
             steps = result.privacy.steps + earlier
             self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
             self._rows = task.rows
             self.module_ = None if self.module is None else model
-            self._siblings().runs += 1
+            if not going_on and terms.path is None:  # else it is in the epsilon of a ledger
+                self._siblings().fits += 1
             self._keep_coefficients(task)
         return self
 
@@ -126,6 +123,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         name: str,
         choice: Choice,
         ledger: Ledger,
+        trials: int | None,
     ) -> Result:
         return train(
             model,
@@ -139,7 +137,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             delta=choice.budget.delta,
             accountant=choice.accountant,
             assumed_public=self._facts,
-            tuning_trials=self._trials(),
+            tuning_trials=trials,
             settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
         )
 
@@ -266,12 +264,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return np.asarray(rows @ weight.T)
 
-    def _trials(self) -> int | None:
-        """How many runs there were, this one included, if there were others."""
-        if self.tuning_trials is not None:
-            return int(self.tuning_trials)
-        runs = self._siblings().runs
-        return runs + 1 if runs else None
+    def _trials(self, going_on: bool) -> int | None:
+        """What is declared, or what was counted if that is more."""
+        declared = None if self.tuning_trials is None else int(self.tuning_trials)
+        counted = going_on and self._ledger_path is None
+        return self._siblings().trials(declared, itself=counted)
 
     def _siblings(self) -> Siblings:
         if not hasattr(self, "_family"):
@@ -329,7 +326,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Without the ledger: a copy of it could be spent twice."""
         state = dict(super().__getstate__())
-        return {name: value for name, value in state.items() if name not in _STAYS}
+        return {name: value for name, value in state.items() if name != "_ledger"}
 
     def __sklearn_tags__(self) -> Any:
         """Sparse rows are welcome; noise is fresh in every run."""
@@ -337,9 +334,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.non_deterministic = True
         return tags
-
-
-_STAYS = ("_ledger", "_family")
 
 
 def _method(door: Door, choice: Choice) -> Chain:
