@@ -1,5 +1,7 @@
 """Bad input: a clear error, the model as it was, nothing spent."""
 
+import traceback
+
 import numpy as np
 import pytest
 import torch
@@ -170,3 +172,34 @@ def test_weights_of_examples_are_refused_with_the_reason(make):
 def test_the_regressor_wants_sound_bounds(tmp_path):
     for bounds in ((1, 0), (0, np.inf), 3, ([0, 0], [1, 1])):
         assert "bounds" in str(spent_nothing(AdaDPSRegressor, X, Y, tmp_path, {"bounds": bounds}))
+
+
+SECRET = "Mrs Miller"
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize(
+    ("features", "y"),
+    [
+        (X, np.array([7531, SECRET] * 30, dtype=object)),
+        (X, [[7531, SECRET]] * 60),
+        (np.where(Y[:, None], X.astype(object), SECRET), Y),
+        (np.full(60, 7531.0), Y),
+        (X, np.where(Y, np.nan, 7531.0)),
+    ],
+)
+def test_a_refusal_shows_no_label_and_no_row(make, features, y):
+    with pytest.raises(adadps.DataError) as caught:
+        make(epsilon=1.0).fit(features, y)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown
+    assert "7531" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_integers_that_are_held_as_objects_are_classes():
+    options = {"epsilon": 1.0, "epochs": 2, "accountant": "rdp"}
+    model = AdaDPSClassifier(**options, classes=[0, 1]).fit(X, Y.astype(object))
+    assert model.predict(X).dtype.kind == "i"
+    texts = np.array(["no", "yes"], dtype=object)[Y]
+    assert AdaDPSClassifier(**options).fit(X, texts).classes_.tolist() == ["no", "yes"]

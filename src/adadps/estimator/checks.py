@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,25 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from adadps.errors import AdadpsError, DataError, SettingError
+
+_SHOWS_NO_VALUE = re.compile(
+    r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input
+    | (Input\ )?[Xy]?\ ?contains\ (NaN|infinity\ or\ a\ value\ too\ large)
+    | Found\ array\ with\ 0\ (sample|feature)\(s\)\ \(shape=[\d(), ]+\)
+      \ while\ a\ minimum\ of\ \d+\ is\ required(\ by\ \w+)?\.?
+    | Found\ input\ variables\ with\ inconsistent\ numbers\ of\ samples:\ [\d\[\], ]+
+    | y\ should\ be\ a\ 1d\ array,\ got\ an\ array\ of\ shape\ [\d(), ]+
+    | The\ feature\ names\ should\ match[\s\S]*
+    | Complex\ data\ not\ supported
+    | [\w\ ]+\ requires\ y\ to\ be\ passed,\ but\ the\ target\ y\ is\ None
+    """,
+    re.VERBOSE,
+)
+_SOMETHING_ELSE = (
+    "Expected a table of finite numbers with one row an example, and one target a row, found "
+    "something else, which is not shown. Reshape your data if it has other dimensions; turn texts "
+    "and categories into numbers, and labels into one kind: integers or texts."
+)
 
 
 def refuse(unknown: dict[str, Any]) -> None:
@@ -76,10 +96,12 @@ def forget(estimator: Any) -> None:
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """What scikit-learn refuses is bad data."""
+    """What scikit-learn refuses is bad data; its words are repeated where they show none of it."""
     try:
         yield
     except (AdadpsError, NotFittedError):
         raise
     except ValueError as error:
-        raise DataError(str(error)) from error
+        known = _SHOWS_NO_VALUE.match(str(error))
+        said = known.group() if known else _SOMETHING_ELSE
+        raise DataError(said) from None  # the cause may show labels or rows

@@ -26,6 +26,7 @@ from adadps.estimator.labels import (
     labels_of,
     rarest,
     require_usable,
+    whole_numbers,
 )
 from adadps.estimator.rows import Bounds, Rows, Table
 from adadps.losses import Loss, binary_cross_entropy, cross_entropy
@@ -177,6 +178,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             order="C",
             multi_output=True,
         )
+        y = whole_numbers(y)
         require_usable(y)
         return X, y
 

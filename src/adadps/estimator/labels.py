@@ -91,6 +91,14 @@ def labels_of(y: Any) -> Labels:
     return Labels(found, several=False)
 
 
+def whole_numbers(y: Any) -> Any:
+    """Integers that are held as objects become an array of integers; all else stays."""
+    if is_sparse(y) or y.dtype.kind != "O":
+        return y
+    whole = all(isinstance(label, int | np.integer | np.bool_) for label in y.flat)
+    return np.asarray(y.tolist()) if whole else y
+
+
 def require_usable(y: Any) -> None:
     """Refuse targets that are no classes."""
     kind = type_of_target(y, input_name="y", raise_unknown=True)
