@@ -203,3 +203,16 @@ def test_integers_that_are_held_as_objects_are_classes():
     assert model.predict(X).dtype.kind == "i"
     texts = np.array(["no", "yes"], dtype=object)[Y]
     assert AdaDPSClassifier(**options).fit(X, texts).classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_strict_holds_in_every_call(make):
+    bounds = {"bounds": (0, 1), "feature_bounds": (-3, 3)}
+    declared = {"classes": [0, 1]} if make is AdaDPSClassifier else bounds
+    options = {"epsilon": 1.0, "epochs": 2, "epsilon_per_run": 0.1, "examples": 60}
+    model = make(**options, **declared, strict=True).partial_fit(X, Y)
+    entries = model.ledger_.entries
+    with pytest.raises(adadps.SettingError, match="examples with strict=True"):
+        model.set_params(examples=None).partial_fit(X, Y)
+    assert model.ledger_.entries == entries
+    assert "read off" not in " ".join(model.privacy_.assumed_public)

@@ -158,6 +158,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _declared(self, found: int) -> int:
+        self._require_declared(examples=self.examples)
         if self.examples is None:
             return found
         held = self.examples
