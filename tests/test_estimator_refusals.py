@@ -60,6 +60,12 @@ OPTIONS = {
     "bounds the wrong way": {"feature_bounds": (1, 0)},
     "bounds of other columns": {"feature_bounds": ([0, 0], [1, 1])},
     "no bounds": {"feature_bounds": 3},
+    "two clip norms": {"clip_norm": np.array([0.1, 0.2])},
+    "a clip norm in words": {"clip_norm": "small"},
+    "a learning rate that is a list": {"lr": [0.1]},
+    "a batch that is true": {"batch_size": True},
+    "no epsilon": {"epsilon": None},
+    "examples in a list": {"examples": [60]},
     "trials in words": {"tuning_trials": "many"},
 }
 
@@ -216,3 +222,12 @@ def test_strict_holds_in_every_call(make):
         model.set_params(examples=None).partial_fit(X, Y)
     assert model.ledger_.entries == entries
     assert "read off" not in " ".join(model.privacy_.assumed_public)
+
+
+def test_numbers_may_be_held_in_arrays():
+    options = {"epsilon": 1.0, "epochs": 2, "clip_norm": 0.1, "lr": 0.5, "batch_size": 20}
+    held = {name: np.array(value) for name, value in options.items()}
+    model = AdaDPSClassifier(**held, examples=np.array(60), accountant="rdp").fit(X, Y)
+    assert model.privacy_.clip_norm == 0.1
+    assert model.result_.settings["lr"] == 0.5
+    assert type(model.epsilon_) is float

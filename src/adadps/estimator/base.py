@@ -26,8 +26,10 @@ from adadps.estimator.checks import (
     forget,
     in_our_words,
     ledger_path,
+    number_of,
     require_flags,
     require_trials,
+    whole_number_of_examples,
 )
 from adadps.estimator.doors import Door, door_for
 from adadps.estimator.private_part import private_examples
@@ -150,9 +152,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 "linear model has a loss of its own: leave `loss` out, or give both."
             )
         return Wish(
-            self.epsilon,
-            self.epsilon_per_run,
-            self.delta,
+            number_of(self, "epsilon", required=True),
+            number_of(self, "epsilon_per_run"),
+            number_of(self, "delta"),
             self.accountant,
             ledger_path(self.ledger),
         )
@@ -161,13 +163,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self._require_declared(examples=self.examples)
         if self.examples is None:
             return found
-        held = self.examples
-        if isinstance(held, bool) or not isinstance(held, int | np.integer) or held < 1:
-            raise SettingError(
-                f"Expected a whole number of examples >= 1, found {held!r}. Declare how many there "
-                "are in a call of `fit` or `partial_fit`."
-            )
-        return int(held)
+        return whole_number_of_examples(self.examples)
 
     def _require_declared(self, **given: Any) -> None:
         """Under `strict`, nothing may be read off the data."""
@@ -232,10 +228,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             accountant=terms.accountant,
             clipped_norm=door.clipped_norm,
             noised_norm=door.noised_norm,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            clip_norm=self.clip_norm,
-            lr=self.lr,
+            batch_size=number_of(self, "batch_size"),
+            epochs=number_of(self, "epochs"),
+            clip_norm=number_of(self, "clip_norm"),
+            lr=number_of(self, "lr"),
             rule=task.rule,
         )
         if self.lr is None and door.adaptive:

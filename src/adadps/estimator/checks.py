@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -52,6 +53,39 @@ def require_flags(estimator: Any) -> None:
         value = getattr(estimator, name, None)
         if value is not None and not isinstance(value, bool | np.bool_):
             raise SettingError(f"Expected True, False or None as {name}, found {value!r}.")
+
+
+@overload
+def number_of(estimator: Any, name: str, *, required: Literal[True]) -> float: ...
+@overload
+def number_of(estimator: Any, name: str) -> float | None: ...
+def number_of(estimator: Any, name: str, *, required: bool = False) -> float | None:
+    """A setting as a plain number, whatever holds it; None where it is left out."""
+    value = getattr(estimator, name)
+    if value is None and not required:
+        return None
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise SettingError(
+            f"Expected a number as {name}, found {value!r}. Give one above 0."
+        ) from None
+
+
+def whole_number_of_examples(value: Any) -> int:
+    """How many examples are declared, as a plain integer."""
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise SettingError(
+            f"Expected a whole number of examples >= 1, found {value!r}. Declare how many there "
+            "are in a call of `fit` or `partial_fit`."
+        )
+    return count
 
 
 def require_trials(trials: Any) -> None:
