@@ -111,10 +111,12 @@ def test_bad_options(make, which, tmp_path):
     [
         ({}, np.ones(60), "one class"),
         ({"classes": ["a"]}, Y, "at least two"),
+        ({"classes": ["one"]}, Y[:, None], "at least two"),
         ({"classes": [0, 0, 1]}, Y, "twice"),
         ({"classes": [1, 2]}, Y, "in row 0"),
         ({"classes": ["no", "yes"]}, Y, "among the 2 classes"),
-        ({"classes": ["one"]}, np.eye(60)[:, :2].astype(int), "columns of labels"),
+        ({"classes": ["one"]}, np.eye(60)[:, :2].astype(int), "at least two"),
+        ({"classes": ["a", "b", "c"]}, np.eye(60)[:, :2].astype(int), "3 columns of labels"),
         ({}, np.random.default_rng(0).normal(size=60), "AdaDPSRegressor"),
         ({}, np.stack([Y, Y + 1, 2 * Y], 1), "indicator matrix"),
         ({"fit_intercept": True, "module": "linear"}, Y, "fit_intercept"),

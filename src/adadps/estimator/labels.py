@@ -69,7 +69,7 @@ def declared_labels(classes: Any, y: Any) -> Labels:
     """Labels by declaration."""
     held = np.asarray(list(classes)) if not isinstance(classes, np.ndarray) else classes
     several = _is_indicator(y)
-    if held.ndim != 1 or len(held) < (1 if several else 2) or len(np.unique(held)) != len(held):
+    if held.ndim != 1 or len(held) < 2 or len(np.unique(held)) != len(held):
         raise DataError(
             f"Expected at least two different classes, found {held.size} of shape {held.shape}, or "
             "one of them twice. Declare the names of all classes, or of all columns of labels."
