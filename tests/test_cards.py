@@ -12,10 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
 from torch import nn
 
 from adadps import (
     Accountant,
+    AdaDPSClassifier,
     Checkpoints,
     DataError,
     Relation,
@@ -39,10 +41,12 @@ from adadps import (
 from adadps.card import card_of, markdown_of, schema
 from adadps.card.audited import fitting_audit
 from adadps.card.checking import check, states_the_same
-from adadps.card.epsilons import MOST_BY_PLD
+from adadps.card.epsilons import MOST_BY_PLD, WHOLE_BUDGET
 from adadps.card.markdown import as_text
 from adadps.card.mechanism import epsilon_after
+from adadps.estimator.account import CLAIM
 from adadps.losses import cross_entropy
+from adadps.report.curves import spending
 from adadps.stages import by_label, privatize
 from small_runs import FEATURES, LABELS, before_the_clip, noisy_words, privacy, trained, two_sided
 
@@ -313,6 +317,27 @@ def test_without_a_record_there_is_no_epsilon_on_the_way():
     held = trained().describe()["privacy"]
     for changed in ({"charges": None}, {"epsilon": None}, {"tuning": {}}, {"sampler": {}}):
         assert epsilon_after({**held, **changed}, 3) is None
+
+
+def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
+    model = AdaDPSClassifier(
+        epsilon=3.0, epsilon_per_run=1.0, classes=[0, 1, 2], examples=60, epochs=2.0, delta=1e-3
+    )
+    model.partial_fit(FEATURES, LABELS).partial_fit(FEATURES, LABELS)
+    described = model.result_.describe()
+    card = card_of(described)
+    by = card["guarantee"]["by_accountant"]
+    assert by["rdp"] == {"epsilon": 3.0, "note": WHOLE_BUDGET}
+    assert by["pld"]["epsilon"] is None
+    assert "what it paid by" not in markdown_of(card)
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(card)))
+    found = check(described)
+    assert (found.agrees, found.recomputed_epsilon) == (None, None)
+    assert CLAIM in found.says
+    assert spending({"run": model.result_}) is None
+    first = clone(model).partial_fit(FEATURES, LABELS).result_
+    assert check(first.describe()).agrees is True
+    assert spending({"run": first}) is not None
 
 
 # --- audits ---

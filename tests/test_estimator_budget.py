@@ -137,7 +137,7 @@ def test_grid_search_on_a_ledger_pays_for_every_trial(tmp_path):
         assert len(adadps_runs(path)) == 2 * 2 + 1
         assert ledger.epsilon(found.delta_) > found.result_.settings["epsilon_of_this_run"]
     assert found.epsilon_ == 20.0
-    assert found.privacy_.tuning_trials == 5
+    assert found.privacy_.tuning_trials is None, "all five are in epsilon"
 
 
 def test_grid_search_stops_where_the_budget_does(tmp_path):
@@ -153,6 +153,41 @@ def test_fits_of_clones_without_a_ledger_are_counted():
     assert model.fit(X, Y).privacy_.tuning_trials == 4
     assert classifier(accountant="rdp").fit(X, Y).privacy_.tuning_trials is None
     assert classifier(accountant="rdp", tuning_trials=7).fit(X, Y).privacy_.tuning_trials == 7
+
+
+def test_a_declared_number_of_trials_does_not_hide_fits_that_were_counted():
+    model = classifier(accountant="rdp", tuning_trials=0)
+    assert model.fit(X, Y).privacy_.tuning_trials == 0
+    assert model.fit(X, Y).privacy_.tuning_trials == 2
+    assert clone(model).fit(X, Y).privacy_.tuning_trials == 3
+    assert model.set_params(tuning_trials=9).fit(X, Y).privacy_.tuning_trials == 9
+
+
+def test_fits_that_are_in_epsilon_are_no_uncounted_trials(tmp_path):
+    model = classifier(epsilon_per_run=0.5)
+    model.partial_fit(X, Y).partial_fit(X, Y)
+    assert model.privacy_.tuning_trials is None
+    clone(model).fit(X, Y)
+    assert model.partial_fit(X, Y).privacy_.tuning_trials == 2
+    shared = clone(model).set_params(ledger=tmp_path / "a.ledger")
+    for _ in range(2):
+        assert shared.fit(X, Y).privacy_.tuning_trials == 3, "two without the ledger, and this one"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_keeps_the_count_of_fits(copied):
+    model = classifier(accountant="rdp").fit(X, Y).fit(X, Y)
+    twin = copied(model)
+    assert twin.fit(X, Y).privacy_.tuning_trials == 3
+    shared = copied is copy.deepcopy
+    assert model.fit(X, Y).privacy_.tuning_trials == (4 if shared else 3)
+
+
+def test_fits_in_other_processes_leave_the_number_of_trials_unknown():
+    model = classifier(accountant="rdp", tuning_trials=0)
+    pickle.loads(pickle.dumps(clone(model))).fit(X, Y)  # what n_jobs > 1 does
+    assert clone(model).fit(X, Y).privacy_.tuning_trials is None
+    assert clone(model).set_params(tuning_trials=7).fit(X, Y).privacy_.tuning_trials == 7
 
 
 def adadps_runs(path):

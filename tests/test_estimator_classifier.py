@@ -213,3 +213,54 @@ def test_the_vectorizer_refuses_words_that_never_match():
         PublicVectorizer(vocabulary=["Apple"]).fit()
     with pytest.raises(adadps.DataError, match="different words"):
         PublicVectorizer(vocabulary="apple").fit()
+
+
+WORDS = [f"w{number}" for number in range(40)]
+DRAWN = np.random.default_rng(0).choice(WORDS, (80, 8))
+TEXTS = [" ".join(row) for row in DRAWN]
+COUNTS = sparse.csr_matrix([[text.split().count(word) for word in WORDS] for text in TEXTS])
+TABLES = {
+    "raw counts": COUNTS,
+    "dense": COUNTS.toarray(),
+    "scaled rows": COUNTS * 7.3,
+    "public vectorizer": PublicVectorizer(vocabulary=WORDS).transform(TEXTS),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("make", [AdaDPSClassifier, adadps.AdaDPSRegressor])
+def test_hazard_20_rows_of_the_corpus_behind_side_are_left_out(make, name, monkeypatch):
+    table, labels, seen = TABLES[name], np.arange(80) % 2, []
+
+    def spied(model, loss, data, *, sampler, **options):
+        seen.append((data, sampler.examples))
+        return adadps.fit(model, loss, data, sampler=sampler, **options)
+
+    monkeypatch.setattr("adadps.estimator.base.train", spied)
+    corpus = adadps.side.corpus_frequencies(table[:30], source="news", public_because="published")
+    model = make(epsilon=3.0, accountant="rdp", epochs=2, side=corpus).fit(table, labels)
+    ((data, declared),) = seen
+    assert data.targets.flatten().tolist() == pytest.approx(
+        labels[30:] if make is AdaDPSClassifier else 2 * labels[30:] - 1
+    )
+    assert declared == 80, "how many were left out is not told"
+    assert "80" in model.privacy_.assumed_public[0]
+
+
+def test_hazard_20_a_corpus_with_texts_is_refused(tmp_path):
+    corpus = adadps.side.corpus_frequencies(
+        COUNTS[:30], texts=TEXTS[:30], source="news", public_because="published"
+    )
+    path = tmp_path / "a.ledger"
+    model = AdaDPSClassifier(epsilon=3.0, epochs=2, side=corpus, ledger=path)
+    with pytest.raises(adadps.SideInformationError, match="sees no texts"):
+        model.fit(COUNTS, np.arange(80) % 2)
+    assert not path.exists()
+
+
+def test_hazard_20_a_table_that_is_its_own_corpus_is_refused():
+    corpus = adadps.side.corpus_frequencies(COUNTS, source="news", public_because="published")
+    with pytest.raises(adadps.DataError, match="all of them in the public corpus"):
+        AdaDPSClassifier(epsilon=3.0, epochs=2, accountant="rdp", side=corpus).fit(
+            COUNTS, np.arange(80) % 2
+        )

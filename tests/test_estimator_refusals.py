@@ -1,5 +1,7 @@
 """Bad input: a clear error, the model as it was, nothing spent."""
 
+import traceback
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,12 @@ OPTIONS = {
     "bounds the wrong way": {"feature_bounds": (1, 0)},
     "bounds of other columns": {"feature_bounds": ([0, 0], [1, 1])},
     "no bounds": {"feature_bounds": 3},
+    "two clip norms": {"clip_norm": np.array([0.1, 0.2])},
+    "a clip norm in words": {"clip_norm": "small"},
+    "a learning rate that is a list": {"lr": [0.1]},
+    "a batch that is true": {"batch_size": True},
+    "no epsilon": {"epsilon": None},
+    "examples in a list": {"examples": [60]},
     "trials in words": {"tuning_trials": "many"},
 }
 
@@ -103,10 +111,12 @@ def test_bad_options(make, which, tmp_path):
     [
         ({}, np.ones(60), "one class"),
         ({"classes": ["a"]}, Y, "at least two"),
+        ({"classes": ["one"]}, Y[:, None], "at least two"),
         ({"classes": [0, 0, 1]}, Y, "twice"),
         ({"classes": [1, 2]}, Y, "in row 0"),
         ({"classes": ["no", "yes"]}, Y, "among the 2 classes"),
-        ({"classes": ["one"]}, np.eye(60)[:, :2].astype(int), "columns of labels"),
+        ({"classes": ["one"]}, np.eye(60)[:, :2].astype(int), "at least two"),
+        ({"classes": ["a", "b", "c"]}, np.eye(60)[:, :2].astype(int), "3 columns of labels"),
         ({}, np.random.default_rng(0).normal(size=60), "AdaDPSRegressor"),
         ({}, np.stack([Y, Y + 1, 2 * Y], 1), "indicator matrix"),
         ({"fit_intercept": True, "module": "linear"}, Y, "fit_intercept"),
@@ -170,3 +180,56 @@ def test_weights_of_examples_are_refused_with_the_reason(make):
 def test_the_regressor_wants_sound_bounds(tmp_path):
     for bounds in ((1, 0), (0, np.inf), 3, ([0, 0], [1, 1])):
         assert "bounds" in str(spent_nothing(AdaDPSRegressor, X, Y, tmp_path, {"bounds": bounds}))
+
+
+SECRET = "Mrs Miller"
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize(
+    ("features", "y"),
+    [
+        (X, np.array([7531, SECRET] * 30, dtype=object)),
+        (X, [[7531, SECRET]] * 60),
+        (np.where(Y[:, None], X.astype(object), SECRET), Y),
+        (np.full(60, 7531.0), Y),
+        (X, np.where(Y, np.nan, 7531.0)),
+    ],
+)
+def test_a_refusal_shows_no_label_and_no_row(make, features, y):
+    with pytest.raises(adadps.DataError) as caught:
+        make(epsilon=1.0).fit(features, y)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown
+    assert "7531" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_integers_that_are_held_as_objects_are_classes():
+    options = {"epsilon": 1.0, "epochs": 2, "accountant": "rdp"}
+    model = AdaDPSClassifier(**options, classes=[0, 1]).fit(X, Y.astype(object))
+    assert model.predict(X).dtype.kind == "i"
+    texts = np.array(["no", "yes"], dtype=object)[Y]
+    assert AdaDPSClassifier(**options).fit(X, texts).classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_strict_holds_in_every_call(make):
+    bounds = {"bounds": (0, 1), "feature_bounds": (-3, 3)}
+    declared = {"classes": [0, 1]} if make is AdaDPSClassifier else bounds
+    options = {"epsilon": 1.0, "epochs": 2, "epsilon_per_run": 0.1, "examples": 60}
+    model = make(**options, **declared, strict=True).partial_fit(X, Y)
+    entries = model.ledger_.entries
+    with pytest.raises(adadps.SettingError, match="examples with strict=True"):
+        model.set_params(examples=None).partial_fit(X, Y)
+    assert model.ledger_.entries == entries
+    assert "read off" not in " ".join(model.privacy_.assumed_public)
+
+
+def test_numbers_may_be_held_in_arrays():
+    options = {"epsilon": 1.0, "epochs": 2, "clip_norm": 0.1, "lr": 0.5, "batch_size": 20}
+    held = {name: np.array(value) for name, value in options.items()}
+    model = AdaDPSClassifier(**held, examples=np.array(60), accountant="rdp").fit(X, Y)
+    assert model.privacy_.clip_norm == 0.1
+    assert model.result_.settings["lr"] == 0.5
+    assert type(model.epsilon_) is float

@@ -44,6 +44,9 @@ def check(described: Mapping[str, Any]) -> Checked:
         return Checked(None, None, None, "not private: there is no epsilon to be checked")
     if privacy["tuning"] is not None:
         return _cannot(stored, "epsilon is the price of all trials of a tuning together")
+    claim = described["settings"].get("claim")
+    if claim is not None:
+        return _cannot(stored, str(claim))
     try:
         return _checked(described, stored)
     except (AdadpsError, ValueError, KeyError, TypeError) as error:

@@ -30,7 +30,7 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
             "accountant": privacy["accountant"],
             "unit": privacy["unit"],
             "relation": privacy["relation"],
-            "by_accountant": epsilons_by_accountant(privacy),
+            "by_accountant": epsilons_by_accountant(described),
             "not_private_because": list(privacy["not_private_because"]),
         },
         "mechanism": {

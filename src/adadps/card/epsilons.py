@@ -19,15 +19,23 @@ Priced = tuple[float | None, str | None]
 MOST_BY_PLD = 20.0
 """Above this epsilon a second number is not worth the minutes that PLD would take."""
 
+OWN = "the run's own: what it paid by"
+WHOLE_BUDGET = "the whole budget of a ledger with several runs, not the price of this one"
 
-def epsilons_by_accountant(privacy: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+
+def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """``{"pld": {"epsilon": ..., "note": ...}, "rdp": ...}``; where there is no number, a note."""
+    privacy = described["privacy"]
+    several = described["settings"].get("claim") is not None
+    own = WHOLE_BUDGET if several and privacy["epsilon"] is not None else OWN
     found: dict[str, dict[str, Any]] = {}
     for accountant in Accountant:
         if accountant.value == privacy["accountant"]:
-            priced: Priced = privacy["epsilon"], "the run's own: what it paid by"
+            priced: Priced = privacy["epsilon"], own
         elif privacy["epsilon"] is None:
             priced = None, "not private"
+        elif several:
+            priced = None, "not computed: the other runs are not recorded here"
         else:
             priced = _by_another(privacy, accountant)
         found[accountant.value] = dict(zip(("epsilon", "note"), priced, strict=True))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from adadps.accounting import Budget, default_delta, require_epsilon
 from adadps.errors import BudgetError, ContractError, SettingError
@@ -34,8 +33,6 @@ class Wish:
     path: Path | None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "epsilon_per_run"):
-            _require_number(name, getattr(self, name))
         require_epsilon(self.epsilon)
         if self.epsilon_per_run is not None:
             require_epsilon(self.epsilon_per_run)
@@ -45,7 +42,6 @@ class Wish:
                     f"{self.epsilon_per_run:g}. A run cannot cost more than the whole budget."
                 )
         if self.delta is not None:
-            _require_number("delta", self.delta)
             Budget(self.epsilon, self.delta)
         known = [name for one in Accountant for name in (one, one.value)]
         if self.accountant is not None and self.accountant not in known:
@@ -112,7 +108,8 @@ def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Re
         return result
     own = result.privacy
     epsilon = max(terms.whole.epsilon, own.epsilon)
-    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid)
+    # the charges of this run are not what such an epsilon is the price of
+    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid, charges=None)
     return replace(
         result,
         privacy=privacy,
@@ -127,11 +124,6 @@ def _on_disk(path: Path, whole: Budget) -> DiskLedger:
         return DiskLedger(path, budget=whole)
     except ContractError:  # another process was faster, with another delta
         return DiskLedger(path)
-
-
-def _require_number(name: str, value: Any) -> None:
-    if value is not None and (isinstance(value, bool | str) or not hasattr(value, "__float__")):
-        raise SettingError(f"Expected a number as {name}, found {value!r}. Give one above 0.")
 
 
 def _require_same_budget(wish: Wish, known: Budget | None, where: str) -> None:

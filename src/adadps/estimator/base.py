@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from adadps.data.examples import Examples, examples
+from adadps.data.examples import Examples
 from adadps.defaults import RULE, Choice, Rule, choose
 from adadps.errors import DataError, ModelError, SettingError
 from adadps.estimator.account import Terms, Wish, agree, ledger_of, stated
@@ -26,27 +26,25 @@ from adadps.estimator.checks import (
     forget,
     in_our_words,
     ledger_path,
+    number_of,
     require_flags,
     require_trials,
+    whole_number_of_examples,
 )
 from adadps.estimator.doors import Door, door_for
+from adadps.estimator.private_part import private_examples
 from adadps.estimator.rows import Rows, Table
+from adadps.estimator.siblings import Siblings
 from adadps.layout import sparse_linear
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.losses import Loss
 from adadps.named_methods import adam_rate
 from adadps.result import PrivacyStatement, Result
-from adadps.stages import privatize
+from adadps.stages import Chain, privatize
 from adadps.training import fit as train
 
 _planned = lru_cache(maxsize=64)(choose)
 """The same plan again, as in a search over folds, is not computed again."""
-
-
-class Siblings:
-    """How many runs an estimator and its clones have made in this process."""
-
-    runs = 0
 
 
 @dataclass(frozen=True)
@@ -101,17 +99,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
             choice = self._choice(count, door, task, terms)
             self._facts = self._facts_with(task, going_on)
-            data = examples(task.rows(X), task.targets)
+            method = _method(door, choice)
+            data = private_examples(X, task.targets, task.rows, method.public_rows)
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
-                result = self._run(model, task, data, door, choice, ledger)
+                trials = self._trials(going_on)
+                result = self._run(model, task, data, method, door.name, choice, ledger, trials)
                 self._remember_ledger(ledger)
             earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
             steps = result.privacy.steps + earlier
             self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
             self._rows = task.rows
             self.module_ = None if self.module is None else model
-            self._siblings().runs += 1
+            if not going_on and terms.path is None:  # else it is in the epsilon of a ledger
+                self._siblings().fits += 1
             self._keep_coefficients(task)
         return self
 
@@ -120,16 +121,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         model: nn.Module,
         task: Task,
         data: Examples,
-        door: Door,
+        method: Chain,
+        name: str,
         choice: Choice,
         ledger: Ledger,
+        trials: int | None,
     ) -> Result:
-        privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
         return train(
             model,
             task.loss,
             data,
-            method=door.chain(privacy, choice.lr),
+            method=method,
             sampler=choice.sampler,
             steps=choice.steps,
             progress=False,
@@ -137,8 +139,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             delta=choice.budget.delta,
             accountant=choice.accountant,
             assumed_public=self._facts,
-            tuning_trials=self._trials(),
-            settings={"method": door.name, "epochs": choice.epochs, "lr": choice.lr},
+            tuning_trials=trials,
+            settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
         )
 
     def _wish(self) -> Wish:
@@ -150,23 +152,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 "linear model has a loss of its own: leave `loss` out, or give both."
             )
         return Wish(
-            self.epsilon,
-            self.epsilon_per_run,
-            self.delta,
+            number_of(self, "epsilon", required=True),
+            number_of(self, "epsilon_per_run"),
+            number_of(self, "delta"),
             self.accountant,
             ledger_path(self.ledger),
         )
 
     def _declared(self, found: int) -> int:
+        self._require_declared(examples=self.examples)
         if self.examples is None:
             return found
-        held = self.examples
-        if isinstance(held, bool) or not isinstance(held, int | np.integer) or held < 1:
-            raise SettingError(
-                f"Expected a whole number of examples >= 1, found {held!r}. Declare how many there "
-                "are in a call of `fit` or `partial_fit`."
-            )
-        return int(held)
+        return whole_number_of_examples(self.examples)
 
     def _require_declared(self, **given: Any) -> None:
         """Under `strict`, nothing may be read off the data."""
@@ -231,10 +228,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             accountant=terms.accountant,
             clipped_norm=door.clipped_norm,
             noised_norm=door.noised_norm,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            clip_norm=self.clip_norm,
-            lr=self.lr,
+            batch_size=number_of(self, "batch_size"),
+            epochs=number_of(self, "epochs"),
+            clip_norm=number_of(self, "clip_norm"),
+            lr=number_of(self, "lr"),
             rule=task.rule,
         )
         if self.lr is None and door.adaptive:
@@ -264,12 +261,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return np.asarray(rows @ weight.T)
 
-    def _trials(self) -> int | None:
-        """How many runs there were, this one included, if there were others."""
-        if self.tuning_trials is not None:
-            return int(self.tuning_trials)
-        runs = self._siblings().runs
-        return runs + 1 if runs else None
+    def _trials(self, going_on: bool) -> int | None:
+        """What is declared, or what was counted if that is more."""
+        declared = None if self.tuning_trials is None else int(self.tuning_trials)
+        counted = going_on and self._ledger_path is None
+        return self._siblings().trials(declared, itself=counted)
 
     def _siblings(self) -> Siblings:
         if not hasattr(self, "_family"):
@@ -327,7 +323,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Without the ledger: a copy of it could be spent twice."""
         state = dict(super().__getstate__())
-        return {name: value for name, value in state.items() if name not in _STAYS}
+        return {name: value for name, value in state.items() if name != "_ledger"}
 
     def __sklearn_tags__(self) -> Any:
         """Sparse rows are welcome; noise is fresh in every run."""
@@ -337,7 +333,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-_STAYS = ("_ledger", "_family")
+def _method(door: Door, choice: Choice) -> Chain:
+    privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
+    return door.chain(privacy, choice.lr)
 
 
 def _another(what: str) -> SettingError:

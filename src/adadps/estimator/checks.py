@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from adadps.errors import AdadpsError, DataError, SettingError
+
+_SHOWS_NO_VALUE = re.compile(
+    r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input
+    | (Input\ )?[Xy]?\ ?contains\ (NaN|infinity\ or\ a\ value\ too\ large)
+    | Found\ array\ with\ 0\ (sample|feature)\(s\)\ \(shape=[\d(), ]+\)
+      \ while\ a\ minimum\ of\ \d+\ is\ required(\ by\ \w+)?\.?
+    | Found\ input\ variables\ with\ inconsistent\ numbers\ of\ samples:\ [\d\[\], ]+
+    | y\ should\ be\ a\ 1d\ array,\ got\ an\ array\ of\ shape\ [\d(), ]+
+    | The\ feature\ names\ should\ match[\s\S]*
+    | Complex\ data\ not\ supported
+    | [\w\ ]+\ requires\ y\ to\ be\ passed,\ but\ the\ target\ y\ is\ None
+    """,
+    re.VERBOSE,
+)
+_SOMETHING_ELSE = (
+    "Expected a table of finite numbers with one row an example, and one target a row, found "
+    "something else, which is not shown. Reshape your data if it has other dimensions; turn texts "
+    "and categories into numbers, and labels into one kind: integers or texts."
+)
 
 
 def refuse(unknown: dict[str, Any]) -> None:
@@ -32,6 +53,39 @@ def require_flags(estimator: Any) -> None:
         value = getattr(estimator, name, None)
         if value is not None and not isinstance(value, bool | np.bool_):
             raise SettingError(f"Expected True, False or None as {name}, found {value!r}.")
+
+
+@overload
+def number_of(estimator: Any, name: str, *, required: Literal[True]) -> float: ...
+@overload
+def number_of(estimator: Any, name: str) -> float | None: ...
+def number_of(estimator: Any, name: str, *, required: bool = False) -> float | None:
+    """A setting as a plain number, whatever holds it; None where it is left out."""
+    value = getattr(estimator, name)
+    if value is None and not required:
+        return None
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise SettingError(
+            f"Expected a number as {name}, found {value!r}. Give one above 0."
+        ) from None
+
+
+def whole_number_of_examples(value: Any) -> int:
+    """How many examples are declared, as a plain integer."""
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise SettingError(
+            f"Expected a whole number of examples >= 1, found {value!r}. Declare how many there "
+            "are in a call of `fit` or `partial_fit`."
+        )
+    return count
 
 
 def require_trials(trials: Any) -> None:
@@ -76,10 +130,12 @@ def forget(estimator: Any) -> None:
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """What scikit-learn refuses is bad data."""
+    """What scikit-learn refuses is bad data; its words are repeated where they show none of it."""
     try:
         yield
     except (AdadpsError, NotFittedError):
         raise
     except ValueError as error:
-        raise DataError(str(error)) from error
+        known = _SHOWS_NO_VALUE.match(str(error))
+        said = known.group() if known else _SOMETHING_ELSE
+        raise DataError(said) from None  # the cause may show labels or rows

@@ -26,6 +26,7 @@ from adadps.estimator.labels import (
     labels_of,
     rarest,
     require_usable,
+    whole_numbers,
 )
 from adadps.estimator.rows import Bounds, Rows, Table
 from adadps.losses import Loss, binary_cross_entropy, cross_entropy
@@ -49,8 +50,10 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
       call of `fit` or `partial_fit` may cost (default: all of it).
     - `fit` begins anew with a budget of its own: two fits cost two budgets. A search or a cross
       validation makes many fits; how many an estimator and its clones have made in this process is
-      stated as ``privacy_.tuning_trials``, but not part of epsilon. With ``ledger``, a path, all
-      fits of all clones and processes share one budget, and what does not fit is refused.
+      stated as ``privacy_.tuning_trials`` (or what you declare, if that is more), but not part of
+      epsilon. Fits in other processes (``n_jobs`` > 1) are not counted: declare them. With
+      ``ledger``, a path, all fits of all clones and processes share one budget, which is what
+      epsilon then says, and what does not fit is refused.
     - `partial_fit` goes on under the budget of the calls before it. Once several runs have been
       charged to a ledger, the whole budget is what may be claimed, and what ``epsilon_`` says.
 
@@ -175,6 +178,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             order="C",
             multi_output=True,
         )
+        y = whole_numbers(y)
         require_usable(y)
         return X, y
 

@@ -69,7 +69,7 @@ def declared_labels(classes: Any, y: Any) -> Labels:
     """Labels by declaration."""
     held = np.asarray(list(classes)) if not isinstance(classes, np.ndarray) else classes
     several = _is_indicator(y)
-    if held.ndim != 1 or len(held) < (1 if several else 2) or len(np.unique(held)) != len(held):
+    if held.ndim != 1 or len(held) < 2 or len(np.unique(held)) != len(held):
         raise DataError(
             f"Expected at least two different classes, found {held.size} of shape {held.shape}, or "
             "one of them twice. Declare the names of all classes, or of all columns of labels."
@@ -89,6 +89,14 @@ def labels_of(y: Any) -> Labels:
             "`classes=...` if the data happens to have only one."
         )
     return Labels(found, several=False)
+
+
+def whole_numbers(y: Any) -> Any:
+    """Integers that are held as objects become an array of integers; all else stays."""
+    if is_sparse(y) or y.dtype.kind != "O":
+        return y
+    whole = all(isinstance(label, int | np.integer | np.bool_) for label in y.flat)
+    return np.asarray(y.tolist()) if whole else y
 
 
 def require_usable(y: Any) -> None:

@@ -115,7 +115,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return values[:, 0] if self._is_flat else values
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Table, Any]:
-        held: tuple[Table, Any] = validate_data(
+        X, y = validate_data(
             self,
             X,
             y,
@@ -126,10 +126,9 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             multi_output=True,
             y_numeric=True,
         )
-        return held
+        return X, np.asarray(y, dtype=np.float64)
 
     def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:  # noqa: ARG002
-        y = np.asarray(y, dtype=np.float64)
         columns = y.reshape(len(y), -1)
         facts: tuple[str, ...] = ()
         if not going_on:
