@@ -69,7 +69,8 @@ def defaults_table() -> str:
     for place, held in lines.items():
         mine = held["defaults"]["mean"]
         cells = [f"{held[method]['mean']:.3f} ± {held[method]['std']:.3f}" for method in methods]
-        cells += [f"{100 * (mine - held[other]['mean']):+.1f}" for other in ("dp-sgd-tuned", "best-tuned")]
+        others = ("dp-sgd-tuned", "best-tuned")
+        cells += [f"{100 * (mine - held[other]['mean']):+.1f}" for other in others]
         out.append(f"| {' | '.join([*place, *cells])} |")
     return "\n".join(out) + "\n"
 

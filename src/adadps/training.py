@@ -116,8 +116,8 @@ def _require_within_ledger(run: PrivateRun) -> None:
             f"Expected {run.steps} steps within what is left on the ledger of epsilon = "
             f"{budget.epsilon:g} at delta = {budget.delta:g}, found epsilon = "
             f"{run.ledger.epsilon(budget.delta):.4g} spent by {run.ledger.entries} charges and a "
-            "plan that does not fit. Nothing was drawn. Give the run less epsilon, which means more "
-            "noise, or fewer steps; where nothing is left, no further run on this data fits."
+            "plan that does not fit. Nothing was drawn. Give the run less epsilon, which "
+            "means more noise, or fewer steps; where nothing is left, no further run on this data fits."
         )
 
 

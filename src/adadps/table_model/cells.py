@@ -26,8 +26,8 @@ def numbers(table: Table, name: str, filling: float | None = None) -> Numbers:
         if not math.isfinite(number):
             raise DataError(
                 f"Expected a finite number in column '{name}' of {table.source}, found "
-                f"{_shown(value)} on {table.where(row)}. Mend it or leave the line out. (Empty cells, "
-                "and no others, are filled by models trained with --missing fill.)"
+                f"{_shown(value)} on {table.where(row)}. Mend it or leave the line out. "
+                "(Empty cells, and no others, are filled by models trained with --missing fill.)"
             )
         found[row] = number
     return found
