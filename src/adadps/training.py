@@ -117,7 +117,7 @@ def _require_within_ledger(run: PrivateRun) -> None:
             f"{budget.epsilon:g} at delta = {budget.delta:g}, found epsilon = "
             f"{run.ledger.epsilon(budget.delta):.4g} spent by {run.ledger.entries} charges and a "
             "plan that does not fit. Nothing was drawn. Give the run less epsilon, which "
-            "means more noise, or fewer steps; where nothing is left, no further run on this data fits."
+            "means more noise, or fewer steps; where nothing is left, no further run fits."
         )
 
 
