@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -384,3 +385,19 @@ def test_a_damaged_folder_makes_no_report(folders, tmp_path):
     assert shown.exit_code == 1
     assert "Expected a result saved by adadps" in " ".join(shown.stderr.split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("before the clip", "Before the clip, every example"),
+        ("after the noise", "After the noise, the released"),
+        ("in the features", "In the features, feature j"),
+    ],
+)
+def test_the_report_explains_the_door_that_was_used(place, said):
+    known = {"place": place, "source": "a list", "price": None, "entries": 2,
+             "ranks": [1, 2], "relative": [1.0, 0.5]}  # fmt: skip
+    told = spread_section({"a run": SimpleNamespace(public_facts={"preconditioners": [known]})})
+    assert told.texts[0].startswith(said)
+    assert sum(other in told.texts[0] for other in ("Before the", "After the", "In the fea")) == 1

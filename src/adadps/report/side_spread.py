@@ -9,10 +9,15 @@ from adadps.report.charts import Chart, Line
 from adadps.report.page import Section
 from adadps.result import Result
 
+_HOW = {
+    "before the clip": "Before the clip, every example's gradient of feature j is divided by A_j.",
+    "after the noise": "After the noise, the released gradient is divided by A_j.",
+    "in the features": "In the features, feature j is divided by A_j, and rows normalised again.",
+}
+"""By the place at which side information enters, as results record it."""
 _WHAT = (
-    "AdaDPS divides the gradient of feature j by A_j before it is clipped, so that rare features "
-    "with a small A_j count as much as frequent ones. The chart shows the entries of A from the "
-    "largest on, both axes on a log scale: a flat line would change nothing."
+    "So rare features with a small A_j count as much as frequent ones. The chart shows the entries "
+    "of A from the largest on, both axes on a log scale: a flat line would change nothing."
 )
 _PUBLIC = "A is side information: it is public, or was paid for, and was read before training."
 _NONE = (
@@ -23,10 +28,11 @@ _NONE = (
 
 def spread_section(results: Mapping[str, Result]) -> Section:
     """The sorted entries of A of every preconditioner that stays fixed during training."""
-    lines, points = [], []
+    lines, points, places = [], [], []
     for style, (name, result) in enumerate(results.items()):
         for known in _each_once(result.public_facts.get("preconditioners", ())):
             points.append(_in_words(name, known))
+            places += [how for place, how in _HOW.items() if place in known["place"]]
             if len(known["ranks"]) == len(known["relative"]) > 1:
                 lines.append(Line(name, known["ranks"], known["relative"], style))
     if not lines:
@@ -39,7 +45,8 @@ def spread_section(results: Mapping[str, Result]) -> Section:
         log_x=True,
         log_y=True,
     )
-    return Section("Side information", texts=[_WHAT, _PUBLIC], charts=[chart], points=points)
+    told = " ".join([*dict.fromkeys(places), _WHAT])
+    return Section("Side information", texts=[told, _PUBLIC], charts=[chart], points=points)
 
 
 def _each_once(known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
