@@ -106,8 +106,8 @@ MUTATIONS = {
     ),
     "the normaliser follows the data": Mutation(
         "run.py",
-        "expected_size=self.sampler.expected_size,",
-        "expected_size=float(len(self._data)),",
+        "expected_size=self.sampler.expected_size,\n            noise=",
+        "expected_size=float(len(self._data)),\n            noise=",
         "tests/test_hazards.py -k hazard_04",
     ),
     "steps are not charged": Mutation(

@@ -73,7 +73,8 @@ def test_every_method_learns_the_obvious(tmp_path, data, method):
     assert [(m["metric"], m["declared"]) for m in told["history"]] == [("accuracy", "held out")]
     assert told["history"][0]["value"] > 0.9
     assert files(tmp_path / "model") == [
-        *("card.json", "card.md", "model.json", "result.json", "weights.safetensors"),
+        *("card.json", "card.md", "model.json", "report.html", "result.json"),
+        "weights.safetensors",
     ]
     assert load_result(tmp_path / "model").privacy.private
 
@@ -248,7 +249,7 @@ def test_ctrl_c_ends_with_130_one_line_and_no_folder(tmp_path, data, monkeypatch
     assert shown.exit_code == 130
     assert plain(shown.stderr).strip() == (
         "Interrupted: no model was written, and nothing was spent. To begin again: "
-        "adadps train 'my data.csv' --epsilon 1."
+        "adadps train 'my data.csv' --epsilon 1"
     )
     assert files(tmp_path) == ["data.csv"]
 
@@ -278,7 +279,7 @@ def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data, sha
     assert process.returncode == 130, told
     kept = re.fullmatch(
         r"Interrupted: no model was written; (\d+) of (\d+) steps are kept in (\S+), and (\d+) "
-        r"steps stay paid for. To go on:\nadadps (.*)",
+        r"steps stay paid for. To go on: adadps (.*)",
         plain(told).strip(),
     )
     assert kept is not None, told
