@@ -40,8 +40,8 @@ from adadps import (
     shuffled,
     side,
 )
+from adadps.debugging import DEBUG_MARK
 from adadps.result import Measurement
-from adadps.run import DEBUG_MARK
 from adadps.stages import by_label, by_position, in_advance
 from problems import cross_entropy, squared
 

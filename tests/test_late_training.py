@@ -95,7 +95,7 @@ def trained(model, features, method, *, general=False, **options):
         **options,
     )
     if general:
-        run.objective = replace(run.objective, engine=GeneralEngine(model, cross_entropy))
+        run._stepper.objective = replace(run.objective, engine=GeneralEngine(model, cross_entropy))
     for batch in run.batches():
         run.step(batch)
     return [parameter.detach() for parameter in model.parameters()]
@@ -192,7 +192,7 @@ def test_hazard_18_weights_that_would_be_rounded_when_they_are_read_do_not_wait(
     for batch in run.batches():
         run.step(batch)
         if batch.index == 3:
-            assert bool(run._weights._late) is waits
+            assert bool(run._stepper.weights._late) is waits
             assert (type(layer.weight) is nn.Parameter) is not waits
 
 
@@ -213,6 +213,6 @@ def test_hazard_18_a_rate_that_falls_ends_the_waiting():
     waiting = []
     for batch in run.batches():
         run.step(batch)
-        waiting.append(bool(run._weights._late))
+        waiting.append(bool(run._stepper.weights._late))
     assert waiting[0]
     assert not waiting[4]

@@ -291,7 +291,7 @@ def test_a_run_with_waiting_noise_cannot_be_copied(make):
         with pytest.raises(TypeError, match="copy"):
             copied(run)
         with pytest.raises(TypeError, match="copy"):
-            copied(run._weights._late[table.name]._noise)
+            copied(run._stepper.weights._late[table.name]._noise)
 
 
 def in_a_forked_child(action):

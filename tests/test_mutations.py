@@ -105,8 +105,8 @@ MUTATIONS = {
         "tests/contract/test_contract_table.py",
     ),
     "the normaliser follows the data": Mutation(
-        "run.py",
-        "expected_size=self.sampler.expected_size,\n            noise=",
+        "stepping.py",
+        "expected_size=self._expected_size,\n            noise=",
         "expected_size=float(len(self._data)),\n            noise=",
         "tests/test_hazards.py -k hazard_04",
     ),

@@ -262,7 +262,7 @@ def test_the_same_command_goes_on_and_leaves_only_the_model(tmp_path, ending, sh
 
 def interrupted_run(tmp_path, monkeypatch, **other):
     """A run that is interrupted in its middle, within this process."""
-    from adadps import run
+    from adadps import stepping
 
     data = make(tmp_path / "data.csv", rows(60))
     asked = {
@@ -276,17 +276,17 @@ def interrupted_run(tmp_path, monkeypatch, **other):
         "ledger": tmp_path / "l",
         "ledger_budget": 20.0,
     }
-    take = run.PrivateRun._take
+    take = stepping.Stepper.take
     steps = []
 
-    def stops(held, drawn):
+    def stops(held, drawn, index):
         steps.append(drawn)
         if len(steps) == 6:
             raise KeyboardInterrupt
-        take(held, drawn)
+        take(held, drawn, index)
 
     with monkeypatch.context() as patched:
-        patched.setattr(run.PrivateRun, "_take", stops)
+        patched.setattr(stepping.Stepper, "take", stops)
         with pytest.raises(KeyboardInterrupt):
             train_from_table(Request(**asked), lambda _: None)
     again = {**asked, "ledger_budget": None, **other}

@@ -11,6 +11,7 @@ from torch import Tensor
 from adadps.data.examples import Examples, as_features
 from adadps.data.examples import examples as checked_examples
 from adadps.errors import DataError
+from adadps.result import Measurement
 
 Metric = Callable[[Tensor, Tensor], float]
 """metric(outputs, targets), one number for a whole data set."""
@@ -25,6 +26,25 @@ class Evaluation:
     metrics: dict[str, Metric]
     declared: str
     every: int | None
+
+    def measure(
+        self, outputs_of: Callable[[Any], Tensor], step: int, epoch: float
+    ) -> list[Measurement]:
+        """All metrics of a model, given what it makes of features."""
+        try:
+            outputs = outputs_of(self.examples.features)
+        except (IndexError, RuntimeError) as error:
+            raise DataError(
+                f"Expected features in '{self.name}' that fit the model, found some that it "
+                f"refuses: {error}. Prepare them like the training data."
+            ) from error
+        targets = self.examples.targets.to(outputs.device)
+        return [
+            Measurement(
+                step, epoch, self.name, self.declared, name, float(metric(outputs, targets))
+            )
+            for name, metric in self.metrics.items()
+        ]
 
 
 def on_held_out(

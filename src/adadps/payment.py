@@ -100,6 +100,11 @@ class Payment:
             at_once=max(1, at_once),
         )
 
+    def is_ahead(self, taken: int) -> bool:
+        """Are steps reserved on the disk that are not among the ``taken`` ones?"""
+        in_this_life = self.ledger.lives(self.run)[-1].steps
+        return in_this_life > self.units.charged_steps(taken - self._begins_after)
+
     def note_exposure(self) -> None:
         """Charge a step of a run that is not private; a ledger with a budget refuses it."""
         self.ledger.authorise(NonPrivateDpEvent(), run=self.run)

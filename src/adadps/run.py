@@ -7,30 +7,28 @@ chain; then the weights move. Nothing else about the private data leaves this ro
 from __future__ import annotations
 
 import os
-import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from adadps.accounting import Budget, grouping_of, unit_of
-from adadps.checkpoint import Checkpoint, Checkpoints, opened
+from adadps.checkpoint import Checkpoint, Checkpoints
 from adadps.claims import Claim
 from adadps.data.assumed import declared
-from adadps.data.examples import Examples, PublicExamples, take
+from adadps.data.examples import Examples
+from adadps.debugging import DEBUG_MARK
 from adadps.drawing import Batch, Drawing, Drawn
-from adadps.errors import ContractError, DataError, OrderError
+from adadps.errors import ContractError, OrderError
 from adadps.evaluation import Evaluation
-from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.loss import Loss
-from adadps.gradients.objective import objective
-from adadps.gradients.waist import GradientBatch
-from adadps.layout import lay_out_by_feature, lay_out_by_output
-from adadps.ledger import DiskLedger, Ledger
+from adadps.gradients.objective import Objective, objective
+from adadps.kept import Kept
+from adadps.ledger import Ledger
 from adadps.noise import Randomness, secure
 from adadps.parts import require_parts
 from adadps.payment import Payment, without_side_information
@@ -42,19 +40,13 @@ from adadps.run_facts import (
     plan_of,
     sampling_of,
     side_information_of,
+    with_the_number,
 )
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
-from adadps.states import pack, require_like, unpack
-from adadps.threads import torch_alone
-from adadps.types import Accountant, Params, Step, require
-from adadps.weights import Weights
-
-LITTLE_WORK = 2**24
-"""So many multiplications are not worth torch's threads, which keep cores busy after them."""
-
-DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
-
+from adadps.states import pack
+from adadps.stepping import Stepper
+from adadps.types import Accountant, Params, require
 
 EARLIER_MARK = "a step of this run was charged as not private before it was resumed"
 
@@ -123,9 +115,9 @@ class PrivateRun:
             raise OrderError(
                 f"Expected a method such as `dp_sgd(...)` or `chain(...)`, found {method!r}."
             )
-        self._checkpoints = opened(checkpoints)
-        held = self._checkpoints.latest() if self._checkpoints else None
-        self.ledger = ledger_for(ledger, budget, self._checkpoints)
+        self._kept = Kept(checkpoints)
+        held = self._kept.held
+        self.ledger = ledger_for(ledger, budget, self._kept.folder)
         accountant = accountant or _accountant(method, sampler, ledger)
         plan = plan_of(method, sampler, steps, accountant)
         self._plan_hash = plan.plan_hash(sampler.relation, accountant)
@@ -134,24 +126,23 @@ class PrivateRun:
         self.randomness = randomness or secure()
         self.debug = debug
         self.history: list[Measurement] = list(held.history) if held else []
-        self._debug: list[dict[str, float]] = []
-        self._data, self._loss, self._chunk = data, loss, physical_batch_size
+        self._chunk = physical_batch_size
         self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
-        self._taken = self._kept = held.taken if held else 0
+        self._taken = held.taken if held else 0
         self._drawn: Drawn | None = None
         self._is_broken = False
 
         require_parts(method, data)
         self._lock = threading.Lock()
         self._claim = Claim(model)
-        self.objective = objective(model, loss, data)
-        self._frozen = frozen_part_of(model, self._assumed_public) if self._checkpoints else ""
+        of = objective(model, loss, data)
+        self._frozen = frozen_part_of(model, self._assumed_public) if self._kept else ""
         if held:
             held.require_same(
                 plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen
             )
             self.randomness.require_fresh()
-        self.name = held.run if held else self._new_or_known_name()
+        self.name = self._kept.name_for(self.ledger, self._plan_hash)
         self._payment = Payment(
             self.ledger,
             self.name,
@@ -167,10 +158,16 @@ class PrivateRun:
             held.require_paid(self._payment.paid)
         self.not_private_because = self._reasons(held)
 
-        self._relaid = lay_out_by_feature(self.objective.tables_by_feature(data.features))
-        self._params = self.objective.params()
-        self._little_for_torch = self._is_little_for_torch(self._params)
-        self._weights = Weights(model, self._params, self.randomness)
+        self._stepper = Stepper(
+            of,
+            loss,
+            data,
+            method=method,
+            expected_size=sampler.expected_size,
+            randomness=self.randomness,
+            chunk=physical_batch_size,
+            debug=debug,
+        )
         self._drawing = Drawing(
             data,
             method=method,
@@ -181,59 +178,38 @@ class PrivateRun:
         if ledger is None and budget is None:
             self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
         if held:
-            held.put_into(self._params)
+            held.put_into(self._stepper.own_params)
         if held and held.begun:
-            self._go_on(held)
+            self._stepper.go_on(held)
+            self._open()
         else:
             self._begin(before_paying, first=held is None)
         if self._taken == self.steps:
-            self._hand_over()
+            self._stepper.hand_over()
 
     def _begin(self, before_paying: Callable[[PrivateRun], None] | None, *, first: bool) -> None:
         """Open the run on its ledger, and pay for side information before any is drawn.
 
         The first checkpoint is there before anything is paid: then the run is found again.
         """
-        self._states = self.method.init(self._params)
-        if self._checkpoints:
-            pack(self._states, self._params)  # what cannot be kept is refused before it is needed
+        stepper = self._stepper
+        stepper.begin()
+        if self._kept:
+            pack(
+                stepper.states, stepper.own_params
+            )  # what cannot be kept is refused before it is needed
         self._open()
         if before_paying is not None:
             before_paying(self)
-        if self._checkpoints and first:
-            self._checkpoints.write(self._checkpoint(begun=False))
+        if self._kept and first:
+            self._kept.write(self._checkpoint(begun=False))
         self._payment.pay_for_side_information()
-        for preparation in self.method.preparations:
-            self.objective = preparation.prepare(self.objective)
-
-    def _go_on(self, held: Checkpoint) -> None:
-        """Take up a run where its checkpoint has left it; side information comes with it."""
-        self._states = unpack(held.states, held.state_tensors, self._params)
-        require_like(self._states, self.method.init(self._params), self._params)
-        if held.feature_weights is not None:
-            weights = held.feature_weights.to(self._device)
-            if weights.ndim != 1 or not weights.is_floating_point():
-                raise DataError(
-                    f"Expected weights of features in one axis, found {tuple(weights.shape)} of "
-                    f"{weights.dtype}. Restore a copy of the checkpoint."
-                )
-            self.objective = self.objective.reparametrised(weights)
-        self._open()
+        stepper.prepare()
 
     def _open(self) -> None:
         self._payment.open()
         exposed = self.not_private_because
         self.steps = self._planned if exposed else self._payment.last_step(self._planned)
-
-    def _new_or_known_name(self) -> str:
-        """A new name; in a folder whose checkpoint is gone, that of the run on its ledger."""
-        known = None
-        if self._checkpoints and isinstance(self.ledger, DiskLedger):
-            found = self.ledger.run_of(self._plan_hash)
-            is_its_own = self.ledger.path == self._checkpoints.ledger
-            if found and (is_its_own or not self.ledger.charged(found)):
-                known = found
-        return known or secrets.token_hex(8)
 
     @property
     def delta(self) -> float:
@@ -286,25 +262,9 @@ class PrivateRun:
             drawn, self._drawn = self._drawn, None
             self._taken += 1
         with self._or_broken():
-            self._take(drawn)
-
-    def _take(self, drawn: Drawn) -> None:
-        facts: dict[str, Tensor] = {}
-        with torch_alone() if self._little_for_torch else nullcontext():
-            step = self._step(facts)
-            gradients, partly_read = self._gradients(drawn)
-            update, self._states = self.method.apply(gradients, self._states, step)
-            self._weights.apply(update, partly_read)
-        if self.debug:
-            self._debug.append(self._facts(drawn, facts))
-        if self._taken == self.steps:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Give the model its plain parameters back, with all their noise."""
-        self._weights.hand_over()
-        lay_out_by_output(self._relaid)
-        self._weights = Weights(self.objective.model, self.objective.params(), self.randomness)
+            self._stepper.take(drawn, self._taken)
+            if self._taken == self.steps:
+                self._stepper.hand_over()
 
     @contextmanager
     def _or_broken(self) -> Iterator[None]:
@@ -327,13 +287,19 @@ class PrivateRun:
                 "paid."
             )
 
+    @property
+    def has_paid_ahead(self) -> bool:
+        """Would steps be lost that are paid for, if the run ended now?"""
+        return not self.not_private_because and self._payment.is_ahead(self._taken)
+
+    def keep(self) -> None:
+        """Write a checkpoint now, between two steps, if the run is kept and has gone on."""
+        if not self._is_broken and self._drawn is None and self._kept.is_behind(self._taken):
+            self._kept.write(self._checkpoint())
+
     def _keep_if_due(self) -> None:
-        """Write a checkpoint if it is time for one that is not there yet."""
-        if self._checkpoints is None or self._is_broken or self._taken == self._kept:
-            return
-        if self._checkpoints.is_due(self._taken, self.steps):
-            self._checkpoints.write(self._checkpoint())
-            self._kept = self._taken
+        if self._kept.is_due(self._taken, self.steps):
+            self.keep()
 
     @property
     def taken(self) -> int:
@@ -343,30 +309,19 @@ class PrivateRun:
     @property
     def params(self) -> Params:
         """The trainable parameters with all their noise, sharing memory with the model."""
-        return self._weights.read()
+        return self._stepper.params
+
+    @property
+    def objective(self) -> Objective:
+        """What is differentiated."""
+        return self._stepper.objective
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and remember it."""
-        try:
-            outputs = self.objective.outputs(self.params, evaluation.examples.features)
-        except (IndexError, RuntimeError) as error:
-            raise DataError(
-                f"Expected features in '{evaluation.name}' that fit the model, found some that it "
-                f"refuses: {error}. Prepare them like the training data."
-            ) from error
-        targets = evaluation.examples.targets.to(outputs.device)
         epoch = self._taken * self.sampler.expected_size / self.sampler.examples
-        found = [
-            Measurement(
-                self._taken,
-                epoch,
-                evaluation.name,
-                evaluation.declared,
-                name,
-                float(metric(outputs, targets)),
-            )
-            for name, metric in evaluation.metrics.items()
-        ]
+        found = evaluation.measure(
+            lambda features: self.objective.outputs(self.params, features), self._taken, epoch
+        )
         self.history += found
         return found
 
@@ -404,11 +359,11 @@ class PrivateRun:
                 for name, value in self.params.items()
             },
             feature_weights=self.objective.feature_weights,
-            debug=tuple(self._debug),
+            debug=tuple(self._stepper.facts),
             public_facts=public_facts_of(
                 self.method,
-                self._states,
-                self._params,
+                self._stepper.states,
+                self._stepper.own_params,
                 steps=self._taken,
                 expected_size=self.sampler.expected_size,
                 feature_weights=self.objective.feature_weights,
@@ -431,10 +386,7 @@ class PrivateRun:
             sampler=sampling_of(self.method, self.sampler),
             tuning_trials=self._tuning_trials,
             not_private_because=self.not_private_because,
-            assumed_public=(
-                f"the number of {self.sampler.unit.value}s, declared as {self.sampler.examples}",
-                *self._assumed_public,
-            ),
+            assumed_public=with_the_number(self._assumed_public, self.sampler),
             charges=self._payment.charges,
         )
 
@@ -448,7 +400,8 @@ class PrivateRun:
         return tuple(dict.fromkeys(reasons))
 
     def _checkpoint(self, *, begun: bool = True) -> Checkpoint:
-        states, tensors = pack(self._states, self._params) if begun else (None, {})
+        held = self._stepper
+        states, tensors = pack(held.states, held.own_params) if begun else (None, {})
         return Checkpoint(
             run=self.name,
             plan=self._plan_hash,
@@ -473,60 +426,6 @@ class PrivateRun:
 
     def _draw(self) -> Drawn:
         return self._drawing.next(Batch(self.name, self._taken + 1))
-
-    def _gradients(self, drawn: Drawn) -> tuple[GradientBatch, Collection[str]]:
-        """Gradients of the batch, and the names of tables of which it reads only some rows."""
-        if len(drawn.rows) == 0:
-            return ChunkedGradients(()), ()
-        batch = self._data.take(drawn.rows).to(self._device)
-        units = drawn.units.to(self._device) if drawn.units else None
-        reads = self.objective.reads(batch.features)
-        params = self._weights.read(reads)
-        return self.objective.per_unit(params, batch, units, self._chunk), reads.keys()
-
-    def _step(self, facts: dict[str, Tensor]) -> Step:
-        def watch(name: str, value: Tensor) -> None:
-            if self.debug:
-                facts[name] = torch.cat([facts[name], value]) if name in facts else value
-
-        return Step(
-            index=self._taken,
-            expected_size=self.sampler.expected_size,
-            noise=self.randomness,
-            mean_gradient=self._mean_gradient,
-            watch=watch,
-            late=True,
-        )
-
-    def _mean_gradient(self, public: PublicExamples) -> Params:
-        batch = public.examples.to(self._device)
-        params = self._weights.read(self.objective.reads(batch.features))
-        return self.objective.mean_gradient(params, batch)
-
-    def _facts(self, drawn: Drawn, facts: dict[str, Tensor]) -> dict[str, float]:
-        """Un-noised facts about the batch, after the step; for debugging only."""
-        found = {"step": float(self._taken), "batch_size": float(len(drawn.rows))}
-        if drawn.units is not None:
-            found["units"] = float(drawn.units.count)
-        if len(drawn.rows):
-            batch = self._data.take(drawn.rows).to(self._device)
-            outputs = self.objective.outputs(self.params, batch.features)
-            found["training_loss"] = float(self._loss(outputs, batch.targets).mean())
-        if "norms" in facts:
-            clipped = facts["norms"] > self.method.release.clip_norm
-            found["clipped_fraction"] = float(clipped.double().mean())
-            found["largest_norm"] = float(facts["norms"].max())
-        return found
-
-    def _is_little_for_torch(self, params: Params) -> bool:
-        """Is nearly all the work in tables that are read row by row, by loops of our own?"""
-        tables = self.objective.reads(take(self._data.features, torch.arange(1)))
-        dense = sum(value.numel() for name, value in params.items() if name not in tables)
-        return bool(tables) and dense * self.sampler.expected_size <= LITTLE_WORK
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.objective.model.parameters()).device
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._process:

@@ -62,6 +62,19 @@ def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) ->
     return text_of(units.step_event(sigma, 1, accountant, grouping_of(method)))
 
 
+def with_the_number(assumed_public: Iterable[str], sampler: Sampler) -> tuple[str, ...]:
+    """What is assumed public, with the number that the sampler draws from, if not said there.
+
+    >>> from adadps.sampling import poisson
+    >>> with_the_number(["two classes"], poisson(examples=100, expected_size=10))
+    ('the number of examples, declared as 100', 'two classes')
+    """
+    counted, facts = f"the number of {sampler.unit.value}s", tuple(assumed_public)
+    if any(fact.startswith(f"{counted},") for fact in facts):
+        return facts
+    return (f"{counted}, declared as {sampler.examples}", *facts)
+
+
 def ledger_for(
     ledger: Ledger | None, budget: Budget | None, checkpoints: Checkpoints | None
 ) -> Ledger:

@@ -12,6 +12,7 @@ from adadps.data.examples import Examples
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
+from adadps.interruption import awaiting_the_step
 from adadps.progress import Progress, progress_bar
 from adadps.result import Result
 from adadps.run import PrivateRun, RunOptions
@@ -42,6 +43,8 @@ def fit(
 
     With ``checkpoints`` (a folder, or `Checkpoints`) the same call again goes on where a killed
     process has stopped: with fresh batches and noise, and paying again for what was not kept.
+    Ctrl-C then ends after the steps that are paid for (at most a hundredth of the run), and they
+    are kept; pressed twice, it ends at once.
 
     >>> import torch
     >>> from adadps import dp_sgd, examples, poisson, privatize
@@ -67,13 +70,17 @@ def fit(
         before_paying=_require_within_ledger if options.get("ledger") is not None else None,
         **options,
     )
-    with progress_bar(run.steps, progress) as bar:
+    kept = options.get("checkpoints") is not None
+    with progress_bar(run.steps, progress) as bar, awaiting_the_step(kept) as interruption:
         for _ in range(run.taken):
             bar.advance()
         for batch in run.batches():
             run.step(batch)
             _evaluate_due(run, batch.index, evaluate)
             _show(run, batch.index, bar)
+            if interruption.asked and not run.has_paid_ahead:
+                run.keep()
+                raise KeyboardInterrupt
     _evaluate_what_is_missing(run, evaluate)
     return run.result(settings)
 

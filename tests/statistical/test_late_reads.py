@@ -120,7 +120,7 @@ def test_public_statistics_read_released_rows(make, every):
             seen[run._taken - 1] = table.rows(params[table.name])[words]
             return engine.mean_gradient(params, batch)
 
-    run.objective = replace(run.objective, engine=Spy())
+    run._stepper.objective = replace(run.objective, engine=Spy())
     take(run, 6)
     assert sorted(seen) == list(range(0, 6, every))
     final = table.rows(table.parameter)[words]
@@ -205,8 +205,8 @@ def test_other_updates_noise_every_row_at_every_step(make, stages, update):
     method = chain(privatize(clip_norm=CLIP, noise_multiplier=SIGMA), *stages(table))
     assert not method.allows_late_noise
     run, leaves = begun(table, method), []
-    apply = run._weights.apply
-    run._weights.apply = lambda u, late: leaves.extend(u.values()) or apply(u, late)
+    apply = run._stepper.weights.apply
+    run._stepper.weights.apply = lambda u, late: leaves.extend(u.values()) or apply(u, late)
     take(run, 4)
     assert {type(leaf) for leaf in leaves} == {torch.Tensor}
     assert type(table.parameter) is torch.nn.Parameter
@@ -226,8 +226,8 @@ def test_a_shift_before_the_clip_is_dense_and_keeps_the_variance(make):
     statistics = side.AdamStatistics(mixing=0.5, first_decay=0.9, second_decay=0.9, epsilon=1.0)
     shifted = precondition(side.public(zero_public(table), statistics))
     run, leaves = begun(table, chain(shifted, *noisy().stages)), []
-    apply = run._weights.apply
-    run._weights.apply = lambda u, late: leaves.extend(u.values()) or apply(u, late)
+    apply = run._stepper.weights.apply
+    run._stepper.weights.apply = lambda u, late: leaves.extend(u.values()) or apply(u, late)
     take(run, 3)
     assert {type(leaf.total) for leaf in leaves} == {torch.Tensor}
     found = table.rows(table.parameter).double()

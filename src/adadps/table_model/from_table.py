@@ -104,8 +104,14 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
         )
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema)
-    told += [f"that number of {declared.units} was read off the data"] * (counted is None)
+    if counted is None:
+        told.insert(0, f"the number of {declared.units}, read off the data: {_count(train)}")
     return _Prepared(model, words, train, test, told)
+
+
+def _count(rows: Examples) -> int:
+    """How many units of privacy there are: users where they are known, else rows."""
+    return len(rows) if rows.users is None else int(rows.users.max()) + 1
 
 
 def _stored(
@@ -178,11 +184,8 @@ def _train(
 
 def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
     """The run's own epsilon, at the ledger's delta and by its accountant where there is one."""
-    examples = declared.examples or len(prepared.train)
-    if declared.of_users is not None:
-        numbers = prepared.train.users
-        assert numbers is not None  # a column of users was read
-        examples = declared.users or int(numbers.max()) + 1
+    counted = declared.examples if declared.of_users is None else declared.users
+    examples = counted or _count(prepared.train)
     accountant, delta = Accountant.PLD, default_delta(examples)
     if request.ledger is not None:
         accountant = Accountant.RDP
