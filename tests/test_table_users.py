@@ -119,3 +119,29 @@ def test_blanks_around_a_name_make_no_other_user(table):
         )
         write_table(stream, table, [HEADER, *content])
     assert json.loads(train(table, *DECLARED).stdout)["privacy"]["sampler"]["users"] == counted
+
+
+def measured_on(table, header, lines):
+    path = table.parent / "test.csv"
+    with path.open("wb") as stream:
+        write_table(stream, path, [header, *lines])
+    return train(table, *DECLARED, "--users", 200, "--test", path)
+
+
+def test_rows_of_users_who_were_trained_on_are_not_tested_on(table):
+    """Other rows of theirs are theirs as well; epsilon does not cover what is shown of them."""
+    right, wrong = ["good great film", "five"], ["good great film", "one"]
+    shown = measured_on(table, HEADER, [[*right, f"new{n}"] for n in range(40)] + [[*wrong, "a0"]] * 30)
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["history"][-1]["value"] == 1.0, "30 wrong ones are left out"
+
+
+def test_a_test_of_training_users_or_of_unknown_ones_is_refused(table):
+    line = ["a new text", "five"]
+    shown = measured_on(table, HEADER, [[*line, "a0"]] * 20)
+    assert shown.exit_code == 1
+    assert "mostly rows of users who were. Hold some users out" in plain(shown.stderr)
+    shown = measured_on(table, HEADER[:2], [line] * 20)
+    assert shown.exit_code == 1
+    assert "'author'" in plain(shown.stderr)
+    assert files(table.parent) == ["data.csv", "test.csv"]

@@ -99,9 +99,8 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
     if request.test is not None:
-        test = _held_out(
-            _stored(request, request.test, model, stores, named=False), request.test, request.data
-        )
+        rows = _stored(request, request.test, model, stores, named=False)
+        test = _held_out(rows, request.test, request.data, request.user)
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema)
     if counted is None:
@@ -129,14 +128,15 @@ def _stored(
     return load_rows(path, model, store, named=named, user=user)
 
 
-def _held_out(test: Examples, path: Path, data: Path) -> Examples:
-    """Without training rows: their accuracy would be an un-noised fact about them."""
-    columns = shared_columns(path, data)
+def _held_out(test: Examples, path: Path, data: Path, user: str | None) -> Examples:
+    """Without training rows, or users: their accuracy would be an un-noised fact about them."""
+    columns = shared_columns(path, data) if user is None else [user]
     seen = row_names(path, columns).within([row_names(data, columns)])
     if seen.mean() > MOSTLY:
+        whose = "training rows" if user is None else "rows of users who were"
         raise DataError(
-            f"Expected rows in {path} that were not trained on, found mostly training rows. "
-            "Hold some out before training."
+            f"Expected rows in {path} that were not trained on, found mostly {whose}. "
+            f"Hold some {'out' if user is None else 'users out'} before training."
         )
     return test.take(torch.from_numpy(np.flatnonzero(~seen))) if seen.any() else test
 
