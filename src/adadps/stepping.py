@@ -71,6 +71,8 @@ class Stepper:
         weights = feature_weights_on(held, self.device)
         if weights is not None:
             self.objective = self.objective.reparametrised(weights)
+        for preparation in self.method.preparations:
+            self.objective = preparation.resume(self.objective)
 
     @property
     def device(self) -> torch.device:

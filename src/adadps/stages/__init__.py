@@ -3,6 +3,7 @@
 from adadps.stages.average import average
 from adadps.stages.chain import Chain, Stage, chain
 from adadps.stages.groups import Groups, by_label, by_position, in_advance
+from adadps.stages.local import train_locally
 from adadps.stages.mixing import mix, momentum
 from adadps.stages.precondition import precondition
 from adadps.stages.prepare import pretrain, reparametrise
@@ -34,4 +35,5 @@ __all__ = [
     "reparametrise",
     "rmsprop",
     "sgd",
+    "train_locally",
 ]
