@@ -76,13 +76,13 @@ MUTATIONS = {
     ),
     "examples are drawn where users are clipped": Mutation(
         "contract.py",
-        "if unit is Unit.EXAMPLE and grouping is Grouping.USERS:",
+        "if unit is Unit.EXAMPLE and grouping.by_user:",
         "if False:",
         "tests/test_user_hazards.py -k drawing_examples",
     ),
     "users are drawn where examples are clipped": Mutation(
         "contract.py",
-        "if unit is Unit.USER and grouping is not Grouping.USERS:",
+        "if unit is Unit.USER and not grouping.by_user:",
         "if False:",
         "tests/test_user_hazards.py -k drawing_examples",
     ),

@@ -40,9 +40,15 @@ class Privatize:
         total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
         size = step.expected_size
         units = self.groups.expected_units(size) if self.groups else size
-        deviation = 0.0 if self.noise_multiplier == 0 else self.noise_multiplier * self.clip_norm
+        deviation = self._noise(step) * self.clip_norm if self.noise_multiplier else 0.0
         released = {name: step.release(value, deviation) / units for name, value in total.items()}
         return released, state
+
+    def _noise(self, step: Step) -> float:
+        """Of the sum, in units of C: σ, or more where devices add it."""
+        if isinstance(self.groups, Users):
+            return self.groups.deviation(self.noise_multiplier, step.expected_size)
+        return self.noise_multiplier
 
     def _weights(self, norms: Tensor, step: Step) -> Tensor:
         step.watch("norms", norms)
