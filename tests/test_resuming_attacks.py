@@ -102,7 +102,7 @@ def test_hazard_16_a_run_whose_step_failed_does_not_go_on(tmp_path, monkeypatch)
     batches = run.batches()
     run.step(next(batches))
     batch = next(batches)
-    monkeypatch.setattr(run, "_gradients", lambda _drawn: 1 / 0)
+    monkeypatch.setattr(run._stepper, "_gradients", lambda _drawn: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.step(batch)
     monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_hazard_16_an_interrupted_draw_does_not_begin_an_epoch_for_free(tmp_path
     run.step(next(run.batches()))
 
     def interrupted():
-        next(run._drawing._batches)
+        next(run._work.drawing._batches)
         raise Stop
 
     monkeypatch.setattr(run, "_draw", interrupted)
