@@ -131,7 +131,8 @@ def measured_on(table, header, lines):
 def test_rows_of_users_who_were_trained_on_are_not_tested_on(table):
     """Other rows of theirs are theirs as well; epsilon does not cover what is shown of them."""
     right, wrong = ["good great film", "five"], ["good great film", "one"]
-    shown = measured_on(table, HEADER, [[*right, f"new{n}"] for n in range(40)] + [[*wrong, "a0"]] * 30)
+    of_others = [[*right, f"new{number}"] for number in range(40)]
+    shown = measured_on(table, HEADER, [*of_others, *[[*wrong, "a0"]] * 30])
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["history"][-1]["value"] == 1.0, "30 wrong ones are left out"
 
