@@ -102,7 +102,7 @@ def test_hazard_16_a_run_whose_step_failed_does_not_go_on(tmp_path, monkeypatch)
     batches = run.batches()
     run.step(next(batches))
     batch = next(batches)
-    monkeypatch.setattr(run, "_gradients", lambda _drawn: 1 / 0)
+    monkeypatch.setattr(run._stepper, "_gradients", lambda _drawn: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.step(batch)
     monkeypatch.undo()
