@@ -14,6 +14,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import validate_data
 from torch import nn
 
+from adadps.data.bounds import Bounds
 from adadps.defaults import first_gradient
 from adadps.errors import SettingError
 from adadps.estimator.base import PrivateEstimator, Task
@@ -28,7 +29,7 @@ from adadps.estimator.labels import (
     require_usable,
     whole_numbers,
 )
-from adadps.estimator.rows import Bounds, Rows, Table
+from adadps.estimator.rows import Rows, Table
 from adadps.losses import Loss, binary_cross_entropy, cross_entropy
 from adadps.types import Accountant
 

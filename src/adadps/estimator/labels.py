@@ -10,8 +10,8 @@ import numpy.typing as npt
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
+from adadps.data.bounds import is_sparse
 from adadps.errors import DataError
-from adadps.estimator.rows import is_sparse
 
 Classes = npt.NDArray[Any]
 RARE = 3
