@@ -68,7 +68,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     What must be public:
 
     - ``classes`` and ``examples`` (rows a call); read off the data where they are not given, and
-      then listed in ``privacy_.assumed_public``. ``strict=True`` refuses to read anything off.
+      then listed in ``privacy_.assumed_public``; a class of one or two rows is refused then.
+      ``strict=True`` refuses to read anything off.
     - Whatever was fitted before: a `CountVectorizer`, `TfidfVectorizer` or `StandardScaler` in
       front of this step knows all private rows, which epsilon does NOT cover. A step cannot see
       its pipeline, so nobody will warn you. Use `PublicVectorizer`, `HashingVectorizer`,
