@@ -321,7 +321,13 @@ def test_without_a_record_there_is_no_epsilon_on_the_way():
 
 def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     model = AdaDPSClassifier(
-        epsilon=3.0, epsilon_per_run=1.0, classes=[0, 1, 2], examples=60, epochs=2.0, delta=1e-3
+        epsilon=3.0,
+        epsilon_per_run=1.0,
+        classes=[0, 1, 2],
+        examples=60,
+        feature_bounds=(-4, 4),
+        epochs=2.0,
+        delta=1e-3,
     )
     model.partial_fit(FEATURES, LABELS).partial_fit(FEATURES, LABELS)
     described = model.result_.describe()

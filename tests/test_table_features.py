@@ -9,6 +9,7 @@ from scipy import sparse
 from adadps import DataError
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
+from adadps.side import given_frequencies
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Categorical, Label, Numeric, Schema
 from adadps.table_model.targets import Targets
@@ -112,11 +113,12 @@ def test_unseen_levels_are_refused_or_other_or_nothing():
 
 def test_typical_rows_are_like_rows_and_know_nothing_of_the_data():
     features = RowFeatures(MIXED, WORDS)
-    rows = features.typical(np.array([0.5, 0.1, 0.1]), 10)
+    known = given_frequencies([0.5, 0.1, 0.1], source="a list", public_because="published")
+    rows = features.typical(known)
     assert rows.shape == (400, features.width)
     norms = sparse.linalg.norm(rows, axis=1)
     assert norms.max() <= 1 + 1e-6
-    assert (rows != features.typical(np.array([0.5, 0.1, 0.1]), 10)).nnz == 0
+    assert (rows != features.typical(known)).nnz == 0
 
 
 # Targets

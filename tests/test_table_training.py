@@ -236,7 +236,7 @@ def planned(method, schema=TEXT_ONLY, *, epsilon=1.0, **wishes):
 @pytest.mark.parametrize("method", [Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED])
 def test_other_blocks_keep_their_share_of_the_norm_whatever_the_weights_of_words(method):
     features = RowFeatures(MIXED, WORDS)
-    typical = features.typical(KNOWN.values.numpy(), 100)
+    typical = features.typical(KNOWN)
     (stage, *_) = planned(method, MIXED).chain.informed
     scale = 1 / stage.side.named["weight"][0]
     before = SparseRows.from_scipy(typical).to_dense().double()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
 from adadps.defaults import first_gradient
 from adadps.errors import DataError
@@ -34,9 +35,8 @@ class Targets:
         """Class numbers, distributions over classes, or numbers in [-1, 1]; one entry a row."""
         label = self.label
         if label.regression:
-            low, high = label.bounds
-            held = np.clip(numbers(table, label.column), low, high)
-            return ((held - low) / (high - low) * 2 - 1).astype(np.float32)
+            held = self._bounds.to_unit(numbers(table, label.column))
+            return np.asarray(held, dtype=np.float32)
         number = {name: place for place, name in enumerate(label.known_classes)}
         split = labels(table, label)
         places = [[self._place(number, one, table, row) for one in found]
@@ -83,9 +83,8 @@ class Targets:
         """Columns for a table: the prediction, and what goes with it."""
         label = self.label
         if label.regression:
-            low, high = label.bounds
-            scaled = outputs.double().clamp(-1, 1).squeeze(1)
-            return {PREDICTION: (low + (scaled + 1) / 2 * (high - low)).tolist()}
+            scaled = outputs.double().squeeze(1).numpy()
+            return {PREDICTION: self._bounds.from_unit(scaled).tolist()}
         best = outputs.argmax(1)
         columns: dict[str, Any] = {
             PREDICTION: [label.known_classes[place] for place in best.tolist()]
@@ -100,9 +99,12 @@ class Targets:
 
     def _absolute_error(self, outputs: Tensor, targets: Tensor) -> float:
         """In the label's own unit."""
-        low, high = self.label.bounds
         error = (outputs.double().clamp(-1, 1).squeeze(1) - targets.double()).abs().mean()
-        return float(error) * (high - low) / 2
+        return float(error * self._bounds.half.item())
+
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds.given(self.label.bounds, 1, "bounds")
 
     def _place(self, number: dict[str, int], one: str, table: Table, row: int) -> int:
         if one not in number:
