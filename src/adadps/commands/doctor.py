@@ -132,7 +132,7 @@ def doctor(
 
     Example:
 
-    adadps doctor pilot.csv --text review --label stars --examples 9000 --epsilon 1
+    adadps doctor pilot.csv --text review --label kind --examples 9000 --epsilon 1
     """
     from adadps.doctor.from_table import examine_table  # noqa: PLC0415
     from adadps.doctor.request import Request  # noqa: PLC0415
