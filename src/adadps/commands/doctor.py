@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adadps.commands.console import out, print_json, say_to_people, table_of_rows, told
+from adadps.commands.help_text import whole
 
 if TYPE_CHECKING:
     from adadps.doctor import Findings
@@ -30,7 +31,8 @@ def doctor(
     text: Annotated[str, typer.Option(help="Column of the texts.")],
     label: Annotated[str, typer.Option(help="Column of the labels.")],
     examples: Annotated[
-        int, typer.Option(min=1, max=MOST_EXAMPLES, help="Declared number of PRIVATE examples.")
+        int,
+        typer.Option(callback=whole(1, MOST_EXAMPLES), help="Declared number of PRIVATE examples."),
     ],
     epsilon: Annotated[float, typer.Option(help="What the private run may spend, later.")],
     delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples).")] = None,
@@ -39,19 +41,24 @@ def doctor(
         typer.Option(help="Public FILE with columns word and frequency; may be repeated."),
     ] = None,
     folds: Annotated[
-        int, typer.Option(min=3, max=MOST_FOLDS, help="Simulated runs for each candidate.")
+        int,
+        typer.Option(callback=whole(3, MOST_FOLDS), help="Simulated runs for each candidate."),
     ] = 8,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Of the private run. Default: by the rule.")
+        int | None,
+        typer.Option(callback=whole(1), help="Of the private run. Default: by the rule."),
     ] = None,
     batch_size: Annotated[
         float | None, typer.Option(help="Of the private run. Default: by the rule.")
     ] = None,
     words: Annotated[
-        int, typer.Option(min=1, max=MOST_WORDS, help="Size of the public vocabulary.")
+        int,
+        typer.Option(callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."),
     ] = 10_000,
     language: Annotated[str, typer.Option(help="Language of the vocabulary.")] = "en",
-    seed: Annotated[int, typer.Option(min=0, help="Of the folds and the simulated noise.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=whole(0), help="Of the folds and the simulated noise.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Weigh side information on public data, before any budget is spent.

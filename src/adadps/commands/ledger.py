@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from adadps.commands.console import out, print_json, told
+from adadps.commands.help_text import command
 
 app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
 
 
-@app.command("show")
+@command(app, "show")
 def show_ledger(
     file: Annotated[Path, typer.Argument(help="The ledger, or a run's folder; only read.")],
     delta: Annotated[

@@ -18,7 +18,7 @@ def predict(
         str | None, typer.Option(help="Column of the texts. Default: as in training.")
     ] = None,
     probabilities: Annotated[
-        bool, typer.Option(help="Add one column a class with its probability.")
+        bool, typer.Option("--probabilities", help="Add one column a class with its probability.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
