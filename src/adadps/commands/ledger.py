@@ -25,7 +25,8 @@ def show_ledger(
 
     Example: adadps ledger show reviews.ledger
     """
-    from adadps.ledger.summary import as_rich, summarise  # noqa: PLC0415
+    from adadps.ledger.shown import as_rich  # noqa: PLC0415
+    from adadps.ledger.summary import summarise  # noqa: PLC0415
 
     with told():
         summary = summarise(file, delta)
