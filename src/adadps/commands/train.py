@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.commands.console import out, print_json, say_to_people, table_of_facts, told
+from adadps.commands.console import Missing, out, print_json, say_to_people, table_of_facts, told
 from adadps.commands.help_text import panel, whole
 from adadps.named_methods import Method
 
@@ -22,13 +21,6 @@ _column, _privacy = panel("More about columns"), panel("Privacy")
 _user = panel("Users: epsilon then protects all rows of a user together")
 _side = panel("Method and side information (public words)")
 _setting, _place = panel("Settings of training (default: by rule)"), panel("Places on disk")
-
-
-class Missing(StrEnum):
-    """What happens to empty cells."""
-
-    REFUSE = "refuse"
-    FILL = "fill"
 
 
 def train(
@@ -235,8 +227,12 @@ def this_command() -> str:
 
 def _facts(result: Result, folder: Path) -> dict[str, Any]:
     """What may be shown: nothing here was computed from private data without noise."""
+    from adadps.card.sections import measured_on  # noqa: PLC0415
+
     privacy = result.privacy
-    measured = {f"{m.metric} on {m.data} ({m.declared})": m.value for m in result.history}
+    measured = {
+        f"{m.metric}, on {measured_on(m.data, m.declared)}": m.value for m in result.history
+    }
     return {
         "model": str(folder),
         "guarantee": str(privacy),
