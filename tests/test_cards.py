@@ -169,7 +169,7 @@ def test_a_sampler_that_cannot_be_read_is_said_not_to_be_checkable():
         ("add or remove one", "example", "had this example not been in the data"),
         ("zero out one", "example", "had this example been emptied"),
         ("replace one", "user", "had all data of this user been replaced"),
-        ("add or remove one", "user", "had all data of this user not been in the data"),
+        ("add or remove one", "user (who)", "had all data of this user not been in the data"),
     ],
 )
 def test_epsilon_is_told_in_plain_words_for_the_unit_that_it_protects(relation, unit, said):

@@ -26,6 +26,7 @@ from adadps.writing import new_folder
 FORMAT = 1
 RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"
 RESTORE = "Restore the folder from a copy: to train again would spend epsilon again."
+CHECK_OR_RESTORE = f"Check the path, or r{RESTORE[1:]}"
 FEATURE_WEIGHTS = "adadps.feature_weights"
 
 
@@ -203,10 +204,7 @@ def load_result(folder: str | Path) -> Result:
     file, weights = Path(folder) / RESULT_FILE, Path(folder) / WEIGHTS_FILE
     found = held.get("format") if isinstance(held, dict) else None
     if found != FORMAT:
-        raise DataError(
-            f"Expected a result of format {FORMAT} in {file}, found format {found!r}. Read it with "
-            "the version of adadps that wrote it."
-        )
+        raise of_another_format(f"a result of format {FORMAT}", file, found)
     try:
         tensors = load_file(weights)
     except (OSError, ValueError, SafetensorError) as error:
@@ -229,14 +227,26 @@ def read_json(folder: str | Path, name: str) -> Any:
         file = Path(folder) / name
         return parse_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        there = "no such file" if file.parent.exists() else "no such folder"
-        raise DataError(
-            f"Expected a saved model with {file}, found {there}. Check the path. {RESTORE}"
-        ) from error
+        there, cure = "no such folder", "Check the path."
+        if file.parent.exists():
+            there, cure = "no such file", CHECK_OR_RESTORE
+        raise DataError(f"Expected a saved model with {file}, found {there}. {cure}") from error
     except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
         raise DataError(
             f"Expected JSON in {folder}/{name}, found {_why(error)}. {RESTORE}"
         ) from error
+
+
+def of_another_format(expected: str, file: Path, found: Any) -> DataError:
+    """What is said about a file of another version, or of another program."""
+    if found is None:
+        return DataError(
+            f"Expected {expected} in {file}, found a file of something else. {CHECK_OR_RESTORE}"
+        )
+    return DataError(
+        f"Expected {expected} in {file}, found format {found!r}. Read it with the version of "
+        "adadps that wrote it."
+    )
 
 
 def _why(error: Exception) -> str:

@@ -26,7 +26,8 @@ def meaning_of(privacy: Mapping[str, Any]) -> str:
     if privacy["epsilon"] is None:
         return "Nothing is promised to anybody: what was in the data may be read off this model."
     unit = privacy["unit"]
-    it = "all data of this user" if unit == Unit.USER.value else f"this {unit}"
+    of_users = unit.split(" ")[0] == Unit.USER.value  # perhaps with the column that names them
+    it = "all data of this user" if of_users else f"this {unit}"
     otherwise = _OTHERWISE.get(privacy["relation"], "had the data differed in {it}").format(it=it)
     factor = factor_of(privacy["epsilon"])
     said = (

@@ -104,10 +104,10 @@ def _how(run: dict[str, Any]) -> str:
     unit = "users" if "users" in sampler else "examples"
     told = []
     if sampler.get(unit) and sampler.get("expected_size"):
-        told.append(f"about {sampler['expected_size']:g} of {sampler[unit]} {unit} a step")
+        told.append(f"about {_plain(sampler['expected_size'])} of {sampler[unit]} {unit} a step")
     if run["chain"]:
         told.append(stages_of(run["chain"]))
-    told += [f"side information: {_short(side['source'])}" for side in run["side_information"]]
+    told += [f"side information: {_short(str(side['source']))}" for side in run["side_information"]]
     bought = run["entries"] - run["steps_reserved"]
     told += [f"{bought} charged for side information"] if bought else []
     return "\n".join(told) or "–"
@@ -125,6 +125,10 @@ def stages_of(chain: str) -> str:
     return chain
 
 
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def _short(source: str) -> str:
     """Where it comes from, without what is made of it."""
     return source.partition("; A =")[0]
@@ -132,6 +136,8 @@ def _short(source: str) -> str:
 
 def _number(epsilons: dict[str, float | str | None], summary: Summary) -> str:
     """By the ledger's own accountant: what it decides by."""
+    if not epsilons:
+        return "–"
     value = epsilons.get(summary["accountant"])
     if value is None:
         return "∞ (not private)"

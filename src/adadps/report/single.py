@@ -40,13 +40,12 @@ def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
     spent = spending(runs)
     return Page(
         title=title,
-        lead=card["model"] or "",
+        lead=f"Model: {card['model']}." if card["model"] else f"Method: {result.method}",
         guarantee=shown.headline,
         meaning=card["guarantee"]["in_words"],
         private=shown.private,
         warnings=result.privacy.not_private_because,
         sections=[
-            Section("How it was trained", texts=[f"Stage by stage: {result.method}."]),
             Section(
                 "What was measured",
                 texts=[] if result.history else ["Nothing was measured in this run."],

@@ -18,7 +18,7 @@ from adadps.errors import DataError, SettingError
 from adadps.gradients.objective import predict
 from adadps.layout import sparse_linear
 from adadps.report import report_of_run
-from adadps.result import RESTORE, WEIGHTS_FILE, Result, load_result, read_json
+from adadps.result import RESTORE, WEIGHTS_FILE, Result, load_result, of_another_format, read_json
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Label, Schema
 from adadps.table_model.schema_file import schema_of
@@ -141,10 +141,8 @@ def load_model(folder: str | Path) -> TrainedModel:
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
     if found not in ((FORMAT, _KIND), (FIRST_FORMAT, _FIRST_KIND)):
-        raise DataError(
-            f"Expected a {_KIND} of format {FORMAT} in {file}, found format {found[0]!r} of "
-            f"{found[1]!r}. Read it with the version of adadps that wrote it."
-        )
+        known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
+        raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
         model = _model_of(held) if found[0] == FORMAT else _first_model_of(held)
     except (DataError, TypeError) as error:
