@@ -288,6 +288,8 @@ def test_the_report_of_a_comparison(runs, tmp_path):
     assert "∞ (not private)" in html
     assert html.count("<details>") == 3
     assert "for each of 2 private runs; 1 without privacy" in html
+    assert "concludes from one of these models" in html
+    assert "what they cost adds up" in html
     assert re.search('<tr class="highlight"><th scope="row">AdaDPS</th>.*<td>7</td></tr>', html)
 
 

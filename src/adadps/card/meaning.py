@@ -17,8 +17,10 @@ _OTHERWISE = {
 }
 
 
-def meaning_of(privacy: Mapping[str, Any]) -> str:
+def meaning_of(privacy: Mapping[str, Any], seen: str = "this model") -> str:
     """(ε, δ) in a sentence or two: P(conclusion) ≤ e^ε P'(conclusion) + δ, and the other way round.
+
+    ``seen`` is what the conclusion is drawn from.
 
     >>> meaning_of({"epsilon": 1, "delta": 1e-5, "unit": "user", "relation": "add or remove one"})
     'For any user: whatever somebody concludes from this model, the chance that they do is ...'
@@ -26,13 +28,14 @@ def meaning_of(privacy: Mapping[str, Any]) -> str:
     if privacy["epsilon"] is None:
         return "Nothing is promised to anybody: what was in the data may be read off this model."
     unit = privacy["unit"]
-    of_users = unit.split(" ")[0] == Unit.USER.value  # perhaps with the column that names them
-    it = "all data of this user" if of_users else f"this {unit}"
+    it = f"this {unit}"
+    if unit.split(" ")[0] == Unit.USER.value:  # perhaps with the column that tells them apart
+        unit, it = Unit.USER.value, "all data of this user"
     otherwise = _OTHERWISE.get(privacy["relation"], "had the data differed in {it}").format(it=it)
     factor = factor_of(privacy["epsilon"])
     said = (
-        f"For any {unit}: whatever somebody concludes from this model, the chance that they do is "
-        f"at most {factor} times (e^ε) what it would be {otherwise}, plus δ = "
+        f"For any {unit}: whatever somebody concludes from {seen}, the chance that they do is at "
+        f"most {factor} times (e^ε) what it would be {otherwise}, plus δ = "
         f"{privacy['delta']:.3g}; and the other way round."
     )
     little = privacy["epsilon"] > math.log(LITTLE)

@@ -66,7 +66,7 @@ def page_of_comparison(
         title=title,
         lead=lead,
         guarantee=_guarantee(private, len(results), equal=not warnings),
-        meaning="" if warnings or not private else meaning_of(asdict(_weakest(private).privacy)),
+        meaning=_meaning(private) if private and not warnings else "",
         private=bool(private) and not warnings,
         warnings=warnings,
         sections=[
@@ -126,6 +126,12 @@ def _guarantee(private: list[Result], runs: int, *, equal: bool) -> str:
         f"ε = {digits(weakest.epsilon)} at δ = {weakest.delta:.3g}, per {weakest.unit}, for each "
         f"of {len(private)} private runs{beside}"
     )
+
+
+def _meaning(private: list[Result]) -> str:
+    told = meaning_of(asdict(_weakest(private).privacy), "one of these models")
+    several = " For somebody who sees several of them, what they cost adds up."
+    return told + (several if len(private) > 1 else "")
 
 
 def _weakest(private: list[Result]) -> Result:
