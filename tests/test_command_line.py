@@ -156,3 +156,47 @@ def test_the_demo_refuses_a_bad_epsilon(tmp_path):
     assert shown.exit_code == 2
     assert "epsilon > 0" in plain(shown.stderr)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_help_of_train_is_in_panels_with_examples_at_the_end(width):
+    shown = plain(runner.invoke(app, ["train", "--help"], env={"COLUMNS": str(width)}).stdout)
+    panels = re.findall(r"╭─ (.*?) ─", shown)
+    assert panels[:2] == ["Arguments", "Options"]
+    assert {"More about columns", "Privacy", "Places on disk"} <= set(panels)
+    first = shown[: shown.index("More about columns")]
+    for needed in ("--text", "--label", "--numeric", "--categorical", "--epsilon", "--out"):
+        assert f"{needed} " in first
+    examples = [line.strip() for line in shown[shown.rindex("╯") :].splitlines()]
+    commands = [line for line in examples if line.startswith("adadps train ")]
+    assert [any(word in line for word in ("--text", "--numeric")) for line in commands] == [
+        True
+    ] * 3
+    assert "--user sender" in " ".join(examples)
+    assert max(map(len, shown.splitlines())) <= width
+
+
+HELPS = (["train"], ["plan"], ["doctor"], ["reproduce"], ["audit", "canaries"], ["predict"])
+
+
+@pytest.mark.parametrize("command", HELPS, ids=lambda words: words[-1])
+def test_help_shows_no_range_that_says_nothing_and_no_flag_twice(command):
+    shown = plain(runner.invoke(app, [*command, "--help"], env={"COLUMNS": "100"}).stdout)
+    assert "RANGE" not in shown
+    assert "x<=" not in shown
+    assert "--no-" not in shown
+    assert shown.rindex("Example") > shown.rindex("╰")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--examples", 0), ("--users", 10**13), ("--words", 0), ("--rows-per-user", -1)],
+)
+def test_a_number_out_of_its_range_is_still_refused(tmp_path, option, value):
+    words = ["train", "data.csv", "--text", "a", "--label", "b", "--epsilon", "1"]
+    words += ["--out", str(tmp_path / "model"), option, str(value)]
+    shown = runner.invoke(app, words, env={"COLUMNS": "200"})
+    assert shown.exit_code == 2
+    told = " ".join(plain(shown.stderr).split())
+    assert option in told
+    assert f"found {value}" in told

@@ -15,6 +15,7 @@ from adadps.commands.console import (
     table_of_rows,
     told,
 )
+from adadps.commands.help_text import whole
 
 if TYPE_CHECKING:
     from adadps.doctor.from_table import TableFindings
@@ -65,8 +66,7 @@ def doctor(
     examples: Annotated[
         int,
         typer.Option(
-            min=1,
-            max=MOST_EXAMPLES,
+            callback=whole(1, MOST_EXAMPLES),
             help="Declared number of PRIVATE examples.",
             rich_help_panel=_RUN,
         ),
@@ -78,7 +78,8 @@ def doctor(
         float | None, typer.Option(help="Default: 1/(10 examples).", rich_help_panel=_RUN)
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Default: by the rule.", rich_help_panel=_RUN)
+        int | None,
+        typer.Option(callback=whole(1), help="Default: by the rule.", rich_help_panel=_RUN),
     ] = None,
     batch_size: Annotated[
         float | None, typer.Option(help="Default: by the rule.", rich_help_panel=_RUN)
@@ -93,7 +94,9 @@ def doctor(
     words: Annotated[
         int,
         typer.Option(
-            min=1, max=MOST_WORDS, help="Size of the public vocabulary.", rich_help_panel=_TRIED
+            callback=whole(1, MOST_WORDS),
+            help="Size of the public vocabulary.",
+            rich_help_panel=_TRIED,
         ),
     ] = 10_000,
     language: Annotated[
@@ -102,15 +105,16 @@ def doctor(
     folds: Annotated[
         int,
         typer.Option(
-            min=3,
-            max=MOST_FOLDS,
+            callback=whole(3, MOST_FOLDS),
             help="Simulated runs for each method.",
             rich_help_panel=_TRIED,
         ),
     ] = 8,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Of the folds and the simulated noise.", rich_help_panel=_TRIED),
+        typer.Option(
+            callback=whole(0), help="Of the folds and the simulated noise.", rich_help_panel=_TRIED
+        ),
     ] = 0,
     terms: Annotated[
         bool,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from adadps.data.assumed import RARE
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.table_model.cells import MISSING, Numbers, labels, levels, numbers
+from adadps.table_model.cells import MISSING, Numbers, is_missing, labels, levels, numbers
 from adadps.table_model.schema import Categorical, Numeric, Schema
 
 MOST_NAMES = 1000
@@ -61,7 +61,7 @@ def _given_numbers(chunk: Table, name: str, missing: float | None) -> Numbers:
         return numbers(chunk, name, missing)
     stand_in = 0.0  # left out again below, so that it widens no bounds
     found = numbers(chunk, name, stand_in)
-    present = [bool(cell.strip()) for cell in chunk.texts(name)]
+    present = [not is_missing(value) for value in chunk.values(name)]
     return found[present]
 
 

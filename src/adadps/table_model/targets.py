@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from adadps.data.bounds import Bounds
-from adadps.data.tables import Table
+from adadps.data.tables import Table, nearest
 from adadps.defaults import first_gradient
 from adadps.errors import DataError
-from adadps.evaluation import Metric, accuracy, top_label_accuracy
+from adadps.evaluation import Metric, accuracy, commonest_class_accuracy, top_label_accuracy
 from adadps.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.table_model.cells import labels, numbers
 from adadps.table_model.schema import Label
 
 PREDICTION, PROBABILITY = "prediction", "probability"
+ALWAYS = "accuracy of always guessing the commonest class"
 TYPICAL_ERROR = 1.0
 """Mean |2 t| for targets t uniform in [-1, 1]: the first gradient of a squared error."""
 
@@ -61,8 +62,8 @@ class Targets:
         if self.label.regression:
             return {"mean absolute error": self._absolute_error}
         if self.label.separator is not None:
-            return {"top label accuracy": top_label_accuracy}
-        return {"accuracy": accuracy}
+            return {"top label accuracy": top_label_accuracy, ALWAYS: commonest_class_accuracy}
+        return {"accuracy": accuracy, ALWAYS: commonest_class_accuracy}
 
     @property
     def first_gradient(self) -> float:
@@ -108,8 +109,10 @@ class Targets:
 
     def _place(self, number: dict[str, int], one: str, table: Table, row: int) -> int:
         if one not in number:
+            meant = nearest(one, list(number))
             raise DataError(
                 f"Expected one of the {len(number)} classes as a label, found {one[:80]!r} on "
-                f"{table.where(row)} of {table.source}. Declare all classes, or leave the line out."
+                f"{table.where(row)} of {table.source}. {meant + ' ' if meant else ''}Declare all "
+                "classes, or leave the line out."
             )
         return number[one]
