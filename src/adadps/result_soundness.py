@@ -21,7 +21,7 @@ def require_sound(held: Any) -> None:
 
     >>> require_sound([])
     Traceback (most recent call last):
-    adadps.errors.DataError: Expected the entries of a result, found something else. ...
+    adadps.result_soundness.UnsoundError: Expected the entries of a result, found ...
     """
     if not isinstance(held, dict):
         raise _wrong("the entries of a result", "something else")
