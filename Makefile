@@ -14,6 +14,7 @@ test: $(VENV)/dev
 
 torture: $(VENV)/dev
 	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/test_kills.py
+	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/test_mutations.py
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
 
 check: $(VENV)/dev

@@ -34,6 +34,7 @@ from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.doctor.case import case_of
 from adadps.doctor.plans import plan_for
 from adadps.doctor.simulation import zero_layer
+from adadps.doctor.verdict import Shown
 
 JSON = Path(__file__).parents[1] / "docs" / "results" / "doctor.json"
 STEPS, FOLDS, SEEDS, PRIVATE, WORDS = 200, 8, (1, 2, 3), 20_000, 10_000
@@ -179,7 +180,7 @@ def measure(rows, only):
             content = make()
             rows.append({"row": name, **content, "seconds": round(time.perf_counter() - start, 1)})
             write(rows)
-            print(*name, content.get("accuracy", content.get("advice")), flush=True)
+            print(*name, content.get("accuracy", content.get("candidate")), flush=True)
 
     problems = {name: cache(load) for name, load in SETS.items() if only in (None, name)}
     for epsilon in EPSILONS:
@@ -234,10 +235,18 @@ def tables(rows):
         followed = (row["candidate"], "DP-SGD", min(bounds, key=bounds.get))
         regrets = " | ".join(f"{100 * (means[best] - means[one]):.1f}" for one in followed)
         summary.append(
-            f"| {name} | {epsilon:g} | {row['advice']} | {regrets} | {best} ({means[best]:.3f}) |"
+            f"| {name} | {epsilon:g} | {advice(row)} | {regrets} | {best} ({means[best]:.3f}) |"
         )
         parts.append(details(row, rows))
     return ["\n".join(summary), *parts]
+
+
+def advice(row):
+    """Whom to use, and what was shown where that is DP-SGD."""
+    if row["candidate"] != "DP-SGD":
+        return row["candidate"]
+    lost = all(one["gain"] < -one["gain_needed"] for one in row["findings"][1:])
+    return f"DP-SGD: {(Shown.LOSS if lost else Shown.NEITHER).in_words}"
 
 
 def details(row, rows):

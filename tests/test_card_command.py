@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import jsonschema
@@ -64,7 +65,7 @@ def test_a_card_that_is_gone_is_made_anew(folder):
     (folder / "card.json").unlink()
     shown = card(folder, "--check")
     assert shown.exit_code == 0, shown.output
-    assert "there is none" in shown.stderr
+    assert "there is no card.json" in shown.stdout
 
 
 def test_the_check_agrees(folder):
@@ -80,7 +81,12 @@ def test_a_result_with_another_epsilon_fails_the_check(folder):
         change(folder, "result.json", "privacy", name, value=0.01)
     shown = card(folder, "--check")
     assert shown.exit_code == 1
-    assert "DIFFERS from the stored one" in shown.stderr
+    first, *fields = shown.stdout.splitlines()
+    assert first.startswith("DIFFERS: ")
+    assert re.match(
+        r"- result.json, privacy.epsilon: expected [\d.]+ by PLD, found 0.01$", fields[0]
+    )
+    assert "Mechanism" not in shown.stdout, "the card itself is not asked for"
 
 
 @pytest.mark.parametrize("value", [0.01, None, "1.0"])
@@ -88,7 +94,41 @@ def test_a_card_with_another_epsilon_fails_the_check(folder, value):
     change(folder, "card.json", "guarantee", "epsilon", value=value)
     shown = card(folder, "--check")
     assert shown.exit_code == 1
-    assert "Card in the folder: DIFFERS" in shown.stderr
+    first, field = shown.stdout.splitlines()
+    assert first.startswith("DIFFERS: ")
+    expected = f"{load_result(folder).privacy.epsilon:.9g} (by result.json)"
+    assert field == f"- card.json, guarantee.epsilon: expected {expected}, found {shown_as(value)}"
+
+
+def shown_as(value):
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+
+
+def test_a_check_that_agrees_is_one_line(folder):
+    shown = card(folder, "--check")
+    assert shown.exit_code == 0
+    (line,) = shown.stdout.splitlines()
+    assert re.match(r"AGREES: .* by PLD is the stored one, .*; card.json states the same\.$", line)
+
+
+@pytest.mark.parametrize("edit", ["claim", "tuning"])
+@pytest.mark.parametrize("charges", ["kept", "removed"])
+def test_a_reason_not_to_check_does_not_hide_a_changed_epsilon(folder, edit, charges):
+    """Whoever lowers epsilon could have called it a ledger's budget, or the price of a tuning."""
+    for name in ("epsilon", "mechanism_epsilon"):
+        change(folder, "result.json", "privacy", name, value=0.01)
+    if edit == "claim":
+        change(folder, "result.json", "settings", "claim", value="of a ledger")
+    else:
+        change(folder, "result.json", "privacy", "tuning", value={"trials": "3"})
+    if charges == "removed":
+        change(folder, "result.json", "privacy", "charges", value=None)
+    (folder / "card.json").unlink()
+    shown = card(folder, "--check")
+    assert shown.exit_code == 1, shown.output
+    assert shown.stdout.startswith("DIFFERS: ")
+    assert "privacy.epsilon: expected" in shown.stdout
+    assert "found 0.01" in shown.stdout
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"null"])
@@ -110,7 +150,10 @@ def test_a_damaged_folder_is_refused(folder, damage):
         folder = folder / "nowhere"
     shown = card(folder)
     assert shown.exit_code == 1
-    assert "Expected a result saved by adadps" in " ".join(shown.stderr.split())
+    told = " ".join(shown.stderr.split())
+    assert "result.json" in told
+    assert ("epsilon again" in told) is (damage != "no folder")
+    assert told.count("Expected") == 1
     assert shown.stdout == ""
 
 
@@ -174,4 +217,4 @@ def test_a_run_by_rdp_is_checked_by_rdp(tmp_path):
     folder = trained(accountant=Accountant.RDP).save(tmp_path / "rdp")
     shown = card(folder, "--check")
     assert shown.exit_code == 0, shown.output
-    assert "anew by RDP agrees" in shown.stderr
+    assert "anew by RDP is the stored one" in shown.stdout

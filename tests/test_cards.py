@@ -40,9 +40,10 @@ from adadps import (
 )
 from adadps.card import card_of, markdown_of, schema
 from adadps.card.audited import fitting_audit
-from adadps.card.checking import check, states_the_same
+from adadps.card.checking import check, differences_of_cards, states_the_same
 from adadps.card.epsilons import MOST_BY_PLD, WHOLE_BUDGET
 from adadps.card.markdown import as_text
+from adadps.card.meaning import factor_of, meaning_of
 from adadps.card.mechanism import epsilon_after
 from adadps.estimator.account import CLAIM
 from adadps.losses import cross_entropy
@@ -115,7 +116,9 @@ def test_a_card_is_a_function_of_what_is_stored(kind, tmp_path):
     stored = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     described = load_result(folder).describe()
     assert stored == json.loads(json.dumps(card_of(described)))
-    assert (folder / "card.md").read_text(encoding="utf-8") == markdown_of(card_of(described))
+    text = (folder / "card.md").read_text(encoding="utf-8")
+    assert text == markdown_of(card_of(described), "run")
+    assert text.startswith("# Privacy card of run\n")
 
 
 @pytest.mark.parametrize("spoiled", ["epsilon", "noise_multiplier", "steps_paid", "steps", "count"])
@@ -135,7 +138,7 @@ def test_the_check_finds_a_price_that_was_left_out():
     described = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
     assert check(described).agrees is True
     del described["side_information"][0]["price"]
-    assert "side information" in check(described).says
+    assert "side_information: expected a price" in check(described).says
     assert check(described).agrees is False
 
 
@@ -158,6 +161,46 @@ def test_a_sampler_that_cannot_be_read_is_said_not_to_be_checkable():
 
 
 # --- what stands on it ---
+
+
+@pytest.mark.parametrize(
+    ("relation", "unit", "said"),
+    [
+        ("add or remove one", "example", "had this example not been in the data"),
+        ("zero out one", "example", "had this example been emptied"),
+        ("replace one", "user", "had all data of this user been replaced"),
+        ("add or remove one", "user (who)", "had all data of this user not been in the data"),
+    ],
+)
+def test_epsilon_is_told_in_plain_words_for_the_unit_that_it_protects(relation, unit, said):
+    told = meaning_of({"epsilon": 1.0, "delta": 1e-5, "unit": unit, "relation": relation})
+    assert told.startswith(f"For any {unit.split(' ')[0]}: ")
+    assert said in told
+    assert "at most 2.72 times" in told
+    assert "plus δ = 1e-05" in told
+    assert "promises little" not in told
+
+
+def test_a_factor_is_never_understated_and_a_large_one_is_called_so():
+    for epsilon in (0.01, 0.5, 1.0, 3.7, 12.0, 500.0):
+        assert float(factor_of(epsilon)) >= math.exp(epsilon)
+    weak = {"epsilon": 9.0, "delta": 1e-5, "unit": "example", "relation": "add or remove one"}
+    assert "promises little" in meaning_of(weak)
+
+
+def test_the_meaning_stands_on_every_card(kind):
+    name, result = kind
+    text = markdown_of(card_of(result.describe()))
+    assert ("Nothing is promised" in text) is (name in NOT_PRIVATE)
+    assert ("For any example: " in text) is (name not in NOT_PRIVATE)
+    assert "expected_size" not in text
+
+
+def test_the_model_is_on_the_card_if_the_result_tells_it():
+    described = trained().describe()
+    assert card_of(described)["model"] is None
+    described["settings"]["model"] = "linear; reads 'note'"
+    assert "reads 'note'" in markdown_of(card_of(described))
 
 
 def test_epsilon_by_both_accountants_is_that_of_the_run():
@@ -321,7 +364,13 @@ def test_without_a_record_there_is_no_epsilon_on_the_way():
 
 def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     model = AdaDPSClassifier(
-        epsilon=3.0, epsilon_per_run=1.0, classes=[0, 1, 2], examples=60, epochs=2.0, delta=1e-3
+        epsilon=3.0,
+        epsilon_per_run=1.0,
+        classes=[0, 1, 2],
+        examples=60,
+        feature_bounds=(-4, 4),
+        epochs=2.0,
+        delta=1e-3,
     )
     model.partial_fit(FEATURES, LABELS).partial_fit(FEATURES, LABELS)
     described = model.result_.describe()
@@ -426,6 +475,19 @@ def test_no_tree_of_json_breaks_the_comparison_of_cards(tree):
 
 torch.manual_seed(0)
 RESULT = trained(accountant=RDP)
+
+
+def test_differences_of_cards_are_named_by_field():
+    made = card_of(RESULT.describe())
+    held = json.loads(json.dumps(made))
+    held["mechanism"]["steps"] += 1
+    held["assumed_public"][0] = "nothing"
+    del held["guarantee"]["unit"]
+    found = {one.field: (one.expected, one.found) for one in differences_of_cards(held, made)}
+    assert found["mechanism.steps"] == ("8", "9")
+    assert found["guarantee.unit"] == ('"example"', "nothing")
+    assert found["assumed_public[1]"][1] == '"nothing"'
+    assert len(found) == 3
 
 
 def test_words_of_explanation_may_differ_between_versions():

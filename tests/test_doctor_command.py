@@ -3,11 +3,17 @@
 import csv
 import json
 import re
+import shlex
 
 import pytest
 from typer.testing import CliRunner
 
+from adadps import Budget, load_result
 from adadps.cli import app
+from adadps.defaults import choose
+from adadps.doctor.next_command import Way, next_command
+from adadps.doctor.request import Request
+from adadps.named_methods import Method
 
 runner = CliRunner()
 FRUIT, TOOLS = "apple pear plum cherry juice", "hammer saw nail drill steel"
@@ -40,29 +46,92 @@ def ask(public, *more):
     return runner.invoke(app, [str(part) for part in (*given, *usual, *more)])
 
 
-def test_a_table_of_all_candidates_and_an_advice(public, tmp_path):
-    counts = write(tmp_path / "counts.csv", [["word", "frequency"], ["the", 9], ["apple", 1]])
+@pytest.fixture
+def counts(tmp_path):
+    return write(tmp_path / "my counts.csv", [["word", "frequency"], ["the", 9], ["apple", 1]])
+
+
+def test_a_table_of_all_ways_to_train_a_verdict_and_the_next_command(public):
     shown = ask(public)
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == "", "quiet when piped"
     said = plain(shown.stdout)
-    assert "Advice: " in said
+    assert "Verdict: " in said
     assert "nothing was spent" in said
     assert "ε" not in said, "no epsilon is shown: none was spent"
+    for method in ("dp-sgd", "dp-sgd-weighted", "adadps", "adadps-two-sided"):
+        assert f"│ {method} " in said
+    assert "sharper" not in said
+    command = shown.stdout.splitlines()[-1]
+    assert command.startswith("adadps train private.csv --text text --label label --method ")
+    *lines, _command = shown.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
 
+
+def test_terms_of_the_theorem_are_shown_when_asked_for(public):
+    shown = ask(public, "--terms")
+    assert shown.exit_code == 0, shown.output
+    *lines, _command = shown.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    for name in ("D", "R", "noise", "bound", "sharper"):
+        assert any(line.startswith(f"{name}: ") for line in lines), "a line explains each"
+        assert any(f"┃ {name} " in line for line in lines)
+
+
+def test_the_help_has_groups_and_an_example():
+    shown = plain(runner.invoke(app, ["doctor", "--help"], env={"COLUMNS": "80"}).output)
+    for group in ("The public table", "The private run that is planned", "What is shown"):
+        assert group in shown
+    assert "adadps doctor pilot.csv --text review" in shown
+
+
+def test_a_bar_tells_people_what_is_tried(public, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    shown = ask(public)
+    said = plain(shown.stderr)
+    assert "simulating" in said
+    assert "16/16" in said, "3 folds and the terms of 4 candidates"
+    assert "simulating" not in shown.stdout
+
+
+def test_json_for_other_programs(public, counts):
     told = json.loads(ask(public, "--side", counts, "--json").stdout)
-    names = [one["candidate"] for one in told["findings"]]
-    assert names[0] == "DP-SGD"
-    assert [name for name in names if name.startswith("counts.csv")] == [
-        "counts.csv, before the clip",
-        "counts.csv, two-sided",
-        "counts.csv, weighted features",
-        "counts.csv as IDF, weighted features",
+    ways = [(one["method"], one["word_list"]) for one in told["findings"]]
+    informed = ("dp-sgd-weighted", "adadps", "adadps-two-sided")
+    assert ways == [
+        ("dp-sgd", "none"),
+        *[(method, "wordfreq") for method in informed],
+        *[(method, "my counts.csv") for method in informed],
     ]
-    assert len([name for name in names if name.startswith("wordfreq")]) == 4
-    assert names[-1] == "public gradients, before the clip"
     assert told["planned"] == {"examples": 2000, "epsilon": 1.0, "delta": 1 / 20_000}
     assert told["public_rows"] == 60
+    assert told["next_command"].startswith("adadps train ")
+
+
+@pytest.mark.parametrize("way", [Way(Method.DP_SGD), Way(Method.DP_SGD_WEIGHTED), "file"])
+def test_the_next_command_trains_what_was_planned(way, public, counts, tmp_path, monkeypatch):
+    """Same method, side information, examples, epsilon, delta, batch and steps."""
+    monkeypatch.chdir(tmp_path)
+    way = Way(Method.ADADPS, counts) if way == "file" else way
+    asked = Request(
+        public=public, text="text", label="label", examples=300, epsilon=2.5, delta=1e-4,
+        steps=7, batch_size=37.5, words=3000,
+    )  # fmt: skip
+    planned = choose(
+        examples=300, budget=Budget(2.5, 1e-4), gradient_norm=1, batch_size=37.5, steps=7
+    )
+    write(tmp_path / "private.csv", [["text", "label"], *texts(300)])
+    program, *words = shlex.split(next_command(asked, way, planned))
+    assert program == "adadps"
+    shown = runner.invoke(app, [*words, "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = load_result(tmp_path / "model")
+    assert result.settings["method"] == way.method.value
+    assert result.privacy.steps == 7
+    assert result.privacy.noise_multiplier == planned.noise_multiplier
+    assert (result.privacy.epsilon, result.privacy.delta) == (pytest.approx(2.5, abs=0.01), 1e-4)
+    sources = str(result.describe())
+    assert ("my counts.csv" in sources) == (way.side is not None)
 
 
 @pytest.mark.parametrize(

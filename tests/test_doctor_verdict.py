@@ -3,12 +3,15 @@
 All draws are seeded: the same code gives the same verdicts.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from adadps import DataError, SettingError, SideInformationError, doctor, side
-from adadps.doctor.verdict import NOTHING_HELPS, gain_needed, standard_error
+from adadps.doctor import Shown
+from adadps.doctor.verdict import decide, gain_needed, standard_error
 
 COMMON, RARE = 40, 160
 
@@ -46,15 +49,25 @@ def test_side_information_is_advised_where_rare_features_carry_the_signal():
     assert found.verdict.advised.gain > 0.1
     assert found.verdict.advised.score == max(one.score for one in found.findings)
     assert found.plan.candidate.name == found.verdict.name
-    assert "gain" in found.verdict.reasons[0]
+    assert found.verdict.shown is found.verdict.advised.shown is Shown.GAIN
+    assert f"a gain of {found.verdict.advised.points} points" in found.verdict.reasons[0]
+    assert "in 5 simulated runs on 400 public rows" in found.verdict.reasons[0].lower()
 
 
 def test_inverted_frequencies_are_not_advised():
     rows, labels, rates = rare_words_matter()
     found = examine(rows, labels, by_two_doors(rates.min() / rates))
-    assert found.verdict.name == NOTHING_HELPS
-    assert all(one.gain < -0.1 for one in found.findings[1:])
-    assert found.plan.candidate.name == "DP-SGD"
+    assert found.verdict.name == found.plan.candidate.name == "DP-SGD"
+    assert found.verdict.shown is Shown.LOSS
+    assert all(one.gain < -0.1 and one.shown is Shown.LOSS for one in found.findings[1:])
+    assert "did worse than DP-SGD" in found.verdict.reasons[0]
+
+
+def test_a_loss_that_was_shown_is_never_advised():
+    rows, labels, rates = rare_words_matter()
+    worse, other = by_two_doors(rates.min() / rates)
+    found = examine(rows, labels, [worse, other], otherwise=other.name)
+    assert found.verdict.name == "DP-SGD"
 
 
 def test_nothing_is_advised_where_all_features_matter_alike():
@@ -63,8 +76,48 @@ def test_nothing_is_advised_where_all_features_matter_alike():
     labels = (rows.sum(1) + rng.normal(size=400) > 0).astype(int)
     candidates = [*by_two_doors(np.exp(rng.normal(size=20))), doctor.public_gradients()]
     found = examine(rows, labels, candidates)
-    assert found.verdict.name == NOTHING_HELPS
-    assert "No candidate beat DP-SGD" in found.verdict.reasons[0]
+    assert found.verdict.name == "DP-SGD"
+    assert found.verdict.shown is Shown.NEITHER
+    assert "does not mean that nothing helps" in found.verdict.reasons[0]
+    assert not any("helps here" in reason for reason in found.verdict.reasons)
+
+
+def finding(name, gains, *, door=doctor.Door.BEFORE, needed=0.02, sharper=1.0):
+    plan = SimpleNamespace(candidate=doctor.Candidate(name, door))
+    scores = tuple(0.5 + gain for gain in gains)
+    return doctor.Finding(plan, scores, gains, None, dict.fromkeys(TERMS, sharper), needed)
+
+
+TERMS = ("diameter", "ratio", "total", "noise", "bound", "sharper")
+PLAIN = finding("DP-SGD", (0.0, 0.0), door=doctor.Door.NONE, needed=0.0)
+GAINED, LOST = finding("up", (0.03, 0.05)), finding("down", (-0.03, -0.05))
+UNCLEAR = finding("unclear", (0.0, 0.02))
+
+
+@pytest.mark.parametrize(
+    ("others", "otherwise", "advised", "shown"),
+    [
+        ([GAINED, LOST, UNCLEAR], "DP-SGD", GAINED, Shown.GAIN),
+        ([UNCLEAR, LOST], "DP-SGD", PLAIN, Shown.NEITHER),
+        ([UNCLEAR, LOST], "unclear", UNCLEAR, Shown.NEITHER),
+        ([UNCLEAR, LOST], "down", PLAIN, Shown.NEITHER),
+        ([LOST], "down", PLAIN, Shown.LOSS),
+        ([], "DP-SGD", PLAIN, Shown.NEITHER),
+    ],
+)
+def test_what_is_shown_decides(others, otherwise, advised, shown):
+    verdict = decide([PLAIN, *others], rows=1000, otherwise=otherwise)
+    assert verdict.advised is advised
+    assert verdict.shown is shown
+    losses = [reason for reason in verdict.reasons if reason.startswith("A loss was shown for")]
+    assert len(losses) == (LOST in others and shown is not Shown.LOSS)
+
+
+def test_a_gain_is_told_with_its_size_and_spread():
+    reason = decide([PLAIN, GAINED], rows=1000).reasons[0]
+    assert "up reached 0.540 and DP-SGD 0.500: a gain of +4.0 ± 1.0 points" in reason
+    assert "Noise alone would give up to 2.0." in reason
+    assert "2 simulated runs on 1,000 public rows" in reason
 
 
 def test_the_gain_that_is_needed_by_hand():
@@ -97,7 +150,9 @@ def test_findings_are_plain_json_and_say_that_nothing_was_spent():
     first = told["findings"][0]
     assert first["gain"] == first["gain_needed"] == 0
     assert set(first["terms_relative_to_dp_sgd"].values()) == {1.0}
-    assert not first["helps"]
+    assert first["shown"] is None
+    assert told["findings"][1]["shown"] in ("gain", "neither", "loss")
+    assert told["verdict"] in ("a gain was shown", "no gain could be shown", "a loss was shown")
 
 
 ROWS = np.random.default_rng(3).normal(size=(60, 3))
@@ -137,6 +192,8 @@ def test_side_information_that_does_not_fit_is_refused():
         examine(ROWS, LABELS, [short])
     with pytest.raises(SideInformationError, match="one name twice"):
         examine(ROWS, LABELS, [doctor.public_gradients("a"), doctor.public_gradients("a")])
+    with pytest.raises(SideInformationError, match="for `otherwise`, found 'b'"):
+        examine(ROWS, LABELS, [doctor.public_gradients("a")], otherwise="b")
     with pytest.raises(SideInformationError, match="found none"):
         examine(ROWS, LABELS, [doctor.Candidate("empty", doctor.Door.BEFORE)])
 

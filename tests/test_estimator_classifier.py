@@ -14,6 +14,7 @@ import adadps
 from adadps import AdaDPSClassifier, PublicVectorizer, make_text_pipeline
 from adadps.data.debian import SECTIONS, debian_packages
 
+pytestmark = pytest.mark.filterwarnings("ignore:Dense rows are normalised")
 QUICK = {"epsilon": 50.0, "accountant": "rdp", "epochs": 20}
 
 
@@ -106,13 +107,63 @@ def test_labels_in_a_column_of_a_data_frame(kind, two_classes):
         AdaDPSClassifier(**QUICK, classes=["a", "b"]).fit(X, column)
 
 
-def test_classes_of_few_people_are_told_of(two_classes):
+def test_classes_of_few_people_are_declared_or_refused(two_classes):
     X, y = two_classes
     y = y.copy()
-    y[0] = 7
-    with pytest.warns(UserWarning, match="fewer than 3 times"):
+    y[:2] = 7
+    with pytest.raises(adadps.DataError, match="at least 3 times"):
         AdaDPSClassifier(**QUICK).fit(X, y)
-    AdaDPSClassifier(**QUICK, classes=[0, 1, 7]).fit(X, y)
+    assert AdaDPSClassifier(**QUICK, classes=[0, 1, 7]).fit(X, y).classes_.tolist() == [0, 1, 7]
+    y[2] = 7
+    assert AdaDPSClassifier(**QUICK).fit(X, y).classes_.tolist() == [0, 1, 7]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"feature_bounds": (-5, 5)},
+        {"normalise_rows": True},
+        {"normalise_rows": False},
+        {"module": torch.nn.Linear},
+    ],
+)
+def test_whoever_says_what_becomes_of_dense_rows_is_not_warned(said, two_classes):
+    X, y = two_classes
+    AdaDPSClassifier(epsilon=3.0, accountant="rdp", epochs=2, **said).fit(X, y)
+
+
+@pytest.mark.filterwarnings("error")
+def test_sparse_rows_and_numbers_to_predict_need_no_bounds(two_classes):
+    X, y = two_classes
+    options = {"epsilon": 3.0, "accountant": "rdp", "epochs": 2}
+    AdaDPSClassifier(**options).fit(sparse.csr_matrix(X), y).predict(X)
+    adadps.AdaDPSRegressor(**options).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, pandas.DataFrame])
+def test_dense_rows_as_they_are_are_warned_of_once_a_fit(kind, two_classes):
+    X, y = two_classes
+    model = AdaDPSClassifier(epsilon=3.0, epsilon_per_run=1.0, epochs=2)
+    with pytest.warns(UserWarning, match=r"feature_bounds=\(low, high\)") as caught:
+        model.partial_fit(kind(X), y).partial_fit(kind(X), y)
+    assert [one.filename for one in caught] == [__file__]
+    with pytest.warns(UserWarning, match="normalise_rows=True"):
+        model.fit(kind(X * 1e-9), y)  # nothing is decided by looking at the rows
+
+
+def test_the_number_of_examples_is_told_of_in_one_sentence(two_classes):
+    X, y = two_classes
+    options = {"epsilon": 3.0, "accountant": "rdp", "epochs": 2}
+    read_off = AdaDPSClassifier(**options).fit(X, y)._facts
+    assert read_off == (
+        "the number of examples, read off the data: 400",
+        "the classes, read off the data: 0, 1",
+    )
+    declared = AdaDPSClassifier(**options, examples=500, classes=[0, 1]).fit(X, y)
+    assert declared._facts == ("the classes, declared: 0, 1",)
+    told = [fact for fact in declared.privacy_.assumed_public if "number of examples" in fact]
+    assert told == ["the number of examples, declared as 500"]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +295,7 @@ def test_hazard_20_rows_of_the_corpus_behind_side_are_left_out(make, name, monke
         labels[30:] if make is AdaDPSClassifier else 2 * labels[30:] - 1
     )
     assert declared == 80, "how many were left out is not told"
-    assert "80" in model.privacy_.assumed_public[0]
+    assert any("examples" in fact and "80" in fact for fact in model.privacy_.assumed_public)
 
 
 def test_hazard_20_a_corpus_with_texts_is_refused(tmp_path):

@@ -36,7 +36,8 @@ def expected_failures(estimator):
     return EXPECTED.get(type(estimator).__name__, {})
 
 
-@pytest.mark.filterwarnings("ignore:Classes that occur fewer than 3 times")
+@pytest.mark.filterwarnings("ignore:Dense rows are normalised")
+@pytest.mark.filterwarnings("ignore:This estimator, or one of its family")  # one check pickles
 @parametrize_with_checks(
     [CLASSIFIER, REGRESSOR],
     expected_failed_checks=expected_failures,

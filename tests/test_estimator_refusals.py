@@ -5,11 +5,13 @@ import traceback
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 import adadps
 from adadps import AdaDPSClassifier, AdaDPSRegressor
 
+pytestmark = pytest.mark.filterwarnings("ignore:Dense rows are normalised")
 X = np.random.default_rng(0).normal(size=(60, 3))
 Y = np.arange(60) % 2
 NAN, INF = X.copy(), X.copy()
@@ -96,6 +98,23 @@ def test_bad_data(make, which, tmp_path):
 
 
 @pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize("features", [NAN, INF])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
+def test_what_is_missing_is_to_be_filled_with_what_is_public(make, features, kind):
+    with pytest.raises(adadps.DataError) as caught:
+        make(epsilon=1.0).fit(kind(features), Y)
+    said = str(caught.value)
+    assert said.startswith("Expected finite numbers in X, found NaN or infinity. Fill")
+    assert "strategy='constant'" in said
+    assert "epsilon does not cover" in said
+    model = make(epsilon=1.0, epochs=2, accountant="rdp").fit(X, Y)
+    with pytest.raises(adadps.DataError, match=r"finite numbers in X.*without looking"):
+        model.predict(kind(features))
+    with pytest.raises(adadps.DataError, match=r"finite numbers in y.*Leave such rows out\."):
+        make(epsilon=1.0).fit(X, np.where(Y, np.nan, 0.0))
+
+
+@pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize("which", OPTIONS)
 def test_bad_options(make, which, tmp_path):
     options = dict(OPTIONS[which])
@@ -110,6 +129,8 @@ def test_bad_options(make, which, tmp_path):
     ("options", "y", "match"),
     [
         ({}, np.ones(60), "one class"),
+        ({}, np.where(np.arange(60) == 41, 7, Y), "found a rarer one in row 41"),
+        ({}, np.where(np.arange(60) < 2, "Mrs Miller", "no"), "found a rarer one in row 0"),
         ({"classes": ["a"]}, Y, "at least two"),
         ({"classes": ["one"]}, Y[:, None], "at least two"),
         ({"classes": [0, 0, 1]}, Y, "twice"),

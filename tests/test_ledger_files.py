@@ -17,6 +17,7 @@ from adadps import Budget, DiskLedger, cli, dp_sgd, examples, fit, poisson, priv
 from adadps.cli import app
 from adadps.errors import DataError
 from adadps.ledger import RunFacts, file
+from adadps.ledger.shown import _facts
 from adadps.ledger.summary import summarise
 from adadps.methods import adadps
 from adadps.side import fixed
@@ -242,13 +243,55 @@ def test_one_planned_run_is_shown_by_both_accountants(path):
     assert summary["left"] == pytest.approx(50 - summary["epsilon"]["pld"])
 
 
-def test_show_draws_a_table(path, monkeypatch):
-    monkeypatch.setattr(cli.out, "_width", 200)
+def test_show_says_what_is_spent_what_is_left_and_on_what(path, monkeypatch):
+    monkeypatch.setattr(cli.out, "_width", 80)
     trained(path, adadps(COUNTS, PRIVACY, lr=0.1))
     told = shown(path)
     assert told.exit_code == 0
-    for words in ("add or remove one", "3 of 3", "noisy counts", "(RDP)", "ε = 50", "left"):
+    summary = summarise(path)
+    assert f"spent       ε = {summary['epsilon']['rdp']:.4g} at δ = 1e-05" in told.stdout
+    assert f"left        ε = {summary['left']:.4g}" in told.stdout
+    for words in ("budget      ε = 50", "protects    one example", "3 of 3", "noisy counts"):
         assert words in told.stdout
+    assert "1 charged for side information" in told.stdout
+    assert "about 10 of 20 examples a step" in told.stdout
+    assert "precondition > privatize > sgd" in told.stdout
+    for internal in (
+        "expected_size",
+        "entries",
+        "σ=",
+        "lives",
+        "filter",
+        summary["runs"][0]["run"],
+    ):
+        assert internal not in told.stdout
+
+
+def test_with_several_runs_spent_and_left_make_the_budget(path, monkeypatch):
+    monkeypatch.setattr(cli.out, "_width", 80)
+    for _ in range(2):
+        trained(path, dp_sgd(PRIVACY, lr=0.1))
+    left = summarise(path)["left"]
+    text = shown(path).stdout
+    assert f"spent       ε = {50 - left:.4g}" in text
+    assert "ε = 50 for each model" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_runs_that_paid_nothing_are_said_to_have_paid_nothing(path):
+    with DiskLedger(path, budget=BUDGET) as ledger:
+        ledger.open("stopped early", ADD, RDP, RunFacts(planned_steps=400))
+    text = " ".join(shown(path).stdout.split())
+    assert "1 more run paid nothing: refused, or stopped before the first step" in text
+    assert "of 400" not in text
+    assert "left ε = 1" in text
+
+
+def test_what_is_too_little_for_a_run_is_called_nothing(path):
+    charged(path, 2)
+    summary = {**summarise(path), "left": 1e-6}
+    assert dict(_facts(summary))["left"] == "nothing (ε = 1e-06)"
+    assert "no budget" in dict(_facts({**summary, "budget": None}))["left"]
 
 
 def test_an_exposure_is_shown_as_infinite(path):

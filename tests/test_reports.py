@@ -288,6 +288,8 @@ def test_the_report_of_a_comparison(runs, tmp_path):
     assert "∞ (not private)" in html
     assert html.count("<details>") == 3
     assert "for each of 2 private runs; 1 without privacy" in html
+    assert "concludes from one of these models" in html
+    assert "what they cost adds up" in html
     assert re.search('<tr class="highlight"><th scope="row">AdaDPS</th>.*<td>7</td></tr>', html)
 
 
@@ -383,7 +385,7 @@ def test_a_file_that_is_there_is_kept_without_force(folders, tmp_path):
 def test_a_damaged_folder_makes_no_report(folders, tmp_path):
     shown = report(folders["plain"], tmp_path / "nowhere", "--out", tmp_path / "a.html")
     assert shown.exit_code == 1
-    assert "Expected a result saved by adadps" in " ".join(shown.stderr.split())
+    assert "result.json,foundnosuchfolder" in "".join(shown.stderr.split())
     assert list(tmp_path.iterdir()) == []
 
 

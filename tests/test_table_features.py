@@ -1,5 +1,7 @@
 """Rows as features: blocks, bounds, levels, and what happens to what is missing or unseen."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from scipy import sparse
 from adadps import DataError
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
+from adadps.side import given_frequencies
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Categorical, Label, Numeric, Schema
 from adadps.table_model.targets import Targets
@@ -93,8 +96,18 @@ def test_missing_cells_are_filled_as_declared():
     assert np.allclose(row[:6], 0), "a text without words"
     assert np.allclose(row[6:8], np.array([-0.5, 0]) / np.sqrt(2)), "25 of 100, and the middle"
     assert np.allclose(row[8:12], np.array([0, 0, 0, 1]) / np.sqrt(2)), "no country; other kind"
-    with pytest.raises(DataError, match="'nan' on line 2"):
-        RowFeatures(filled, WORDS)(chunk((*ROW[:2], "nan", *ROW[3:])))
+    with pytest.raises(DataError, match=r"'inf' on line 2\. Mend it or leave the line out\.$"):
+        RowFeatures(filled, WORDS)(chunk((*ROW[:2], "inf", *ROW[3:])))
+
+
+@pytest.mark.parametrize("cell", ["", " ", "nan", "NaN", "NA", "n/a", "null", None, float("nan")])
+def test_all_ways_to_write_a_missing_number_are_one(cell):
+    row = (*ROW[:2], cell, *ROW[3:])
+    filled = RowFeatures(replace(MIXED, fill_missing=True), WORDS)
+    middle = (*ROW[:2], "50", *ROW[3:])
+    assert (filled(chunk(row)) != filled(chunk(middle))).nnz == 0
+    with pytest.raises(DataError, match=r"on line 2\. .*--missing fill"):
+        RowFeatures(MIXED, WORDS)(chunk(row))
 
 
 def test_unseen_levels_are_refused_or_other_or_nothing():
@@ -112,11 +125,12 @@ def test_unseen_levels_are_refused_or_other_or_nothing():
 
 def test_typical_rows_are_like_rows_and_know_nothing_of_the_data():
     features = RowFeatures(MIXED, WORDS)
-    rows = features.typical(np.array([0.5, 0.1, 0.1]), 10)
+    known = given_frequencies([0.5, 0.1, 0.1], source="a list", public_because="published")
+    rows = features.typical(known)
     assert rows.shape == (400, features.width)
     norms = sparse.linalg.norm(rows, axis=1)
     assert norms.max() <= 1 + 1e-6
-    assert (rows != features.typical(np.array([0.5, 0.1, 0.1]), 10)).nnz == 0
+    assert (rows != features.typical(known)).nnz == 0
 
 
 # Targets

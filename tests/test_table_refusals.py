@@ -169,6 +169,11 @@ def model(tmp_path_factory):
     return folder / "model"
 
 
+def unbroken(text):
+    """Without what a narrow terminal puts into long paths."""
+    return "".join(plain(text).split())
+
+
 def changed(**other):
     def change(folder):
         held = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -179,11 +184,22 @@ def changed(**other):
 
 MODELS = {
     "another version": (changed(format=3), "found format 3"),
-    "no words": (changed(vocabulary=[]), "vocabulary"),
-    "cut": (lambda folder: os.truncate(folder / "model.json", 100), "something else"),
-    "no weights": (lambda folder: (folder / "weights.safetensors").unlink(), "unreadable"),
-    "cut weights": (lambda folder: os.truncate(folder / "weights.safetensors", 99), "unreadable"),
-    "no statement": (lambda folder: (folder / "result.json").unlink(), "unreadable"),
+    "no words": (changed(vocabulary=[]), "and words of a model in {}/model.json, found some"),
+    "cut": (lambda folder: os.truncate(folder / "model.json", 100), "JSON in {}/model.json"),
+    "no model": (lambda folder: (folder / "model.json").unlink(), "{}/model.json, found no such"),
+    "no weights": (
+        lambda folder: (folder / "weights.safetensors").unlink(),
+        "weights in {}/weights.safetensors, found no such file",
+    ),
+    "cut weights": (
+        lambda folder: os.truncate(folder / "weights.safetensors", 99),
+        "weights in {}/weights.safetensors, found something else",
+    ),
+    "no statement": (
+        lambda folder: (folder / "result.json").unlink(),
+        "with {}/result.json, found no such file",
+    ),
+    "another model's words": (changed(vocabulary=["a"]), "weights.safetensors, found others"),
 }
 
 
@@ -195,12 +211,41 @@ def test_damaged_models_are_refused(tmp_path, model, change, message):
     before = files(tmp_path)
     shown = call("predict", tmp_path / "model", data, "--out", tmp_path / "out.csv")
     assert shown.exit_code == 1
-    assert message in plain(shown.stderr)
+    told = plain(shown.stderr)
+    assert unbroken(message.format(tmp_path / "model")) in unbroken(told)
+    assert told.count("Expected") == 1, "no message within a message"
+    assert "train again would spend epsilon again" in told or "version of adadps" in told
     assert files(tmp_path) == before
 
 
+def test_a_folder_that_is_no_model_and_one_that_is_not_there(tmp_path, model):
+    data = make(tmp_path / "data.csv", rows(3))
+    for command in ("predict", "card", "report"):
+        for folder, found in ((tmp_path, "no such file"), (tmp_path / "nowhere", "no such folder")):
+            words = [command, folder, *([data] if command == "predict" else [])]
+            words += ["--out", tmp_path / "out.csv"] if command != "card" else []
+            shown = call(*words)
+            assert shown.exit_code == 1
+            told = plain(shown.stderr)
+            assert unbroken(found) in unbroken(told)
+            file = "model.json" if command == "predict" else "result.json"
+            assert f"{folder}/{file},found" in unbroken(told)
+            assert told.count("Expected") == 1
+
+
 BAD_NEW = {
-    "a column is missing": (b"title,age\nx,3\n", "a column 'country'"),
+    "a column is missing": (
+        b"title,age\nx,3\n",
+        "a column 'country' in {}, found none: the model reads title, age, country. If it has",
+    ),
+    "a column of another name": (
+        b"title,age,Countri\nx,3,de\n",
+        "Did you mean 'Countri'? Then rename the column",
+    ),
+    "a column of texts of another name": (
+        b"titel,age,country\nx,3,de\n",
+        "Did you mean 'titel'? Then give --text NAME",
+    ),
     "no number": (b"title,age,country\nx,y,de\n", "'y' on line 2"),
     "a bad row after good ones": (
         b"title,age,country\n" + b"x,3,de\n" * 5000 + b"x,3\n",
@@ -215,8 +260,19 @@ def test_bad_tables_get_no_predictions(tmp_path, model, content, message):
     (tmp_path / "new.csv").write_bytes(content)
     shown = call("predict", model, tmp_path / "new.csv", "--out", tmp_path / "out.parquet")
     assert shown.exit_code == 1
-    assert message in plain(shown.stderr)
+    assert unbroken(message.format(tmp_path / "new.csv")) in unbroken(shown.stderr)
     assert files(tmp_path) == ["new.csv"]
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "nan"])
+def test_missing_numbers_are_refused_or_filled_at_prediction(tmp_path, model, cell):
+    (tmp_path / "new.csv").write_text(f"title,age,country\ngood,{cell},de\n", encoding="utf-8")
+    given = ("predict", model, tmp_path / "new.csv", "--out", tmp_path / "out.csv")
+    for more in ((), ("--missing", "refuse")):
+        shown = call(*given, *more)
+        assert shown.exit_code == 1
+        assert "--missing fill" in plain(shown.stderr)
+    assert call(*given, "--missing", "fill").exit_code == 0
 
 
 def test_another_text_column_at_prediction(tmp_path, model):

@@ -236,7 +236,7 @@ def planned(method, schema=TEXT_ONLY, *, epsilon=1.0, **wishes):
 @pytest.mark.parametrize("method", [Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED])
 def test_other_blocks_keep_their_share_of_the_norm_whatever_the_weights_of_words(method):
     features = RowFeatures(MIXED, WORDS)
-    typical = features.typical(KNOWN.values.numpy(), 100)
+    typical = features.typical(KNOWN)
     (stage, *_) = planned(method, MIXED).chain.informed
     scale = 1 / stage.side.named["weight"][0]
     before = SparseRows.from_scipy(typical).to_dense().double()
@@ -288,11 +288,17 @@ def test_what_was_trained_is_in_the_statement(tmp_path, data):
     columns = ("--text", "title", "--numeric", "age", "--label", "kind")
     told = trained(data[0], *columns, "--examples", "600", "--out", tmp_path / "model")
     assert load_result(tmp_path / "model").describe() == told
+    card = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
+    assert card.startswith("# Privacy card of model\n")
+    assert "reads 'title' (text), 'age' (number); predicts 'kind'" in card
+    page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
+    assert "<h1>model</h1>" in page
+    assert "whatever somebody concludes from this model" in page
     facts = told["privacy"]["assumed_public"]
     assert any(fact.startswith("the bounds of 'age', read off the data") for fact in facts)
     assert told["settings"]["model"] == (
-        "linear, from 1 text columns x 500 words (log(1 + count), L2-normalised per text), 1 "
-        "numbers, a constant to 2 classes"
+        "linear; reads 'title' (text), 'age' (number); predicts 'kind' (one of 2 classes); "
+        "texts as log(1 + count) of 500 public words"
     )
 
 

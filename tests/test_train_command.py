@@ -70,8 +70,12 @@ def test_every_method_learns_the_obvious(tmp_path, data, method):
     assert 3.9 < told["privacy"]["epsilon"] <= 4.0
     assert told["privacy"]["delta"] == 1 / 4000
     assert told["privacy"]["accountant"] == "pld"
-    assert [(m["metric"], m["declared"]) for m in told["history"]] == [("accuracy", "held out")]
+    assert [(m["metric"], m["declared"]) for m in told["history"]] == [
+        ("accuracy", "held out"),
+        ("accuracy of always guessing the commonest class", "held out"),
+    ]
     assert told["history"][0]["value"] > 0.9
+    assert told["history"][1]["value"] == 0.5
     assert files(tmp_path / "model") == [
         *("card.json", "card.md", "model.json", "report.html", "result.json"),
         "weights.safetensors",
@@ -137,6 +141,7 @@ REFUSED = {
     "one class": (2, ["--classes", "fruit"]),
     "a class twice": (2, ["--classes", "fruit,fruit"]),
     "a label outside of the classes": (1, ["--classes", "fruit,berries"]),
+    "a class that is spelled otherwise": (1, ["--classes", "fruit,tool"]),
     "side information for dp-sgd": (2, ["--method", "dp-sgd", "--side", "wordfreq"]),
     "no side information for adadps": (2, ["--method", "adadps", "--side", "none"]),
     "side information without source": (1, ["--side", "words.csv"]),
@@ -157,6 +162,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch, code, options):
     shown = train(data, tmp_path / "new" / "model", *options)
     assert shown.exit_code == code, shown.output
     assert re.match(r"(\w+Error: Expected .*found .*|Usage: )", plain(shown.stderr)), shown.stderr
+    assert ("Did you mean 'tool'?" in plain(shown.stderr)) is ("fruit,tool" in options)
     assert files(tmp_path) == ["data.csv"]
 
 

@@ -15,6 +15,7 @@ from adadps.commands.card import card
 from adadps.commands.console import EXIT_CODES, out
 from adadps.commands.demo import demo
 from adadps.commands.doctor import doctor
+from adadps.commands.help_text import command
 from adadps.commands.plan import plan
 from adadps.commands.predict import predict
 from adadps.commands.report import report
@@ -28,8 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (plan, doctor, train, predict, card, report, demo, reproduce, bench):
-    app.command()(command)
+for each in (plan, doctor, train, predict, card, report, demo, reproduce, bench):
+    command(app)(each)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(audit.app, name="audit")
 app.add_typer(data.app, name="data")

@@ -86,6 +86,22 @@ def top_label_accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((targets.gather(1, chosen) > 0).double().mean())
 
 
+def commonest_class_accuracy(outputs: Tensor, targets: Tensor) -> float:  # noqa: ARG001
+    """Share of rows that have the most frequent label: what always guessing it would reach.
+
+    Beside an accuracy on the same rows it says how much was learned.
+
+    >>> import torch
+    >>> commonest_class_accuracy(torch.zeros(4, 2), torch.tensor([1, 1, 0, 1]))
+    0.75
+    >>> commonest_class_accuracy(torch.zeros(2, 2), torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    1.0
+    """
+    if targets.dim() == 1:
+        return float(targets.bincount().max() / len(targets))
+    return float((targets > 0).double().mean(0).max())
+
+
 def recall_at(count: int) -> Metric:
     """Mean share of a row's labels that are among its ``count`` largest outputs.
 

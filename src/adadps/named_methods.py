@@ -1,4 +1,4 @@
-"""Methods by name, as people choose them, and the constants of their side information.
+"""Methods by name, as people choose them: their chains, and the constants of side information.
 
 Shapes of A and the rate of Adam are those that were best in the demo; where the weights of the
 features come from, and all other settings: `adadps.defaults`.
@@ -10,8 +10,12 @@ import math
 from enum import StrEnum
 
 from adadps.defaults import WORDS_PER_TEXT
+from adadps.errors import SideInformationError
+from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
 from adadps.side import Frequencies, frequency, idf
 from adadps.side.fixed import Fixed
+from adadps.stages import Chain
+from adadps.stages.privatize import Privatize
 
 IDF_POWER = 1.0
 FLOOR, POWER_BEFORE, POWER_ON_BOTH_SIDES = 0.01, 1.0, 0.5
@@ -47,7 +51,45 @@ def shaped(frequencies: Frequencies, method: Method, *, at: str = "weight") -> F
     if method is Method.DP_SGD_WEIGHTED:
         return idf(frequencies, words_per_text=WORDS_PER_TEXT, power=IDF_POWER, at=at)
     power = POWER_BEFORE if method is Method.ADADPS else POWER_ON_BOTH_SIDES
-    return frequency(frequencies, floor=FLOOR, power=power, at=at)
+    return frequency(frequencies.per_word(WORDS_PER_TEXT), floor=FLOOR, power=power, at=at)
+
+
+def chain_for(
+    method: Method, side: Fixed | None, privacy: Privatize, lr: float, *, at: str = "weight"
+) -> Chain:
+    """The stages behind a name; ``at`` is where side information that weighs features is read.
+
+    >>> from adadps.stages import privatize
+    >>> str(chain_for(Method.DP_SGD, None, privatize(clip_norm=1.0, noise_multiplier=2.0), 0.1))
+    'privatize(C=1, σ=2) > sgd(0.1)'
+    """
+    if method in (Method.DP_SGD, Method.DP_ADAM):
+        return dp_adam(privacy, lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr)
+    if side is None or not method.takes_side_information:
+        raise SideInformationError(
+            f"Expected side information for {method.value}, found none, or a method without a "
+            "chain of its own. Give it, or use dp-sgd."
+        )
+    if method is Method.ADADPS:
+        return adadps(side, privacy, lr)
+    if method is Method.ADADPS_TWO_SIDED:
+        return adadps_two_sided(side, side, privacy, lr)
+    return dp_sgd_weighted(side, privacy, lr, at=at)
+
+
+def norms_for(method: Method, *, plain: float = 1.0, scaled: float = 1.0) -> tuple[float, float]:
+    """Norms of a typical row where the clip meets it, and where the noise does.
+
+    ``plain`` is that of the row as it is, ``scaled`` that of x / A.
+
+    >>> norms_for(Method.ADADPS, scaled=7.0), norms_for(Method.ADADPS_TWO_SIDED, scaled=7.0)
+    ((7.0, 1.0), (7.0, 7.0))
+    """
+    if method is Method.DP_SGD_WEIGHTED:
+        return 1.0, 1.0  # every row is normalised again
+    if method is Method.ADADPS:
+        return scaled, plain
+    return (scaled, scaled) if method is Method.ADADPS_TWO_SIDED else (plain, plain)
 
 
 def adam_rate(steps: int, norm: float = 1.0) -> float:

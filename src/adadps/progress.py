@@ -55,7 +55,7 @@ def progress_bar(
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=24),  # leaves room for the note on 80 columns
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),

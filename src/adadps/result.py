@@ -19,11 +19,14 @@ from adadps.data.examples import as_features
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
 from adadps.gradients.objective import predict
-from adadps.result_soundness import require_sound
+from adadps.result_soundness import UnsoundError, require_sound
 from adadps.types import Params
 from adadps.writing import new_folder
 
 FORMAT = 1
+RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"
+RESTORE = "Restore the folder from a copy: to train again would spend epsilon again."
+CHECK_OR_RESTORE = f"Check the path, or r{RESTORE[1:]}"
 FEATURE_WEIGHTS = "adadps.feature_weights"
 
 
@@ -130,14 +133,15 @@ class Result:
         """Write weights, ``result.json`` and the privacy card into a new folder, all or nothing."""
         target = Path(folder)
         with new_folder(target) as draft:
-            self._write(draft)
+            self.write_into(draft)
         return target
 
-    def _write(self, draft: Path) -> None:
+    def write_into(self, draft: Path) -> None:
+        """Write the same files into a folder that is being made, under the name it will have."""
         tensors = {name: value.contiguous().cpu() for name, value in self.params.items()}
         if self.feature_weights is not None:
             tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
-        save_tensors(tensors, draft / "weights.safetensors")
+        save_tensors(tensors, draft / WEIGHTS_FILE)
         described = self.describe()
         try:
             text = json.dumps(described, indent=2, allow_nan=False, ensure_ascii=False)
@@ -146,7 +150,7 @@ class Result:
                 f"Expected settings of numbers, texts and lists, found: {error}. Put their names "
                 "into the settings instead."
             ) from error
-        (draft / "result.json").write_text(text + "\n", encoding="utf-8")
+        (draft / RESULT_FILE).write_text(text + "\n", encoding="utf-8")
         write_card(card_of(described), draft)
 
     def describe(self) -> dict[str, Any]:
@@ -196,21 +200,62 @@ def save_tensors(tensors: Params, file: Path) -> None:
 
 def load_result(folder: str | Path) -> Result:
     """Read a saved result; nothing in it is executed."""
-    source = Path(folder)
+    held = read_json(folder, RESULT_FILE)
+    file, weights = Path(folder) / RESULT_FILE, Path(folder) / WEIGHTS_FILE
+    found = held.get("format") if isinstance(held, dict) else None
+    if found != FORMAT:
+        raise of_another_format(f"a result of format {FORMAT}", file, found)
     try:
-        held = parse_json((source / "result.json").read_text(encoding="utf-8"))
-        found = held["format"]
-        if found == FORMAT:
-            return _result_of(held, load_file(source / "weights.safetensors"))
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        tensors = load_file(weights)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"Expected weights in {weights}, found {_why(error)}. {RESTORE}") from error
+    try:
+        return _result_of(held, tensors)
+    except UnsoundError as error:
         raise DataError(
-            f"Expected a result saved by adadps in {source}, found something unreadable "
-            f"({type(error).__name__}: {error}). Check the path, or train again."
+            f"Expected {error.expected} in {file}, found {error.found}. {RESTORE}"
         ) from error
-    raise DataError(
-        f"Expected a result of format {FORMAT}, found {found} in {source}. Read it with the "
-        "version of adadps that wrote it."
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"Expected the entries of a saved result in {file}, found others. {RESTORE}"
+        ) from error
+
+
+def read_json(folder: str | Path, name: str) -> Any:
+    """The content of a file of a saved model; an error names the file and says how to mend it."""
+    try:
+        file = Path(folder) / name
+        return parse_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        there, cure = "no such folder", "Check the path."
+        if file.parent.exists():
+            there, cure = "no such file", CHECK_OR_RESTORE
+        raise DataError(f"Expected a saved model with {file}, found {there}. {cure}") from error
+    except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
+        raise DataError(
+            f"Expected JSON in {folder}/{name}, found {_why(error)}. {RESTORE}"
+        ) from error
+
+
+def of_another_format(expected: str, file: Path, found: Any) -> DataError:
+    """What is said about a file of another version, or of another program."""
+    if found is None:
+        return DataError(
+            f"Expected {expected} in {file}, found a file of something else. {CHECK_OR_RESTORE}"
+        )
+    return DataError(
+        f"Expected {expected} in {file}, found format {found!r}. Read it with the version of "
+        "adadps that wrote it."
     )
+
+
+def _why(error: Exception) -> str:
+    """Why a file cannot be read, in a few words."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, NotADirectoryError | IsADirectoryError | PermissionError):
+        return "something that cannot be read as a file"
+    return "something else: it is damaged, or of another program"
 
 
 def _result_of(held: dict[str, Any], tensors: Params) -> Result:

@@ -21,7 +21,7 @@ def require_sound(held: Any) -> None:
 
     >>> require_sound([])
     Traceback (most recent call last):
-    adadps.errors.DataError: Expected the entries of a result, found something else. ...
+    adadps.result_soundness.UnsoundError: Expected the entries of a result, found ...
     """
     if not isinstance(held, dict):
         raise _wrong("the entries of a result", "something else")
@@ -52,8 +52,16 @@ def _require_if_there(held: dict[str, Any], checks: dict[str, Check], where: str
     _require(held, {name: checks[name] for name in checks if name in held}, where)
 
 
-def _wrong(expected: str, found: str) -> DataError:
-    return DataError(f"Expected {expected}, found {found}. Restore the file as it was written.")
+class UnsoundError(DataError):
+    """Entries that adadps could not have written: what was expected, and what was found."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        self.expected, self.found = expected, found
+        super().__init__(f"Expected {expected}, found {found}. Restore the file as it was written.")
+
+
+def _wrong(expected: str, found: str) -> UnsoundError:
+    return UnsoundError(expected, found)
 
 
 def _text(value: Any) -> bool:

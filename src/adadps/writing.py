@@ -24,16 +24,20 @@ DRAFT = ".adadps-"
 def new_folder(target: Path) -> Iterator[Path]:
     """A draft to fill; when all went well it becomes ``target``, which must not exist yet.
 
+    The draft has the name of the target, in a folder of its own beside it.
+
     >>> place = Path(tempfile.mkdtemp()) / "model"
     >>> with new_folder(place) as draft:
     ...     _ = (draft / "weights").write_text("1 2 3")
-    >>> [file.name for file in place.iterdir()]
-    ['weights']
+    >>> draft.name, [file.name for file in place.iterdir()]
+    ('model', ['weights'])
     """
     with _explained(target), _parents(target):
         _require_absent(target, "Choose another name")
-        draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target.parent))
+        around = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target.parent))
+        draft = around / target.name
         try:
+            draft.mkdir()
             yield draft
             for file in draft.iterdir():
                 file.chmod(0o644)
@@ -42,9 +46,8 @@ def new_folder(target: Path) -> Iterator[Path]:
             sync(draft)
             _require_absent(target, "Choose another name")
             os.replace(draft, target)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+        finally:
+            shutil.rmtree(around, ignore_errors=True)
         sync(target.parent)
 
 

@@ -20,7 +20,8 @@ from adadps.card.checking import check
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
 from adadps.ledger.event_text import event_of
-from adadps.ledger.summary import as_rich, summarise
+from adadps.ledger.shown import as_rich
+from adadps.ledger.summary import summarise
 from adadps.report.page import render
 from adadps.report.single import page_of_run
 from adadps.table_model.loading import load_rows

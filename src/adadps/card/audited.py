@@ -18,13 +18,15 @@ _NUMBERS = ("claimed_epsilon", "delta", "lower_bound", "largest_bound", "confide
 _COUNTS = ("runs", "guesses")
 
 
-def fitting_audit(outcome: Any, described: Mapping[str, Any]) -> dict[str, Any]:
+def fitting_audit(
+    outcome: Any, described: Mapping[str, Any], where: str = "the outcome"
+) -> dict[str, Any]:
     """The entry of a card for the JSON of ``adadps audit``; refused if it is about another claim.
 
     It must be about the same epsilon and delta (to one percent) and the same relation. It is *not*
     an audit of this model: `adadps audit` trains small models of its own by the same code.
     """
-    _require_kinds(outcome)
+    _require_kinds(outcome, where)
     privacy = described["privacy"]
     claimed = (privacy["epsilon"], privacy["delta"], privacy["relation"])
     if privacy["epsilon"] is None:
@@ -51,12 +53,13 @@ def audit_in(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
     """The same, from a file."""
     try:
         outcome = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
+        what = "no such file" if isinstance(error, FileNotFoundError) else "something else"
         raise DataError(
-            f"Expected the JSON of `adadps audit ... --json` in {file}, found: {error}. Check the "
-            "path."
+            f"Expected the JSON of `adadps audit ... --json` in {file}, found {what}. Check the "
+            "path, or repeat the audit."
         ) from error
-    return fitting_audit(outcome, described)
+    return fitting_audit(outcome, described, str(file))
 
 
 def attached_audit(folder: Path, described: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -71,7 +74,7 @@ def _of_what(settings: Any) -> str:
     return f"other models, trained for the audit by the same library ({said or 'settings unknown'})"
 
 
-def _require_kinds(outcome: Any) -> None:
+def _require_kinds(outcome: Any, where: str) -> None:
     held = outcome if isinstance(outcome, dict) else {}
     sound = (
         all(isinstance(held.get(name), str) for name in _TEXTS)
@@ -80,8 +83,8 @@ def _require_kinds(outcome: Any) -> None:
     )
     if not sound or not 0 < held["confidence"] < 1 or not 0 < held["delta"] < 1:
         raise DataError(
-            "Expected the JSON of `adadps audit ... --json` with a finite claim, found something "
-            "else. Write its output to a file and give that file."
+            f"Expected the JSON of `adadps audit ... --json` with a finite claim in {where}, found "
+            "something else. Write its output to a file and give that file."
         )
 
 

@@ -6,20 +6,38 @@ be charged with; and the epsilon of these charges, computed anew, with the store
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from adadps.accounting import epsilon_of
-from adadps.card.epsilons import charged_event
+from adadps.card.epsilons import charged_event, claims_a_whole_budget
 from adadps.card.mechanism import Mechanism, charges_of, mechanism_of
 from adadps.errors import AdadpsError
 from adadps.events import is_free
 from adadps.ledger.event_text import event_of, text_of
 from adadps.types import Accountant, Relation
 
-ROUNDING = 1e-6
+ROUNDING, LONGEST = 1e-6, 80
+_ABSENT = object()
+_WORDS = {"note", "in_words"}
+_STATEMENTS = (
+    "private", "guarantee", "mechanism", "side_information", "assumed_public", "tuning", "numbers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field that is not what it should be."""
+
+    field: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: expected {self.expected}, found {self.found}"
 
 
 @dataclass(frozen=True)
@@ -30,51 +48,87 @@ class Checked:
     stored_epsilon: float | None
     recomputed_epsilon: float | None
     says: str
+    differences: tuple[Difference, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return asdict(self)
+        return {**asdict(self), "differences": [asdict(one) for one in self.differences]}
 
 
 def check(described: Mapping[str, Any]) -> Checked:
-    """Compute epsilon anew from the recorded mechanism, where that can be done."""
+    """Compute epsilon anew from the recorded mechanism, where that can be done.
+
+    A tuning, or a claim of a ledger's whole budget, costs more than the run beside it: there only
+    an epsilon that is too small even for that run is found. Neither has charges of its own; where
+    charges stand, they are checked, whatever else the result says.
+    """
     privacy = described["privacy"]
     stored = privacy["epsilon"]
     if stored is None:
         return Checked(None, None, None, "not private: there is no epsilon to be checked")
-    if privacy["tuning"] is not None:
-        return _cannot(stored, "epsilon is the price of all trials of a tuning together")
-    claim = described["settings"].get("claim")
-    if claim is not None:
-        return _cannot(stored, str(claim))
     try:
+        if privacy.get("charges") is None and privacy["tuning"] is not None:
+            why = "epsilon is the price of all trials of a tuning together"
+            return _at_least(privacy, stored, why)
+        if claims_a_whole_budget(described):
+            return _at_least(privacy, stored, str(described["settings"]["claim"]))
         return _checked(described, stored)
     except (AdadpsError, ValueError, KeyError, TypeError) as error:
         return _cannot(stored, f"the recorded mechanism cannot be priced ({error})")
 
 
 def states_the_same(held: Any, made: Mapping[str, Any]) -> bool:
-    """Does a stored card make the statements of one that was made anew?
+    """Does a stored card make the statements of one that was made anew?"""
+    return not differences_of_cards(held, made)
+
+
+def differences_of_cards(held: Any, made: Mapping[str, Any]) -> list[Difference]:
+    """The statements of a stored card that are not those of one that was made anew.
 
     Words of explanation may differ between versions; numbers may, in their last digits.
     """
     if not isinstance(held, dict):
-        return False
-    names = ("private", "guarantee", "mechanism", "side_information", "assumed_public", "numbers")
-    return all(_alike(held.get(name), made[name]) for name in names)
+        return [Difference("the card", "a JSON object", "something else")]
+    return [
+        found
+        for name in _STATEMENTS
+        for found in _differences(name, held.get(name, _ABSENT), made[name])
+    ]
 
 
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        names = (one.keys() | other.keys()) - {"note"}
-        return all(name in one and name in other for name in names) and all(
-            _alike(one[name], other[name]) for name in names
-        )
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=ROUNDING)
-    return bool(one == other)
+def _differences(name: str, held: Any, made: Any) -> list[Difference]:
+    """Field by field, as far down as both have the same ones."""
+    if isinstance(held, dict) and isinstance(made, dict):
+        names = sorted((held.keys() | made.keys()) - _WORDS)
+        return [
+            found
+            for inner in names
+            for found in _differences(
+                f"{name}.{inner}", held.get(inner, _ABSENT), made.get(inner, _ABSENT)
+            )
+        ]
+    if isinstance(held, list) and isinstance(made, list) and len(held) == len(made):
+        return [
+            found
+            for number, (one, other) in enumerate(zip(held, made, strict=True), 1)
+            for found in _differences(f"{name}[{number}]", one, other)
+        ]
+    return [] if _alike(held, made) else [Difference(name, _shown(made), _shown(held))]
+
+
+def _alike(held: Any, made: Any) -> bool:
+    if isinstance(held, float) and isinstance(made, int | float):
+        return math.isclose(held, made, rel_tol=ROUNDING)
+    return type(held) is type(made) and bool(held == made)
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _checked(described: Mapping[str, Any], stored: float) -> Checked:
@@ -83,7 +137,7 @@ def _checked(described: Mapping[str, Any], stored: float) -> Checked:
     if privacy.get("charges") is not None:
         difference = _difference(described, mechanism) if mechanism else None
         if difference:
-            return Checked(False, stored, None, f"DIFFERS: {difference}")
+            return _differs(stored, None, difference)
         event = charged_event(privacy)
     elif mechanism is None or any(known.get("price") for known in described["side_information"]):
         return _cannot(stored, "the result does not record what was charged")
@@ -91,31 +145,62 @@ def _checked(described: Mapping[str, Any], stored: float) -> Checked:
         event = mechanism.run_event(privacy["steps_paid"] or privacy["steps"])
     accountant, relation = Accountant(privacy["accountant"]), Relation(privacy["relation"])
     found = epsilon_of(event, delta=privacy["delta"], accountant=accountant, relation=relation)
-    agrees = math.isclose(found, stored, rel_tol=ROUNDING)
-    said = "agrees with" if agrees else "DIFFERS from"
-    return Checked(
-        agrees,
-        stored,
-        found,
-        f"epsilon computed anew by {accountant.value.upper()} {said} the stored one: {found:.6g} "
-        f"and {stored:.6g}",
+    if not math.isclose(found, stored, rel_tol=ROUNDING):
+        return _differs(stored, found, _of_epsilon(f"{found:.6g} by {_name(privacy)}", stored))
+    said = f"epsilon computed anew by {_name(privacy)} is the stored one, {stored:.6g}"
+    return Checked(True, stored, found, said)
+
+
+def _at_least(privacy: Mapping[str, Any], stored: float, why: str) -> Checked:
+    """Epsilon is said to pay for more than this run: it cannot be less than the run alone costs."""
+    mechanism = mechanism_of(privacy)
+    if mechanism is None:
+        return _cannot(stored, why)
+    alone = epsilon_of(
+        mechanism.run_event(privacy["steps"]),
+        delta=privacy["delta"],
+        accountant=mechanism.accountant,
+        relation=mechanism.sampler.relation,
     )
+    if alone > stored * (1 + ROUNDING):
+        expected = f"at least {alone:.6g} by {_name(privacy)}, the price of this run alone"
+        return _differs(stored, alone, _of_epsilon(expected, stored))
+    return _cannot(stored, f"{why} (this run alone costs {alone:.6g})")
 
 
-def _difference(described: Mapping[str, Any], mechanism: Mechanism) -> str | None:
+def _difference(described: Mapping[str, Any], mechanism: Mechanism) -> Difference | None:
     """How the charges differ from those of the recorded sampler, noise and steps."""
     privacy = described["privacy"]
     charges, steps = charges_of(privacy), privacy["steps"]
     paid = charges.pop(text_of(mechanism.step_event()), 0)
     least = mechanism.sampler.charged_steps(steps)
+    of_steps = "charges for steps with the recorded noise and sampling"
     if paid < least:
-        return f"{paid} charges for steps with this noise and sampling, expected {least}"
+        return Difference("result.json, privacy.charges", f"{least} {of_steps}", str(paid))
     if least == steps and paid != privacy["steps_paid"]:
-        return f"{paid} charges for steps, and {privacy['steps_paid']} steps that were paid"
+        found = str(privacy["steps_paid"])
+        return Difference(
+            "result.json, privacy.steps_paid", f"{paid}, as many as {of_steps}", found
+        )
     priced = any(known.get("price") for known in described["side_information"])
-    if any(not is_free(event_of(text)) for text in charges) != priced:
-        return "charges beside those for steps do not fit the side information"
+    bought = any(not is_free(event_of(text)) for text in charges)
+    if bought != priced:
+        words = {True: "a price", False: "no price"}
+        where = "result.json, side_information"
+        return Difference(where, f"{words[bought]}, as charged", words[priced])
     return None
+
+
+def _of_epsilon(expected: str, stored: float) -> Difference:
+    return Difference("result.json, privacy.epsilon", expected, f"{stored:.6g}")
+
+
+def _differs(stored: float, found: float | None, difference: Difference) -> Checked:
+    return Checked(False, stored, found, f"DIFFERS: {difference}", (difference,))
+
+
+def _name(privacy: Mapping[str, Any]) -> str:
+    return str(privacy["accountant"]).upper()
 
 
 def _cannot(stored: float, why: str) -> Checked:

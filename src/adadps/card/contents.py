@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adadps.card.epsilons import epsilons_by_accountant
+from adadps.card.meaning import meaning_of
 from adadps.card.not_covered import what_is_not_covered
 
 FORMAT = 1
@@ -19,7 +20,7 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
     it is computed from private data: it repeats what the result states, adds epsilon by the other
     accountant from the events that were charged, and says what no epsilon covers.
     """
-    privacy = described["privacy"]
+    privacy, model = described["privacy"], described["settings"].get("model")
     return {
         "format": FORMAT,
         "made_with": described.get("public_facts", {}).get("made_with", UNKNOWN),
@@ -31,8 +32,10 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
             "unit": privacy["unit"],
             "relation": privacy["relation"],
             "by_accountant": epsilons_by_accountant(described),
+            "in_words": meaning_of(privacy),
             "not_private_because": list(privacy["not_private_because"]),
         },
+        "model": model if isinstance(model, str) else None,
         "mechanism": {
             "chain": described["method"],
             "sampling": dict(privacy["sampler"]),

@@ -26,7 +26,7 @@ WHOLE_BUDGET = "the whole budget of a ledger with several runs, not the price of
 def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """``{"pld": {"epsilon": ..., "note": ...}, "rdp": ...}``; where there is no number, a note."""
     privacy = described["privacy"]
-    several = described["settings"].get("claim") is not None
+    several = claims_a_whole_budget(described)
     own = WHOLE_BUDGET if several and privacy["epsilon"] is not None else OWN
     found: dict[str, dict[str, Any]] = {}
     for accountant in Accountant:
@@ -40,6 +40,14 @@ def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, 
             priced = _by_another(privacy, accountant)
         found[accountant.value] = dict(zip(("epsilon", "note"), priced, strict=True))
     return found
+
+
+def claims_a_whole_budget(described: Mapping[str, Any]) -> bool:
+    """Is epsilon the budget of a ledger with several runs? Then no charges of one are recorded."""
+    return (
+        described["settings"].get("claim") is not None
+        and described["privacy"].get("charges") is None
+    )
 
 
 def charged_event(privacy: Mapping[str, Any]) -> DpEvent:

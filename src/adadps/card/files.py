@@ -30,6 +30,6 @@ def json_of(card: Mapping[str, Any]) -> str:
 
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
-    """Write both forms of the card into a folder that is being made."""
+    """Write both forms of the card into a folder that is being made, and has its name."""
     (folder / CARD_JSON).write_text(json_of(card), encoding="utf-8")
-    (folder / CARD_MARKDOWN).write_text(markdown_of(card), encoding="utf-8")
+    (folder / CARD_MARKDOWN).write_text(markdown_of(card, folder.name), encoding="utf-8")

@@ -11,10 +11,14 @@ from adadps.card.sections import headline_of, sections_of
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#&~])")
 
 
-def markdown_of(card: Mapping[str, Any]) -> str:
-    """The whole card. Texts of others stay texts: nothing in them is taken for markup."""
+def markdown_of(card: Mapping[str, Any], name: str = "") -> str:
+    """The whole card, of the model called ``name``.
+
+    Texts of others stay texts: nothing in them is taken for markup.
+    """
     headline = headline_of(card)
-    lines = ["# Privacy card", "", f"## {headline}" if card["private"] else f"# {headline}", ""]
+    title = f"# Privacy card of {as_text(name)}" if name else "# Privacy card"
+    lines = [title, "", f"## {headline}" if card["private"] else f"# {headline}", ""]
     for section in sections_of(card):
         lines += [f"## {section.title}", ""]
         lines += [f"- **{as_text(name)}:** {as_text(value)}" for name, value in section.facts]

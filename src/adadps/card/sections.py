@@ -36,6 +36,8 @@ def sections_of(card: Mapping[str, Any]) -> list[CardSection]:
     reasons = guarantee["not_private_because"]
     return [
         *([CardSection("Why it is not private", points=reasons)] if reasons else []),
+        CardSection("What this means", points=[guarantee["in_words"]]),
+        *([CardSection("Model", points=[card["model"]])] if card["model"] else []),
         CardSection("Guarantee", _guarantee(guarantee)),
         CardSection("Mechanism", _mechanism(card["mechanism"])),
         CardSection(
@@ -61,10 +63,28 @@ def digits(epsilon: float | None) -> str:
     return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
 
 
+def readable(name: str) -> str:
+    """A name as people write it.
+
+    >>> readable("top_label_accuracy")
+    'top label accuracy'
+    """
+    return name.replace("_", " ")
+
+
+def measured_on(data: str, declared: str) -> str:
+    """The data of a number and how they are declared, unless their name says it.
+
+    >>> measured_on("June", "held out"), measured_on("held-out rows", "held out")
+    ('June (held out)', 'held-out rows')
+    """
+    return data if declared in data.replace("-", " ") else f"{data} ({declared})"
+
+
 def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
-        ("unit", held["unit"]),
-        ("neighbouring data sets", held["relation"]),
+        ("who is protected", f"one {held['unit']}"),
+        ("data sets that are compared", held["relation"]),
         ("δ", f"{held['delta']:.6g}"),
     ]
     for name, priced in held["by_accountant"].items():
@@ -76,11 +96,11 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
-    sampling = ", ".join(f"{name.replace('_', ' ')} {_plain(v)}" for name, v in _sampling(held))
+    sampling = ", ".join(f"{readable(name)} {_plain(v)}" for name, v in _sampling(held))
     paid = held["steps_paid"]
     clip = held["clip_norm"]
     return [
-        ("chain", held["chain"]),
+        ("method, stage by stage", held["chain"]),
         ("sampling", sampling),
         ("noise multiplier σ", _plain(held["noise_multiplier"])),
         ("clip norm C", "∞ (nothing is clipped)" if clip is None else _plain(clip)),
@@ -109,8 +129,8 @@ def _side(known: Mapping[str, str | None]) -> str:
 
 def _numbers(numbers: list[dict[str, Any]]) -> list[str]:
     return [
-        f"{one['metric']} = {_plain(one['value'])} after step {one['step']}, on {one['data']} "
-        f"({one['declared']})"
+        f"{readable(one['metric'])} = {_plain(one['value'])} after step {one['step']}, on "
+        f"{measured_on(one['data'], one['declared'])}"
         for one in numbers
     ] or ["nothing was measured"]
 

@@ -12,6 +12,7 @@ from adadps.audit.built_in import CanarySettings, RepeatedSettings
 from adadps.audit.engine_paths import usual_steps
 from adadps.audit.outcome import AuditResult
 from adadps.commands.console import ABOVE_THE_CLAIM, out, print_json, told
+from adadps.commands.help_text import command
 
 app = typer.Typer(
     help="Try to refute a claimed epsilon: a lower bound from what training releases.",
@@ -35,7 +36,7 @@ _Confidence = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-@app.command()
+@command(app)
 def repeated(
     method: _Method = "dp-sgd",
     path: _Path = "dense",
@@ -71,7 +72,7 @@ def repeated(
     _show(found, as_json)
 
 
-@app.command()
+@command(app)
 def canaries(
     method: _Method = "dp-sgd",
     path: _Path = "sparse",

@@ -21,19 +21,21 @@ def bench(
     steps: Annotated[int | None, typer.Option(help="Exact number of steps to time.")] = None,
     threads: Annotated[int | None, typer.Option(help="Default: all usable cores.")] = None,
     epoch: Annotated[
-        bool, typer.Option(help="Time one whole epoch of logreg-10k instead of single steps.")
+        bool,
+        typer.Option("--epoch", help="Time one whole epoch of logreg-10k instead of single steps."),
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write rows here, each as soon as it is there.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Keep the rows of the JSON file; measure what is missing.")
+        bool,
+        typer.Option("--resume", help="Keep the rows of the JSON file; measure what is missing."),
     ] = False,
     from_file: Annotated[
         Path | None, typer.Option("--from", help="Measure nothing: show the rows of this file.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw bars of the times here (png).")] = None,
-    markdown: Annotated[bool, typer.Option(help="Print tables in Markdown.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")] = False,
 ) -> None:
     """Time a step beside plain torch, Opacus and a microbatch loop, and compare with targets.
 

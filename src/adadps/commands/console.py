@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Any
 
 import typer
@@ -26,6 +27,14 @@ EXIT_CODES = (
 )
 FOUND_WHILE_WORKING, WRONGLY_CALLED, ABOVE_THE_CLAIM, INTERRUPTED = 1, 2, 3, 130
 _ABOUT_THE_CALL = (SettingError, ContractError, OrderError)
+
+
+class Missing(StrEnum):
+    """What happens to empty cells of a table."""
+
+    REFUSE = "refuse"
+    FILL = "fill"
+
 
 out = Console()
 err = Console(stderr=True)

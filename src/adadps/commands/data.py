@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adadps.commands.console import out, print_json, printable, say, told
+from adadps.commands.help_text import command
 from adadps.errors import DataError
 
 app = typer.Typer(help="Data sets by name: list them, find them, fetch them.", no_args_is_help=True)
@@ -19,7 +20,7 @@ app = typer.Typer(help="Data sets by name: list them, find them, fetch them.", n
 Name = Annotated[str, typer.Argument(help="A name that `adadps data list` shows.")]
 
 
-@app.command("list")
+@command(app, "list")
 def list_sets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -37,7 +38,7 @@ def list_sets(
             out.print(_table(facts))
 
 
-@app.command("path")
+@command(app, "path")
 def path_of_set(name: Name) -> None:
     """Print the paths of the files of a data set, one a line, or say where to put them.
 
@@ -53,7 +54,7 @@ def path_of_set(name: Name) -> None:
             typer.echo(printable(str(path)))
 
 
-@app.command("fetch")
+@command(app, "fetch")
 def fetch_set(
     name: Name,
     force: Annotated[

@@ -7,61 +7,139 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.commands.console import out, print_json, say_to_people, table_of_rows, told
+from adadps.commands.console import (
+    out,
+    print_json,
+    printable,
+    say_to_people,
+    table_of_rows,
+    told,
+)
+from adadps.commands.help_text import whole
 
 if TYPE_CHECKING:
-    from adadps.doctor import Findings
+    from adadps.doctor.from_table import TableFindings
 
 MOST_EXAMPLES, MOST_WORDS, MOST_FOLDS = 10**12, 200_000, 100
+_TABLE, _RUN, _TRIED, _SHOWN = (
+    "The public table",
+    "The private run that is planned",
+    "What is tried, and how often",
+    "What is shown",
+)
 _COLUMNS = {
-    "side information, door": "candidate",
-    "simulated accuracy": "accuracy",
-    "gain over DP-SGD": "gain",
-    "needed": "needed",
+    "method": "method",
+    "word list": "word_list",
+    "accuracy": "accuracy",
+    "gain, points": "gain",
+    "by noise": "needed",
+    "shown": "shown",
+}
+_LEGEND = """\
+gain: over dp-sgd, in points of accuracy, ± standard error over the simulated
+runs. by noise: what noise alone would give. Only gains above it are shown.
+dp-sgd-weighted weighs rare words up in the features; adadps scales gradients
+by word frequency before the clip; adadps-two-sided also after the noise."""
+_TERMS = {
+    "method": "method",
+    "word list": "word_list",
+    "D": "diameter",
     "R": "ratio",
     "noise": "noise",
     "bound": "bound",
     "sharper": "sharper",
 }
+_TERMS_LEGEND = """\
+D: how far the weights must go, ||w - w*||.
+R: the largest E[g_j^2] / A_j^2 of a weight j; g is a batch's gradient.
+noise: E||N||^2_A, what the noise of a step adds. sum A is the same for all.
+bound: the convex theorem's, D sqrt(2 sum A (R sum A + noise)) / sqrt(steps).
+sharper: the same from a line of its proof that is less coarse."""
 
 
 def doctor(
-    public: Annotated[Path, typer.Argument(help="Table of PUBLIC labelled texts, .csv or .tsv.")],
-    text: Annotated[str, typer.Option(help="Column of the texts.")],
-    label: Annotated[str, typer.Option(help="Column of the labels.")],
-    examples: Annotated[
-        int, typer.Option(min=1, max=MOST_EXAMPLES, help="Declared number of PRIVATE examples.")
+    public: Annotated[
+        Path, typer.Argument(help="Table of PUBLIC labelled texts: .csv, .tsv, .jsonl, .parquet.")
     ],
-    epsilon: Annotated[float, typer.Option(help="What the private run may spend, later.")],
-    delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples).")] = None,
-    side: Annotated[
-        list[Path] | None,
-        typer.Option(help="Public FILE with columns word and frequency; may be repeated."),
+    text: Annotated[str, typer.Option(help="Column of the texts.", rich_help_panel=_TABLE)],
+    label: Annotated[str, typer.Option(help="Column of the labels.", rich_help_panel=_TABLE)],
+    examples: Annotated[
+        int,
+        typer.Option(
+            callback=whole(1, MOST_EXAMPLES),
+            help="Declared number of PRIVATE examples.",
+            rich_help_panel=_RUN,
+        ),
+    ],
+    epsilon: Annotated[
+        float, typer.Option(help="What the private run may spend, later.", rich_help_panel=_RUN)
+    ],
+    delta: Annotated[
+        float | None, typer.Option(help="Default: 1/(10 examples).", rich_help_panel=_RUN)
     ] = None,
-    folds: Annotated[
-        int, typer.Option(min=3, max=MOST_FOLDS, help="Simulated runs for each candidate.")
-    ] = 8,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Of the private run. Default: by the rule.")
+        int | None,
+        typer.Option(callback=whole(1), help="Default: by the rule.", rich_help_panel=_RUN),
     ] = None,
     batch_size: Annotated[
-        float | None, typer.Option(help="Of the private run. Default: by the rule.")
+        float | None, typer.Option(help="Default: by the rule.", rich_help_panel=_RUN)
+    ] = None,
+    side: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Public FILE with columns word and frequency, beside wordfreq; may be repeated.",
+            rich_help_panel=_TRIED,
+        ),
     ] = None,
     words: Annotated[
-        int, typer.Option(min=1, max=MOST_WORDS, help="Size of the public vocabulary.")
+        int,
+        typer.Option(
+            callback=whole(1, MOST_WORDS),
+            help="Size of the public vocabulary.",
+            rich_help_panel=_TRIED,
+        ),
     ] = 10_000,
-    language: Annotated[str, typer.Option(help="Language of the vocabulary.")] = "en",
-    seed: Annotated[int, typer.Option(min=0, help="Of the folds and the simulated noise.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    language: Annotated[
+        str, typer.Option(help="Language of the vocabulary.", rich_help_panel=_TRIED)
+    ] = "en",
+    folds: Annotated[
+        int,
+        typer.Option(
+            callback=whole(3, MOST_FOLDS),
+            help="Simulated runs for each method.",
+            rich_help_panel=_TRIED,
+        ),
+    ] = 8,
+    seed: Annotated[
+        int,
+        typer.Option(
+            callback=whole(0), help="Of the folds and the simulated noise.", rich_help_panel=_TRIED
+        ),
+    ] = 0,
+    terms: Annotated[
+        bool,
+        typer.Option(
+            "--terms", help="Also the terms of the paper's theorem.", rich_help_panel=_SHOWN
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=_SHOWN),
+    ] = False,
 ) -> None:
     """Weigh side information on public data, before any budget is spent.
 
-    Private runs are simulated on the public texts with the noise that they will have. Nothing here
-    may be private: give a public sample, or public texts like the private ones.
+    Private runs are simulated on the public texts with the noise that they
+    will have. Nothing here may be private: give a public sample, or public
+    texts like the private ones. At the end stands the `adadps train` command
+    that follows the advice.
 
-    Example: adadps doctor pilot.csv --text review --label stars --examples 25000 --epsilon 1
+    Example:
+
+    adadps doctor pilot.csv --text review --label kind --examples 9000 --epsilon 1
     """
-    from adadps.doctor.from_table import Request, examine_table  # noqa: PLC0415
+    from adadps.doctor.from_table import examine_table  # noqa: PLC0415
+    from adadps.doctor.request import Request  # noqa: PLC0415
 
     with told():
         request = Request(
@@ -83,29 +161,47 @@ def doctor(
         if as_json:
             print_json(found.describe())
         else:
-            _show(found)
+            _show(found, terms)
 
 
-def _show(found: Findings) -> None:
-    told_of = found.describe()
+def _show(found: TableFindings, terms: bool) -> None:
+    facts = found.describe()
+    findings = facts["findings"]
     title = (
-        f"Simulated on {told_of['public_rows']} public rows, {told_of['folds']} folds; "
-        f"nothing was spent"
+        f"Simulated on {facts['public_rows']:,} public rows, {facts['folds']} times each; "
+        "nothing was spent"
     )
-    out.print(table_of_rows(title, _COLUMNS, [_row(one) for one in told_of["findings"]]))
-    out.print("R, noise and the bounds are those of the convex theorem, relative to DP-SGD's.")
-    for reason in told_of["reasons"]:
-        out.print(reason, markup=False, highlight=False)
-    out.print(f"Advice: {told_of['advice']}", markup=False, highlight=False)
+    out.print(table_of_rows(title, _COLUMNS, [_row(one) for one in findings]))
+    _say(_LEGEND)
+    if terms:
+        title = "Terms of the convex theorem, relative to dp-sgd's"
+        out.print(table_of_rows(title, _TERMS, [_terms_of(one) for one in findings]))
+        _say(_TERMS_LEGEND, *facts["theorem"])
+    verdict = facts["verdict"]
+    _say(f"\nVerdict: {verdict}.", *facts["reasons"])
+    _say("\nNext, with your private table in place of private.csv:")
+    out.print(printable(facts["next_command"]), markup=False, highlight=False, soft_wrap=True)
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        out.print(printable(line), markup=False, highlight=False)
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:
-    plain = finding["door"] == "none"
+    plain = finding["shown"] is None
     gain = f"{100 * finding['gain']:+.1f} ± {100 * finding['gain_standard_error']:.1f}"
     return {
-        "candidate": finding["candidate"],
-        "accuracy": f"{finding['accuracy']:.3f} ± {finding['standard_error']:.3f}",
+        "method": finding["method"],
+        "word_list": finding["word_list"],
+        "accuracy": f"{finding['accuracy']:.3f}",
         "gain": None if plain else gain,
         "needed": None if plain else f"{100 * finding['gain_needed']:.1f}",
-        **{name: f"{value:.2g}" for name, value in finding["terms_relative_to_dp_sgd"].items()},
+        "shown": finding["shown"],
     }
+
+
+def _terms_of(finding: dict[str, Any]) -> dict[str, Any]:
+    relative = finding["terms_relative_to_dp_sgd"]
+    terms = {name: f"{value:.2g}" for name, value in relative.items()}
+    return {"method": finding["method"], "word_list": finding["word_list"], **terms}

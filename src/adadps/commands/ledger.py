@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from adadps.commands.console import out, print_json, told
+from adadps.commands.help_text import command
 
 app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
 
 
-@app.command("show")
+@command(app, "show")
 def show_ledger(
     file: Annotated[Path, typer.Argument(help="The ledger, or a run's folder; only read.")],
     delta: Annotated[
@@ -24,7 +25,8 @@ def show_ledger(
 
     Example: adadps ledger show reviews.ledger
     """
-    from adadps.ledger.summary import as_rich, summarise  # noqa: PLC0415
+    from adadps.ledger.shown import as_rich  # noqa: PLC0415
+    from adadps.ledger.summary import summarise  # noqa: PLC0415
 
     with told():
         summary = summarise(file, delta)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from adadps.commands.console import choice, err, out, print_json, table_of_facts, told
+from adadps.commands.help_text import panel
 from adadps.contract import Sampling
 from adadps.planning import make_plan
 from adadps.stages.groups import Groups, by_label, by_position, in_advance
@@ -18,34 +19,54 @@ _RELATIONS = {
     "zero-out": Relation.ZERO_OUT,
     "replace": Relation.REPLACE_ONE,
 }
+_asked = panel("Give two of these: a length, epsilon, the noise")
+_terms = panel("Terms of the guarantee")
 
 
 def plan(
     batch_size: Annotated[
-        float, typer.Option(help="Expected number of examples, or users, in a batch.")
+        float,
+        typer.Option(metavar="NUMBER", help="Expected number of examples, or users, in a batch."),
     ],
     examples: Annotated[
-        int | None, typer.Option(help="Declared number of training examples (public).")
+        int | None,
+        typer.Option(metavar="COUNT", help="Declared number of training examples (public)."),
     ] = None,
     users: Annotated[
-        int | None, typer.Option(help="Declared number of users, if a user is protected as one.")
+        int | None,
+        typer.Option(
+            metavar="COUNT", help="Declared number of users, if a user is protected as one."
+        ),
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Length of the run in steps.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget to fit.")] = None,
+    epochs: Annotated[
+        float | None, _asked(metavar="NUMBER", help="Length of the run in epochs.")
+    ] = None,
+    steps: Annotated[
+        int | None, _asked(metavar="COUNT", help="Length of the run in steps.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, _asked(metavar="NUMBER", help="Privacy budget to fit.")
+    ] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise divided by the clip norm.")
+        float | None, _asked(metavar="NUMBER", help="Noise divided by the clip norm.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Default: 1/(10 examples or users).")] = None,
+    delta: Annotated[
+        float | None, _terms(metavar="NUMBER", help="Default: 1/(10 examples or users).")
+    ] = None,
     accountant: Annotated[
-        Accountant | None, typer.Option(help="Default: pld where it fits, else rdp.")
+        Accountant | None, _terms(help="Default: pld where it fits, else rdp.")
     ] = None,
-    sampling: Annotated[Sampling, typer.Option(help="How batches are drawn.")] = Sampling.POISSON,
+    sampling: Annotated[
+        Sampling, _terms(metavar="NAME", help="How batches are drawn: poisson, fixed or shuffled.")
+    ] = Sampling.POISSON,
     relation: Annotated[
-        str | None, typer.Option(help="add-remove, zero-out or replace; default by sampling.")
+        str | None,
+        _terms(metavar="NAME", help="add-remove, zero-out or replace; default by sampling."),
     ] = None,
-    group_size: Annotated[int, typer.Option(help="Examples clipped as one group.")] = 1,
-    group_by: Annotated[str, typer.Option(help="label or advance; position is refused.")] = "label",
+    group_size: Annotated[int, _terms(metavar="COUNT", help="Examples clipped as one group.")] = 1,
+    group_by: Annotated[
+        str, _terms(metavar="NAME", help="label or advance; position is refused.")
+    ] = "label",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compute epsilon, the noise, or the number of steps, before any data is touched.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands.console import print_json, say_to_people, told
+from adadps.commands.console import Missing, print_json, say_to_people, told
 
 
 def predict(
@@ -18,12 +18,18 @@ def predict(
         str | None, typer.Option(help="Column of the texts. Default: as in training.")
     ] = None,
     probabilities: Annotated[
-        bool, typer.Option(help="Add one column a class with its probability.")
+        bool, typer.Option("--probabilities", help="Add one column a class with its probability.")
     ] = False,
+    missing: Annotated[
+        Missing | None,
+        typer.Option(help="Empty cells: refuse or fill. Default: as the model was trained."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
 ) -> None:
     """Write the table with one more column, "prediction".
+
+    The table needs the columns that the model reads; its other columns are passed on.
 
     Example: adadps predict model new.csv --out labelled.csv
     """
@@ -35,6 +41,8 @@ def predict(
         trained = load_model(model)
         if text is not None:
             trained = trained.reading(text)
+        if missing is not None:
+            trained = trained.treating_missing(fill=missing is Missing.FILL)
         say_to_people(f"Predicting the rows of {data} ...")
         with draft.open("wb") as stream:
             written = predict_table(trained, data, stream, out_file, probabilities=probabilities)

@@ -48,9 +48,14 @@ def reproduce(
         int | None, typer.Option(help="Runs of each method: 3, of the toy problem 5.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option(help="One seed, some methods, a few minutes: a first look, no verdict.")
+        bool,
+        typer.Option(
+            "--quick", help="One seed, some methods, a few minutes: a first look, no verdict."
+        ),
     ] = False,
-    tune: Annotated[bool, typer.Option(help="Try the grids and record the winners.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try the grids and record the winners.")
+    ] = False,
     json_file: Annotated[
         Path | None,
         typer.Option(

@@ -4,152 +4,172 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.commands.console import out, print_json, say_to_people, table_of_facts, told
+from adadps.commands.console import Missing, out, print_json, say_to_people, table_of_facts, told
+from adadps.commands.help_text import panel, whole
 from adadps.named_methods import Method
 
 if TYPE_CHECKING:
     from adadps.result import Result
 
 MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
-
-
-class Missing(StrEnum):
-    """What happens to empty cells."""
-
-    REFUSE = "refuse"
-    FILL = "fill"
+_column, _privacy = panel("More about columns"), panel("Privacy")
+_user = panel("Users: epsilon then protects all rows of a user together")
+_side = panel("Method and side information (public words)")
+_setting, _place = panel("Settings of training (default: by rule)"), panel("Places on disk")
 
 
 def train(
     data: Annotated[
         Path, typer.Argument(help="Private table: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
-    epsilon: Annotated[float, typer.Option(help="What this run may spend.")],
-    out_folder: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    epsilon: Annotated[float, typer.Option(metavar="NUMBER", help="What this run may spend.")],
+    out_folder: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="New folder for the model.")
+    ],
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column that is to be predicted.")
+    ] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="Column of texts; may be given several times.")
+        list[str] | None, typer.Option(metavar="NAME", help="Column of texts; may be repeated.")
     ] = None,
     numeric: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=LOW,HIGH: column of numbers. Without bounds: read off the data."),
+        typer.Option(
+            metavar="NAME=LOW,HIGH",
+            help="Column of numbers; may be repeated. Without bounds: read off the data.",
+        ),
     ] = None,
     categorical: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=a,b,other: column of categories. Without levels: read off the data."
+            metavar="NAME=A,B,other",
+            help="Column of categories; may be repeated. Without levels: read off the data.",
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the labels.")] = None,
+    test: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Held-out rows, for the accuracy.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     classes: Annotated[
         str | None,
-        typer.Option(help="a,b,c. Default: the labels in the file, then assumed public."),
-    ] = None,
-    label_separator: Annotated[
-        str | None, typer.Option(help="What stands between several labels of one row.")
-    ] = None,
-    regression: Annotated[bool, typer.Option(help="The label is a number.")] = False,
-    label_bounds: Annotated[
-        str | None, typer.Option(help="LOW,HIGH of the label of a regression.")
-    ] = None,
-    schema: Annotated[
-        Path | None, typer.Option(help="JSON file with columns, bounds, levels and classes.")
+        _column(metavar="A,B,C", help="Default: the labels in the file, then assumed public."),
     ] = None,
     missing: Annotated[
-        Missing | None, typer.Option(help="Empty cells: refuse (default), or fill as declared.")
+        Missing | None, _column(help="Empty cells: refuse (default), or fill as declared.")
     ] = None,
-    method: Annotated[Method, typer.Option(help="How to train.")] = Method.AUTO,
-    side: Annotated[
-        str | None,
-        typer.Option(help="wordfreq, none, or a FILE with columns word and frequency."),
+    regression: Annotated[bool, _column("--regression", help="The label is a number.")] = False,
+    label_bounds: Annotated[
+        str | None, _column(metavar="LOW,HIGH", help="Bounds of the label of a regression.")
     ] = None,
-    side_source: Annotated[
-        str | None, typer.Option(help="Where FILE comes from; stands in the result.")
+    label_separator: Annotated[
+        str | None, _column(metavar="TEXT", help="What stands between several labels of a row.")
     ] = None,
-    side_because: Annotated[
-        str | None, typer.Option(help="Why FILE is public; stands in the result.")
-    ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option(help="Table of public texts: vocabulary and word frequencies are theirs."),
-    ] = None,
-    public_because: Annotated[
-        str | None, typer.Option(help="Why --public is public; stands in the result.")
+    schema: Annotated[
+        Path | None, _column(metavar="FILE", help="All of this in JSON, instead of options.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Default: the ledger's, else 1/(10 examples or users).")
+        float | None,
+        _privacy(metavar="NUMBER", help="Default: the ledger's, else 1/(10 examples or users)."),
     ] = None,
     examples: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MOST_EXAMPLES,
-            help="Declared number of examples. Default: that of the file, then assumed public.",
+        _privacy(
+            metavar="COUNT",
+            callback=whole(1, MOST_EXAMPLES),
+            help="Declared number of rows. Default: that of the file, then assumed public.",
         ),
     ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(help="Column that tells users apart: epsilon then protects users."),
+    strict: Annotated[
+        bool,
+        _privacy("--strict", help="Refuse to read off the data anything that is not declared."),
+    ] = False,
+    ledger: Annotated[
+        Path | None,
+        _privacy(metavar="FILE", help="Ledger that the runs on this data share; made if new."),
     ] = None,
+    ledger_budget: Annotated[
+        float | None,
+        _privacy(metavar="NUMBER", help="Epsilon of a new ledger. Default: that of this run."),
+    ] = None,
+    user: Annotated[str | None, _user(metavar="NAME", help="Column that tells them apart.")] = None,
     users: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MOST_EXAMPLES,
+        _user(
+            metavar="COUNT",
+            callback=whole(1, MOST_EXAMPLES),
             help="Declared number of users. Default: that of the file, then assumed public.",
         ),
     ] = None,
     rows_per_user: Annotated[
         int | None,
-        typer.Option(min=1, help="So many rows of a user count at once. Default: 16."),
+        _user(metavar="COUNT", callback=whole(1), help="Rows that count at once. Default: 16."),
+    ] = None,
+    method: Annotated[
+        Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
+    ] = Method.AUTO,
+    words: Annotated[
+        int,
+        _side(
+            metavar="COUNT", callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."
+        ),
+    ] = 10_000,
+    language: Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")] = "en",
+    side: Annotated[
+        str | None,
+        _side(metavar="FILE", help="Table of word and frequency; or wordfreq, or none."),
+    ] = None,
+    side_source: Annotated[
+        str | None, _side(metavar="TEXT", help="Where it comes from; stands in the result.")
+    ] = None,
+    side_because: Annotated[
+        str | None, _side(metavar="TEXT", help="Why it is public; stands in the result.")
+    ] = None,
+    public: Annotated[
+        Path | None,
+        _side(metavar="FILE", help="Public texts: vocabulary and word frequencies are theirs."),
+    ] = None,
+    public_because: Annotated[
+        str | None, _side(metavar="TEXT", help="Why they are public; stands in the result.")
+    ] = None,
+    epochs: Annotated[
+        float | None, _setting(metavar="NUMBER", help="Passes over the data.")
     ] = None,
     batch_size: Annotated[
-        float | None,
-        typer.Option(help="Expected examples (or users) in a batch. Default: by rule."),
+        float | None, _setting(metavar="NUMBER", help="Expected examples (or users) in a batch.")
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Default: by rule.")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="Default: by rule.")] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: by rule, less with more noise.")
+    clip_norm: Annotated[
+        float | None, _setting(metavar="NUMBER", help="Longest gradient that counts in full.")
     ] = None,
-    words: Annotated[
-        int, typer.Option(min=1, max=MOST_WORDS, help="Size of the public vocabulary.")
-    ] = 10_000,
-    language: Annotated[str, typer.Option(help="Language of the vocabulary.")] = "en",
-    ledger: Annotated[
-        Path | None, typer.Option(help="Ledger that the runs on this data share; made if new.")
-    ] = None,
-    ledger_budget: Annotated[
-        float | None,
-        typer.Option(help="Epsilon of a new ledger, for all runs. Default: that of this run."),
-    ] = None,
+    lr: Annotated[float | None, _setting(metavar="NUMBER", help="Learning rate.")] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder to keep the run in. Default: OUT.checkpoint, until it is done."),
+        _place(
+            metavar="FOLDER", help="Where the run is kept while it lasts. Default: OUT.checkpoint."
+        ),
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Folder with room for the rows. Default: beside the checkpoint."),
+        _place(metavar="FOLDER", help="Room for the rows. Default: beside the checkpoint."),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option(help="Refuse to read anything off the data that is not declared.")
-    ] = False,
-    test: Annotated[
-        Path | None, typer.Option(help="Table of held-out rows, for the accuracy.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a private linear model on texts, numbers and categories at one epsilon.
+    r"""Train a private linear model on texts, numbers and categories at one epsilon.
 
-    Nothing about the private rows is shown or stored but the noised weights, and what is
-    declared or said to be assumed public. Accuracy is measured only on --test.
+    Nothing about the private rows is shown or stored but the noised weights, and what is declared
+    or said to be assumed public. Accuracy is measured only on --test.
 
-    Example: adadps train reviews.csv --text review --label stars --epsilon 1 --out model
+    Examples:
+    adadps train reviews.csv --text review --label stars --epsilon 1 --out model
+    adadps train visits.csv --numeric age=18,100 --categorical ward=a,b,other \
+      --label outcome --classes well,ill --examples 20000 --strict \
+      --epsilon 1 --out model
+    adadps train mails.csv --text body --label kind --classes ham,spam \
+      --user sender --users 900 --ledger mails.ledger --ledger-budget 3 \
+      --epsilon 1 --out model
     """
     from adadps.table_model.from_table import kept_run, train_from_table  # noqa: PLC0415
     from adadps.table_model.request import Request  # noqa: PLC0415
@@ -207,8 +227,12 @@ def this_command() -> str:
 
 def _facts(result: Result, folder: Path) -> dict[str, Any]:
     """What may be shown: nothing here was computed from private data without noise."""
+    from adadps.card.sections import measured_on  # noqa: PLC0415
+
     privacy = result.privacy
-    measured = {f"{m.metric} on {m.data} ({m.declared})": m.value for m in result.history}
+    measured = {
+        f"{m.metric}, on {measured_on(m.data, m.declared)}": m.value for m in result.history
+    }
     return {
         "model": str(folder),
         "guarantee": str(privacy),

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from adadps.data.provenance import digest_of
 from adadps.errors import DataError
 
+RARE = 3
+"""A class or level that is read off the data must not be that of one or two people: it is refused,
+because it stands in the model for everyone to read."""
 NOT_DECLARED = "label set, vocabulary and bounds: nothing was declared"
 
 

@@ -7,7 +7,7 @@ person who runs the training, and must not be stored where others read them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,7 +28,15 @@ from adadps.data.table_files import (
 from adadps.data.table_writing import table_writer, write_table
 from adadps.errors import DataError
 
-__all__ = ["LONGEST_FIELD", "Table", "read_chunks", "read_table", "table_writer", "write_table"]
+__all__ = [
+    "LONGEST_FIELD",
+    "Table",
+    "nearest",
+    "read_chunks",
+    "read_table",
+    "table_writer",
+    "write_table",
+]
 
 ROWS_AT_ONCE = 4096
 CHARACTERS_AT_ONCE = 2**24
@@ -66,7 +74,7 @@ class Table:
         more = ", ..." if len(self.header) > _LISTED else ""
         raise DataError(
             f"Expected a column '{name}' in {self.source}, found the columns {known}{more}. "
-            f"{_nearest(name, self.header)}"
+            f"{nearest(name, self.header) or 'Name one of them.'}"
         )
 
     def values(self, name: str) -> list[Any]:
@@ -163,7 +171,12 @@ def _up_to_a_size(rows: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, 
             return
 
 
-def _nearest(name: str, header: tuple[str, ...]) -> str:
-    by_lower = {known.lower().strip(): known for known in header}
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A question after the name that was meant; empty if none is like it.
+
+    >>> nearest("Strs", ["title", "stars"]), nearest("x", ["title"])
+    ("Did you mean 'stars'?", '')
+    """
+    by_lower = {one.lower().strip(): one for one in known}
     found = difflib.get_close_matches(name.lower().strip(), by_lower, n=1)
-    return f"Did you mean '{by_lower[found[0]]}'?" if found else "Name one of them."
+    return f"Did you mean '{by_lower[found[0]]}'?" if found else ""

@@ -16,13 +16,14 @@ from adadps.doctor.candidates import (
 )
 from adadps.doctor.examination import Findings, examine
 from adadps.doctor.terms import Terms
-from adadps.doctor.verdict import Finding, Verdict
+from adadps.doctor.verdict import Finding, Shown, Verdict
 
 __all__ = [
     "Candidate",
     "Door",
     "Finding",
     "Findings",
+    "Shown",
     "Terms",
     "Verdict",
     "before_the_clip",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from adadps.accounting import Budget, default_delta
-from adadps.doctor.candidates import Candidate, Door, PublicGradients, nothing
+from adadps.doctor.candidates import DP_SGD, Candidate, Door, PublicGradients, nothing
 from adadps.doctor.case import Case, case_of, require_folds
 from adadps.doctor.plans import Plan, plan_for
 from adadps.doctor.simulation import simulated_accuracy, simulated_size, splits
-from adadps.doctor.terms import terms_of
+from adadps.doctor.terms import Terms, terms_of
 from adadps.doctor.verdict import Finding, Verdict, decide, gain_needed
 from adadps.errors import SideInformationError
+from adadps.progress import Progress, progress_bar
 from adadps.types import require
 
 FOLDS, CONFIDENCE = 8, 0.95
@@ -37,9 +38,10 @@ class Findings:
     def describe(self) -> dict[str, Any]:
         """Everything, ready for JSON. Its epsilon is what is planned, none is spent."""
         return {
-            "advice": self.verdict.name,
-            "candidate": self.verdict.advised.candidate.name,
+            "verdict": self.verdict.shown.in_words,
+            "candidate": self.verdict.name,
             "reasons": list(self.verdict.reasons),
+            "theorem": list(self.verdict.theorem),
             "spent": SPENT,
             "planned": {
                 "examples": self.case.examples,
@@ -68,20 +70,22 @@ def examine(
     batch_size: float | None = None,
     confidence: float = CONFIDENCE,
     seed: int = 0,
-    say: Callable[[str], None] = lambda _text: None,
+    otherwise: str = DP_SGD,
+    progress: bool | None = None,
 ) -> Findings:
     """Weigh ``candidates`` on *public* examples for a planned run on private ones.
 
     ``features`` and ``labels`` (0 to K-1) are public and stand in for ``examples`` private ones, a
     declared number; ``epsilon`` and ``delta`` (default: 1/(10 examples)) are what the private run
-    may spend. Nothing is spent here. DP-SGD is always among the candidates.
+    may spend. Nothing is spent here. DP-SGD is always among the candidates. ``otherwise`` names the
+    candidate to advise where no gain can be shown, and no loss of it.
 
     >>> import numpy as np
     >>> rows = np.random.default_rng(0).normal(size=(60, 4))
     >>> found = examine(rows, rows[:, 0] > 0, candidates=[], examples=2000, epsilon=1.0,
     ...                 folds=3, steps=20)
-    >>> found.verdict.name
-    'DP-SGD: nothing helps here'
+    >>> found.verdict.name, found.verdict.shown.in_words
+    ('DP-SGD', 'no gain could be shown')
     """
     require(0 < confidence < 1, "0 < confidence < 1", confidence, "Choose e.g. 0.95.")
     require(examples >= 1, "examples >= 1", examples, "Declare how many private ones there are.")
@@ -98,13 +102,15 @@ def examine(
     )
     require_folds(len(case), folds)
     weighed = _with_dp_sgd(candidates)
-    plans = _plans(case, weighed)
-    scores = []
-    for plan in plans:
-        say(f"Simulating {plan.candidate.name} ...")
-        scores.append(_scores(case, plan, folds, seed))
-    found = _compared(case, plans, scores, confidence)
-    return Findings(case, tuple(found), decide(found), confidence)
+    _require_named(otherwise, weighed)
+    with progress_bar(len(weighed) * (folds + 1), progress, label="simulating") as bar:
+        bar.note("planning the noise")
+        plans = _plans(case, weighed)
+        scores = [_scores(case, plan, folds, seed, bar) for plan in plans]
+        terms = [_terms(case, plan, bar) for plan in plans]
+    found = _compared(len(case), plans, scores, terms, confidence)
+    verdict = decide(found, rows=len(case), otherwise=otherwise)
+    return Findings(case, tuple(found), verdict, confidence)
 
 
 def _plans(case: Case, candidates: list[Candidate]) -> list[Plan]:
@@ -114,27 +120,42 @@ def _plans(case: Case, candidates: list[Candidate]) -> list[Plan]:
     return [first, *(plan_for(case, one, noise_multiplier=sigma) for one in candidates[1:])]
 
 
-def _scores(case: Case, plan: Plan, folds: int, seed: int) -> tuple[float, ...]:
+def _scores(case: Case, plan: Plan, folds: int, seed: int, bar: Progress) -> tuple[float, ...]:
     """One simulated accuracy a fold; the folds are the same for every candidate."""
-    return tuple(simulated_accuracy(case, plan, split) for split in splits(len(case), folds, seed))
+    scores = []
+    for split in splits(len(case), folds, seed):
+        bar.note(plan.candidate.name)
+        scores.append(simulated_accuracy(case, plan, split))
+        bar.advance()
+    return tuple(scores)
+
+
+def _terms(case: Case, plan: Plan, bar: Progress) -> Terms:
+    bar.note("terms of the theorem")
+    found = terms_of(
+        case,
+        plan.candidate,
+        noise_multiplier=plan.choice.noise_multiplier,
+        expected_size=plan.choice.sampler.expected_size,
+    )
+    bar.advance()
+    return found
 
 
 def _compared(
-    case: Case, plans: list[Plan], scores: list[tuple[float, ...]], confidence: float
+    rows: int,
+    plans: list[Plan],
+    scores: list[tuple[float, ...]],
+    terms: list[Terms],
+    confidence: float,
 ) -> list[Finding]:
-    plain_terms = None
+    """Each candidate beside DP-SGD, which is the first."""
     found = []
-    for plan, mine in zip(plans, scores, strict=True):
-        terms = terms_of(
-            case,
-            plan.candidate,
-            noise_multiplier=plan.choice.noise_multiplier,
-            expected_size=plan.choice.sampler.expected_size,
-        )
-        plain_terms = plain_terms or terms
+    for plan, mine, of_mine in zip(plans, scores, terms, strict=True):
         gains = tuple(one - other for one, other in zip(mine, scores[0], strict=True))
-        needed = gain_needed(gains, rows=len(case), others=len(plans) - 1, confidence=confidence)
-        found.append(Finding(plan, mine, gains, terms, terms.relative_to(plain_terms), needed))
+        needed = gain_needed(gains, rows=rows, others=len(plans) - 1, confidence=confidence)
+        relative = of_mine.relative_to(terms[0])
+        found.append(Finding(plan, mine, gains, of_mine, relative, needed))
     return found
 
 
@@ -154,3 +175,11 @@ def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
                 "DP-SGD."
             )
     return [nothing(), *others]
+
+
+def _require_named(name: str, candidates: list[Candidate]) -> None:
+    if all(one.name != name for one in candidates):
+        raise SideInformationError(
+            f"Expected the name of a candidate for `otherwise`, found '{name}'. Known are "
+            f"{', '.join(one.name for one in candidates)}."
+        )

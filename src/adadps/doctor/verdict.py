@@ -1,9 +1,14 @@
-"""From simulated scores and the theorem's terms to advice, and why."""
+"""From simulated scores to what they show, what is advised, and why.
+
+A gain is *shown* if it is above what noise alone would give; so is a loss. Between the two nothing
+was shown: side information may help all the same, by less than so few public rows can tell.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -13,7 +18,22 @@ from adadps.doctor.candidates import DP_SGD, Candidate, Door
 from adadps.doctor.plans import Plan
 from adadps.doctor.terms import Terms
 
-NOTHING_HELPS = "DP-SGD: nothing helps here"
+
+class Shown(StrEnum):
+    """What simulated runs show beside those of DP-SGD."""
+
+    GAIN = "gain"
+    NEITHER = "neither"
+    LOSS = "loss"
+
+    @property
+    def in_words(self) -> str:
+        """The verdict that follows.
+
+        >>> Shown.NEITHER.in_words
+        'no gain could be shown'
+        """
+        return "no gain could be shown" if self is Shown.NEITHER else f"a {self.value} was shown"
 
 
 @dataclass(frozen=True)
@@ -43,9 +63,16 @@ class Finding:
         return float(np.mean(self.gains))
 
     @property
-    def helps(self) -> bool:
-        """Is the gain above the noise of the simulation?"""
-        return self.gain > self.needed
+    def shown(self) -> Shown:
+        """Is the gain, or the loss, above the noise of the simulation?"""
+        if self.gain > self.needed:
+            return Shown.GAIN
+        return Shown.LOSS if self.gain < -self.needed else Shown.NEITHER
+
+    @property
+    def points(self) -> str:
+        """The gain and its standard error, in points of accuracy."""
+        return f"{100 * self.gain:+.1f} ± {100 * standard_error(self.gains):.1f}"
 
     def describe(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -59,7 +86,7 @@ class Finding:
             "gain": self.gain,
             "gain_standard_error": standard_error(self.gains),
             "gain_needed": self.needed,
-            "helps": self.helps,
+            "shown": None if self.candidate.door is Door.NONE else self.shown.value,
             "terms_relative_to_dp_sgd": self.relative,
             "settings": {
                 "batch_size": choice.sampler.expected_size,
@@ -73,16 +100,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The advice and its reasons in words."""
+    """What was shown, whom to use, and why; ``theorem`` is what the convex bounds say beside it."""
 
     advised: Finding
+    shown: Shown
     reasons: tuple[str, ...]
+    theorem: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Whom to use."""
-        informed = self.advised.candidate.door is not Door.NONE
-        return self.advised.candidate.name if informed else NOTHING_HELPS
+        return self.advised.candidate.name
 
 
 def standard_error(values: tuple[float, ...]) -> float:
@@ -110,67 +138,87 @@ def gain_needed(gains: tuple[float, ...], *, rows: int, others: int, confidence:
     return float(stats.t.ppf(level, len(gains) - 1)) * error
 
 
-def decide(findings: list[Finding]) -> Verdict:
-    """The best simulated score among those that beat DP-SGD by more than the noise, or DP-SGD."""
+def decide(findings: list[Finding], *, rows: int, otherwise: str = DP_SGD) -> Verdict:
+    """The best simulated score among those whose gain over DP-SGD was shown.
+
+    Where there is none it is ``otherwise``, or DP-SGD if a loss of that was shown. ``rows`` is how
+    many public ones there are.
+    """
     plain = next(one for one in findings if one.candidate.door is Door.NONE)
     others = [one for one in findings if one is not plain]
-    helpful = [one for one in others if one.helps]
-    advised = max(helpful, key=lambda one: one.gain, default=plain)
-    return Verdict(advised, tuple(_reasons(advised, plain, others)))
-
-
-def _reasons(advised: Finding, plain: Finding, others: list[Finding]) -> list[str]:
     if not others:
-        return ["There is no side information to weigh."]
-    best = max(others, key=lambda one: one.gain)
-    reasons = [_simulation(advised, plain, best)]
+        return Verdict(plain, Shown.NEITHER, ("There is no side information to weigh.",))
+    gained = [one for one in others if one.shown is Shown.GAIN]
+    lost = [one for one in others if one.shown is Shown.LOSS]
+    usual = next(one for one in findings if one.candidate.name == otherwise)
+    advised = max(gained, key=lambda one: one.gain, default=_unless_lost(usual, plain))
+    if gained:
+        shown, reason = Shown.GAIN, _of_a_gain(advised, plain, rows)
+    elif len(lost) == len(others):
+        shown, reason = Shown.LOSS, _of_losses(lost, plain, rows)
+    else:
+        shown, reason = Shown.NEITHER, _of_neither(others, plain, rows)
+    some = lost if shown is not Shown.LOSS else []
+    warnings = [f"A loss was shown for {one.candidate.name}: {one.points} points." for one in some]
     favourite = min([plain, *others], key=lambda one: one.relative["sharper"])
-    reasons += [_theorem(advised), _agreement(advised, favourite)]
-    return reasons
+    theorem = (_theorem(advised), _agreement(advised, favourite))
+    return Verdict(advised, shown, (reason, *warnings), theorem)
 
 
-def _simulation(advised: Finding, plain: Finding, best: Finding) -> str:
-    folds = len(plain.scores)
-    if advised is plain:
-        return (
-            f"No candidate beat {DP_SGD} by more than the noise of {folds} simulated runs: the "
-            f"best, {best.candidate.name}, gained {_points(best)}, and {100 * best.needed:.1f} "
-            "were needed."
-        )
+def _unless_lost(usual: Finding, plain: Finding) -> Finding:
+    return plain if usual.shown is Shown.LOSS else usual
+
+
+def _of_a_gain(advised: Finding, plain: Finding, rows: int) -> str:
     return (
-        f"In {folds} simulated runs {advised.candidate.name} reached {advised.score:.3f} and "
-        f"{DP_SGD} {plain.score:.3f}: a gain of {_points(advised)}, and "
-        f"{100 * advised.needed:.1f} were needed."
+        f"In {_where(plain, rows)} {advised.candidate.name} reached {advised.score:.3f} and "
+        f"{DP_SGD} {plain.score:.3f}: a gain of {advised.points} points. Noise alone would give up "
+        f"to {100 * advised.needed:.1f}."
     )
 
 
-def _points(finding: Finding) -> str:
-    return f"{100 * finding.gain:+.1f} ± {100 * standard_error(finding.gains):.1f} points"
+def _of_neither(others: list[Finding], plain: Finding, rows: int) -> str:
+    best = max(others, key=lambda one: one.gain)
+    return (
+        f"In {_where(plain, rows)} the largest gain over {DP_SGD}, of {best.candidate.name}, was "
+        f"{best.points} points; on so few rows noise alone would give up to "
+        f"{100 * best.needed:.1f}. That does not mean that nothing helps: more public rows can "
+        "show smaller gains."
+    )
+
+
+def _of_losses(lost: list[Finding], plain: Finding, rows: int) -> str:
+    least = max(lost, key=lambda one: one.gain)
+    return (
+        f"In {_where(plain, rows)} all side information did worse than {DP_SGD}; the least loss, "
+        f"of {least.candidate.name}, was {least.points} points."
+    )
+
+
+def _where(plain: Finding, rows: int) -> str:
+    return f"{len(plain.scores)} simulated runs on {rows:,} public rows"
 
 
 def _theorem(advised: Finding) -> str:
-    found = advised.relative
     if advised.candidate.door is Door.NONE:
         return "The theorem's terms are those of DP-SGD, to which all others are compared."
+    found = {name: f"{value:.3g}" for name, value in advised.relative.items()}
     return (
-        f"Relative to DP-SGD's, the convex theorem's bound is {found['bound']:.3g} there (D "
-        f"{found['diameter']:.3g}, R {found['ratio']:.3g}, noise {found['noise']:.3g}, at equal "
-        f"ΣA), and the sharper line of its proof {found['sharper']:.3g}."
+        f"Relative to DP-SGD's, the convex theorem's bound is {found['bound']} for "
+        f"{advised.candidate.name} (D {found['diameter']}, R {found['ratio']}, noise "
+        f"{found['noise']}, at equal ΣA), and the sharper line of its proof {found['sharper']}."
     )
 
 
 def _agreement(advised: Finding, favourite: Finding) -> str:
     if favourite is advised:
-        return "The proof's line has its least value there too: the two agree."
+        return "The sharper line is least there too: it agrees with the advice."
+    least = f"for {favourite.candidate.name}, {favourite.relative['sharper']:.3g} of DP-SGD's; it"
     if favourite.candidate.door is Door.NONE:
-        return (
-            f"They disagree: by the proof's line no candidate is better than {DP_SGD}. The bound "
-            "knows nothing of clipping, of new examples or of the learning rate that is used; the "
-            "simulation decides."
-        )
+        least = "for DP-SGD itself; it"
+    else:
+        least += f" gained {favourite.points} points in the simulation. The bound"
     return (
-        f"They disagree: the proof's line is least for {favourite.candidate.name} "
-        f"({favourite.relative['sharper']:.3g} of DP-SGD's), which gained {_points(favourite)} in "
-        "the simulation. The bound knows nothing of clipping, of new examples or of the learning "
-        "rate that is used; the simulation decides."
+        f"The sharper line is least {least} knows nothing of clipping, of new examples or of the "
+        "learning rate that is used, so the simulation decides."
     )

@@ -14,12 +14,17 @@ from pathlib import Path
 
 from adadps.accounting import Budget, default_delta, require_epsilon
 from adadps.errors import BudgetError, ContractError, SettingError
-from adadps.ledger import DiskLedger, Ledger, MemoryLedger
+from adadps.ledger import DiskLedger, Ledger, MemoryLedger, require_same_budget
 from adadps.result import Result
 from adadps.types import Accountant
 
 EITHER = (Accountant.RDP, Accountant.PLD)
 CLAIM = "epsilon is the whole budget of the ledger: other runs were charged to it before this one"
+
+WHOLE = (
+    "`epsilon` is the whole budget: set it to that of the ledger, and `epsilon_per_run` to what "
+    "one run may cost."
+)
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,10 @@ def agree(wish: Wish, *, examples: int, held: MemoryLedger | None, one_by_one: b
     if wish.path is not None and os.path.exists(wish.path):
         with DiskLedger(wish.path) as ledger:
             known, chosen = ledger.budget, ledger.choose_accountant(EITHER)
-        _require_same_budget(wish, known, f"the ledger {wish.path}")
+        require_same_budget(known, wish.epsilon, where=f"the ledger {wish.path}", cure=WHOLE)
     elif held is not None:
         known, chosen = held.budget, held.choose_accountant(EITHER)
-        _require_same_budget(wish, known, "the calls before this one")
+        require_same_budget(known, wish.epsilon, where="the calls before this one", cure=WHOLE)
         if chosen is Accountant.PLD:
             raise BudgetError(
                 f"Expected something left of epsilon = {wish.epsilon:g}, found that `fit` has "
@@ -124,16 +129,6 @@ def _on_disk(path: Path, whole: Budget) -> DiskLedger:
         return DiskLedger(path, budget=whole)
     except ContractError:  # another process was faster, with another delta
         return DiskLedger(path)
-
-
-def _require_same_budget(wish: Wish, known: Budget | None, where: str) -> None:
-    if known is None or known.epsilon != wish.epsilon:
-        found = "no budget at all" if known is None else f"epsilon = {known.epsilon:g}"
-        raise ContractError(
-            f"Expected epsilon = {wish.epsilon:g} as the budget of {where}, found {found}. "
-            "`epsilon` is the whole budget: set it to that of the ledger, and `epsilon_per_run` to "
-            "what one run may cost."
-        )
 
 
 def _same_ledger(ledger: Ledger | None, identity: str | None) -> Ledger:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from adadps.data.examples import Examples
 from adadps.defaults import RULE, Choice, Rule, choose
-from adadps.errors import DataError, ModelError, SettingError
+from adadps.errors import SettingError
 from adadps.estimator.account import Terms, Wish, agree, ledger_of, stated
 from adadps.estimator.checks import (
     all_or_nothing,
@@ -32,14 +28,14 @@ from adadps.estimator.checks import (
     whole_number_of_examples,
 )
 from adadps.estimator.doors import Door, door_for
+from adadps.estimator.models import linear_layer, own_module, reading_layer
 from adadps.estimator.private_part import private_examples
 from adadps.estimator.rows import Rows, Table
-from adadps.estimator.siblings import Siblings
-from adadps.layout import sparse_linear
-from adadps.ledger import DiskLedger, Ledger, MemoryLedger
+from adadps.estimator.statement import StatedEstimator
+from adadps.ledger import Ledger
 from adadps.losses import Loss
 from adadps.named_methods import adam_rate
-from adadps.result import PrivacyStatement, Result
+from adadps.result import Result
 from adadps.stages import Chain, privatize
 from adadps.training import fit as train
 
@@ -61,17 +57,12 @@ class Task:
     largest_lr: float | None = None
 
 
-class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+class PrivateEstimator(StatedEstimator):
     """Base of the estimators. Their constructors only remember what they are given."""
 
-    result_: Result
     module_: nn.Module | None
     _rows: Rows
     _facts: tuple[str, ...]
-    _family: Siblings
-    _ledger: MemoryLedger | None
-    _ledger_identity: str
-    _ledger_path: Path | None
 
     def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:
         raise NotImplementedError
@@ -98,12 +89,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             held = getattr(self, "_ledger", None) if going_on else None
             terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
             choice = self._choice(count, door, task, terms)
-            self._facts = self._facts_with(task, going_on)
+            self._facts = self._facts_with(task, count, going_on)
+            trials = self._trials(going_on=going_on, on_disk=terms.path is not None)
             method = _method(door, choice)
             data = private_examples(X, task.targets, task.rows, method.public_rows)
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
-                trials = self._trials(going_on)
                 result = self._run(model, task, data, method, door.name, choice, ledger, trials)
                 self._remember_ledger(ledger)
             earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
@@ -112,7 +103,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self._rows = task.rows
             self.module_ = None if self.module is None else model
             if not going_on and terms.path is None:  # else it is in the epsilon of a ledger
-                self._siblings().fits += 1
+                self._siblings().count()
             self._keep_coefficients(task)
         return self
 
@@ -174,9 +165,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 "off the private data. Declare them."
             )
 
-    def _facts_with(self, task: Task, going_on: bool) -> tuple[str, ...]:
-        read_off = ("that number of examples was read off the data",)
-        facts = (*task.facts, *(read_off if self.examples is None else ()))
+    def _facts_with(self, task: Task, count: int, going_on: bool) -> tuple[str, ...]:
+        """Of all calls so far. A declared number of examples is told of by the run itself."""
+        read_off = (f"the number of examples, read off the data: {count}",)
+        facts = (*(read_off if self.examples is None else ()), *task.facts)
         earlier = self._facts if going_on else ()
         return tuple(dict.fromkeys((*earlier, *facts)))
 
@@ -186,38 +178,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise _another("kind of model")
         if self.module is None:
             width = X.shape[1] + bool(task.rows.constant)
-            layer = (
-                sparse_linear(width, task.outputs, bias=False)
-                if sparse.issparse(X)
-                else nn.Linear(width, task.outputs, bias=False)
-            )
-            nn.init.zeros_(layer.weight)
+            layer = linear_layer(width, task.outputs, sparse_rows=sparse.issparse(X))
             return self.result_.restore(layer) if going_on else layer
         if going_on and self.module_ is not None:
             return copy.deepcopy(self.module_)
-        made = (
-            copy.deepcopy(self.module)
-            if isinstance(self.module, nn.Module)
-            else self.module(X.shape[1], task.outputs)
-            if callable(self.module)
-            else None
-        )
-        if not isinstance(made, nn.Module):
-            raise ModelError(
-                "Expected a torch module, or a function of the numbers of inputs and outputs that "
-                f"makes one, as `module`, found {type(self.module).__name__}. For example: "
-                "module=lambda inputs, outputs: torch.nn.Linear(inputs, outputs)."
-            )
-        return made
+        return own_module(self.module, X.shape[1], task.outputs)
 
     def _door(self, model: nn.Module, width: int) -> Door:
-        fitting = (
-            name
-            for name, value in model.named_parameters()
-            if value.ndim == 2 and value.shape[-1] == width
-        )
         linear = self.module is None
-        at = "weight" if linear else next(fitting, None)
+        at = "weight" if linear else reading_layer(model, width)
         return door_for(self.method, self.side, at=at, width=width, linear=linear)
 
     def _choice(self, count: int, door: Door, task: Task, terms: Terms) -> Choice:
@@ -260,70 +229,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 rows @ sparse.diags_array(self.result_.feature_weights.double().numpy())
             )
         return np.asarray(rows @ weight.T)
-
-    def _trials(self, going_on: bool) -> int | None:
-        """What is declared, or what was counted if that is more."""
-        declared = None if self.tuning_trials is None else int(self.tuning_trials)
-        counted = going_on and self._ledger_path is None
-        return self._siblings().trials(declared, itself=counted)
-
-    def _siblings(self) -> Siblings:
-        if not hasattr(self, "_family"):
-            self._family = Siblings()
-        return self._family
-
-    def _remember_ledger(self, ledger: Ledger) -> None:
-        self._ledger_identity = ledger.identity
-        self._ledger = ledger if isinstance(ledger, MemoryLedger) else None
-        self._ledger_path = ledger.path.absolute() if isinstance(ledger, DiskLedger) else None
-
-    @property
-    def ledger_(self) -> Ledger:
-        """The ledger in memory, or the one at its path, opened anew: close it after use."""
-        check_is_fitted(self, "result_")
-        path = self._ledger_path
-        if path is not None:
-            if not os.path.exists(path):
-                raise DataError(f"Expected the ledger {path}, found none. Put it back in place.")
-            return DiskLedger(path)
-        held: MemoryLedger | None = getattr(self, "_ledger", None)
-        if held is None:
-            raise NotFittedError(
-                "Expected the ledger of this model, found a copy of the model without it: a ledger "
-                "in memory stays with the object that was trained. The statement is in `privacy_`."
-            )
-        return held
-
-    @property
-    def privacy_(self) -> PrivacyStatement:
-        """What may be said about privacy."""
-        return self._fitted_result().privacy
-
-    @property
-    def epsilon_(self) -> float:
-        """What may be claimed: epsilon of this run, or the whole budget if there were others."""
-        return self.privacy_.epsilon
-
-    @property
-    def delta_(self) -> float:
-        """The delta at which epsilon is stated."""
-        return self.privacy_.delta
-
-    def _fitted_result(self) -> Result:
-        check_is_fitted(self, "result_")
-        held: Result = self.result_
-        return held
-
-    def __sklearn_clone__(self) -> Self:
-        family = self._siblings()
-        twin: Self = super().__sklearn_clone__()
-        twin._family = family
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the ledger: a copy of it could be spent twice."""
-        state = dict(super().__getstate__())
-        return {name: value for name, value in state.items() if name != "_ledger"}
 
     def __sklearn_tags__(self) -> Any:
         """Sparse rows are welcome; noise is fresh in every run."""

@@ -17,7 +17,6 @@ from adadps.errors import AdadpsError, DataError, SettingError
 
 _SHOWS_NO_VALUE = re.compile(
     r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input
-    | (Input\ )?[Xy]?\ ?contains\ (NaN|infinity\ or\ a\ value\ too\ large)
     | Found\ array\ with\ 0\ (sample|feature)\(s\)\ \(shape=[\d(), ]+\)
       \ while\ a\ minimum\ of\ \d+\ is\ required(\ by\ \w+)?\.?
     | Found\ input\ variables\ with\ inconsistent\ numbers\ of\ samples:\ [\d\[\], ]+
@@ -27,6 +26,12 @@ _SHOWS_NO_VALUE = re.compile(
     | [\w\ ]+\ requires\ y\ to\ be\ passed,\ but\ the\ target\ y\ is\ None
     """,
     re.VERBOSE,
+)
+_NOT_FINITE = re.compile(r"(Input )?(?P<what>[Xy]?) ?contains (NaN|infinity)")
+_FILL = (
+    "Fill what is missing with a constant that is known without looking at the data, as "
+    "SimpleImputer(strategy='constant', fill_value=0) does, or leave such rows out. A mean or "
+    "median of these rows is a fact about them that epsilon does not cover."
 )
 _SOMETHING_ELSE = (
     "Expected a table of finite numbers with one row an example, and one target a row, found "
@@ -136,6 +141,19 @@ def in_our_words() -> Iterator[None]:
     except (AdadpsError, NotFittedError):
         raise
     except ValueError as error:
-        known = _SHOWS_NO_VALUE.match(str(error))
-        said = known.group() if known else _SOMETHING_ELSE
-        raise DataError(said) from None  # the cause may show labels or rows
+        raise DataError(_said_safely(str(error))) from None  # the cause may show labels or rows
+
+
+def _said_safely(refusal: str) -> str:
+    """Our words for what is not finite: scikit-learn advises to fit an imputer on these rows.
+
+    >>> _said_safely("Input y contains NaN.")
+    'Expected finite numbers in y, found NaN or infinity. Leave such rows out.'
+    """
+    infinite = _NOT_FINITE.match(refusal)
+    if infinite:
+        cure = "Leave such rows out." if infinite["what"] == "y" else _FILL
+        where = infinite["what"] or "the table"
+        return f"Expected finite numbers in {where}, found NaN or infinity. {cure}"
+    known = _SHOWS_NO_VALUE.match(refusal)
+    return known.group() if known else _SOMETHING_ELSE

@@ -9,31 +9,38 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import validate_data
 from torch import nn
 
+from adadps.data.bounds import Bounds
 from adadps.defaults import first_gradient
 from adadps.errors import SettingError
 from adadps.estimator.base import PrivateEstimator, Task
 from adadps.estimator.checks import refuse
 from adadps.estimator.labels import (
-    RARE,
     Labels,
     declared_labels,
     facts_about,
     labels_of,
-    rarest,
     require_usable,
     whole_numbers,
 )
-from adadps.estimator.rows import Bounds, Rows, Table
+from adadps.estimator.rows import Rows, Table
 from adadps.losses import Loss, binary_cross_entropy, cross_entropy
 from adadps.types import Accountant
 
 CONSTANT = 0.3
 """Size of the constant feature that stands for an intercept."""
+
+UNITS = (
+    "Dense rows are normalised as they are, without feature_bounds: where columns have different "
+    "units, those with large numbers drown the others. Give feature_bounds=(low, high), numbers or "
+    "one number a column, as they are known without looking at the data; or say "
+    "normalise_rows=True if all columns are of one kind, or were scaled by public bounds before."
+)
 
 
 class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -51,7 +58,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     - `fit` begins anew with a budget of its own: two fits cost two budgets. A search or a cross
       validation makes many fits; how many an estimator and its clones have made in this process is
       stated as ``privacy_.tuning_trials`` (or what you declare, if that is more), but not part of
-      epsilon. Fits in other processes (``n_jobs`` > 1) are not counted: declare them. With
+      epsilon. Fits in other processes (``n_jobs`` > 1) are not counted: unless you declare them
+      the number is then unknown (None), and you are warned. With
       ``ledger``, a path, all fits of all clones and processes share one budget, which is what
       epsilon then says, and what does not fit is refused.
     - `partial_fit` goes on under the budget of the calls before it. Once several runs have been
@@ -60,7 +68,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     What must be public:
 
     - ``classes`` and ``examples`` (rows a call); read off the data where they are not given, and
-      then listed in ``privacy_.assumed_public``. ``strict=True`` refuses to read anything off.
+      then listed in ``privacy_.assumed_public``; a class of one or two rows is refused then.
+      ``strict=True`` refuses to read anything off.
     - Whatever was fitted before: a `CountVectorizer`, `TfidfVectorizer` or `StandardScaler` in
       front of this step knows all private rows, which epsilon does NOT cover. A step cannot see
       its pipeline, so nobody will warn you. Use `PublicVectorizer`, `HashingVectorizer`,
@@ -69,7 +78,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
       words, or a fixed source. ``method`` says where it enters: "auto" (weighted features),
       "adadps", "adadps-two-sided", "dp-sgd-weighted"; without it "dp-sgd" or "dp-adam".
 
-    Rows are L2-normalised one by one (``normalise_rows``), and a small constant feature stands for
+    Rows are L2-normalised one by one (``normalise_rows``), after their columns have been brought
+    to [-1, 1] by ``feature_bounds=(low, high)`` if there are any: dense columns of different units
+    need them, and you are warned where they are missing. A small constant feature stands for
     the intercept (``fit_intercept``; none beside side information). ``module`` is a torch module,
     or a function of the numbers of inputs and outputs that makes one; ``loss`` is then one number
     an example. Its rows are left as they are, and ``clip_norm`` and ``lr`` should be given: the
@@ -82,11 +93,14 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
 
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(600, 5, n_informative=3, random_state=0)
-    >>> model = AdaDPSClassifier(epsilon=3, accountant="rdp").fit(X, y)
+    >>> model = AdaDPSClassifier(epsilon=3, feature_bounds=(-8, 8), accountant="rdp").fit(X, y)
     >>> print(model.privacy_)
     ε = 3.000 at δ = 0.000167 (RDP, add or remove one, per example)
-    >>> model.privacy_.assumed_public[1:]
-    ('the classes, read off the data: 0, 1', 'that number of examples was read off the data')
+    >>> for fact in model.privacy_.assumed_public[-3:]:
+    ...     print(fact)
+    the number of examples, read off the data: 600
+    the classes, read off the data: 0, 1
+    bounds, declared: features from -8 to 8
     """
 
     _labels: Labels
@@ -184,7 +198,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:
         labels = self._agreed_labels(y, going_on, classes)
-        facts = [self._label_facts] if going_on else [self._describe(labels, y, classes)]
+        if not going_on:
+            read_off = classes is None and self.classes is None
+            self._label_facts = facts_about(labels, read_off=read_off)
         rows, more = self._chosen_rows(X, going_on)
         task = Task(
             rows=rows,
@@ -194,9 +210,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             gradient_norm=0.5 / labels.outputs**0.5
             if labels.several
             else first_gradient(labels.outputs),
-            facts=(*facts, *more),
+            facts=(self._label_facts, *more),
         )
-        self._labels, self.classes_, self._label_facts = labels, labels.classes, facts[0]
+        self._labels, self.classes_ = labels, labels.classes
         return task
 
     def _agreed_labels(self, y: Any, going_on: bool, classes: Any) -> Labels:
@@ -211,22 +227,12 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         self._require_declared(classes=declared, examples=self.examples)
         return labels_of(y) if declared is None else declared_labels(declared, y)
 
-    def _describe(self, labels: Labels, y: Any, classes: Any) -> str:
-        read_off = classes is None and self.classes is None
-        if read_off and rarest(labels, y) < RARE:
-            warnings.warn(
-                f"Classes that occur fewer than {RARE} times were read off the data. They stand in "
-                "the model for everyone to read: declare the classes by `classes=...`.",
-                stacklevel=5,
-            )
-        return facts_about(labels, read_off=read_off)
-
     def _chosen_rows(self, X: Table, going_on: bool) -> tuple[Rows, tuple[str, ...]]:
         if going_on:
             return self._rows, ()
         linear = self.module is None
         intercept = (
-            (linear and self.side is None) if self.fit_intercept is None else (self.fit_intercept)
+            linear and self.side is None if self.fit_intercept is None else self.fit_intercept
         )
         if intercept and not (linear and self.side is None):
             raise SettingError(
@@ -239,6 +245,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         if self.feature_bounds is not None:
             bounds = Bounds.given(self.feature_bounds, X.shape[1], "feature_bounds")
             facts = (bounds.in_words("bounds, declared: features"),)
+        elif normalised and self.normalise_rows is None and not sparse.issparse(X):
+            warnings.warn(UNITS, stacklevel=5)
         return Rows(bounds, normalised, CONSTANT if intercept else 0.0), facts
 
     def _keep_coefficients(self, task: Task) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from adadps.defaults import WORDS_PER_TEXT
 from adadps.errors import SettingError, SideInformationError
-from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
-from adadps.named_methods import Method, shaped
+from adadps.named_methods import Method, chain_for, norms_for, shaped
 from adadps.side import Frequencies
 from adadps.side.fixed import Fixed
 from adadps.stages import Chain
 from adadps.stages.privatize import Privatize
+from adadps.typical_texts import typical_norm
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ def door_for(method: str, side: Any, *, at: str | None, width: int, linear: bool
     chosen = _chosen(method, side is not None, linear)
     if chosen in (Method.DP_SGD, Method.DP_ADAM):
         _require_none(side, chosen)
-        plain = dp_sgd if chosen is Method.DP_SGD else dp_adam
+        plain = partial(chain_for, chosen, None)
         return Door(chosen.value, plain, adaptive=chosen is Method.DP_ADAM)
     held = _opened(side, chosen)
     if at is None:
@@ -54,14 +50,12 @@ def door_for(method: str, side: Any, *, at: str | None, width: int, linear: bool
         )
     _require_width(held, width)
     source = held if isinstance(held, Fixed) else shaped(held, chosen, at=at)
-    if chosen is Method.DP_SGD_WEIGHTED:  # rows are normalised again
-        return Door(chosen.value, lambda privacy, lr: dp_sgd_weighted(source, privacy, lr, at=at))
-    norm = _typical_norm(source, held if isinstance(held, Frequencies) else None, at, width)
-    if chosen is Method.ADADPS:
-        return Door(chosen.value, lambda privacy, lr: adadps(source, privacy, lr), norm)
-    return Door(
-        chosen.value, lambda privacy, lr: adadps_two_sided(source, source, privacy, lr), norm, norm
-    )
+    chain = partial(chain_for, chosen, source, at=at)
+    if chosen is Method.DP_SGD_WEIGHTED:  # rows are normalised again: their norm need not be known
+        return Door(chosen.value, chain)
+    known = held if isinstance(held, Frequencies) else None
+    norm = typical_norm(source, width, known, at=at)
+    return Door(chosen.value, chain, *norms_for(chosen, scaled=norm))
 
 
 def _chosen(method: str, informed: bool, linear: bool) -> Method:
@@ -110,19 +104,3 @@ def _require_width(held: Frequencies | Fixed, width: int) -> None:
             f"Expected side information for the {width} features, found {len(held.values)} "
             "frequencies. Give the vectorizer that makes the features, or one frequency a feature."
         )
-
-
-def _typical_norm(source: Fixed, known: Frequencies | None, at: str, width: int) -> float:
-    """‖D ∘ x‖ of a row of norm 1 that has features as often as is publicly known.
-
-    A feature's share of the row is that of the texts that have it; without frequencies, all are
-    alike.
-    """
-    value = source.named.get(at)
-    if not isinstance(value, tuple) or len(value[0]) != width:
-        return 1.0
-    share: Tensor = torch.ones(width, dtype=torch.float64)
-    if known is not None:
-        share = -torch.expm1(-WORDS_PER_TEXT * known.values.double())
-    squared = value[0].double().pow(-2)
-    return math.sqrt(float((share * squared).sum() / share.sum()))

@@ -10,12 +10,11 @@ import numpy.typing as npt
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
+from adadps.data.assumed import RARE
+from adadps.data.bounds import is_sparse
 from adadps.errors import DataError
-from adadps.estimator.rows import is_sparse
 
 Classes = npt.NDArray[Any]
-RARE = 3
-"""A class that is read off the data should not be that of one or two people."""
 MOST_NAMED = 1000
 
 
@@ -78,15 +77,29 @@ def declared_labels(classes: Any, y: Any) -> Labels:
 
 
 def labels_of(y: Any) -> Labels:
-    """Labels that occur; to use them is to assume that they are public."""
+    """Labels that occur; to use them is to assume that they are public.
+
+    >>> labels_of(np.array(["no"] * 5 + ["Mrs Miller"]))
+    Traceback (most recent call last):
+        ...
+    adadps.errors.DataError: Expected classes that occur at least 3 times, found a rarer one in \
+row 5. Classes that are read off the data stand in the model for everyone to read: declare them by \
+`classes=...`, or leave such rows out.
+    """
     if _is_indicator(y):
         return Labels(np.arange(y.shape[1]), several=True)
     check_classification_targets(y)
-    found = np.unique(column_or_1d(y))
+    found, first, counts = np.unique(column_or_1d(y), return_index=True, return_counts=True)
     if len(found) < 2:
         raise DataError(
             "Expected at least two classes in y, found one class. Declare all classes by "
             "`classes=...` if the data happens to have only one."
+        )
+    if counts.min() < RARE:
+        raise DataError(
+            f"Expected classes that occur at least {RARE} times, found a rarer one in row "
+            f"{first[counts.argmin()]}. Classes that are read off the data stand in the model for "
+            "everyone to read: declare them by `classes=...`, or leave such rows out."
         )
     return Labels(found, several=False)
 
@@ -116,13 +129,6 @@ def facts_about(labels: Labels, *, read_off: bool) -> str:
     names = ", ".join(str(name) for name in labels.classes[:MOST_NAMED])
     more = f" and {labels.outputs - MOST_NAMED} more" if labels.outputs > MOST_NAMED else ""
     return f"the {what}, {how}: {names}{more}"
-
-
-def rarest(labels: Labels, y: Any) -> int:
-    """How often the rarest class occurs; for the one who trains, and stored nowhere."""
-    if labels.several:
-        return RARE
-    return int(np.unique(column_or_1d(y), return_counts=True)[1].min())
 
 
 def _is_indicator(y: Any) -> bool:

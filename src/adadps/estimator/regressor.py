@@ -14,10 +14,11 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import nn
 
+from adadps.data.bounds import Bounds
 from adadps.defaults import RULE
 from adadps.estimator.base import PrivateEstimator, Task
 from adadps.estimator.checks import refuse
-from adadps.estimator.rows import Bounds, Rows, Table
+from adadps.estimator.rows import Rows, Table
 from adadps.losses import Loss, squared_error
 from adadps.types import Accountant
 
@@ -167,7 +168,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             weight, offset = weight[:, :-1], weight[:, -1] * task.rows.constant
         targets, features = self._target_bounds, task.rows.bounds
         assert features is not None
-        half = targets.high / 2 - targets.low / 2
+        half = targets.half
         weight = half[:, None] * weight * features.slope / features.slope.size**0.5
         offset = targets.middle + half * offset - weight @ features.middle
         self.coef_, self.intercept_ = (weight[0], offset[0]) if self._is_flat else (weight, offset)

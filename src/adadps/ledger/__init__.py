@@ -9,5 +9,6 @@ from adadps.ledger.disk import DiskLedger
 from adadps.ledger.facts import RunFacts
 from adadps.ledger.memory import MemoryLedger
 from adadps.ledger.protocol import Ledger
+from adadps.ledger.same_budget import require_same_budget
 
-__all__ = ["DiskLedger", "Ledger", "MemoryLedger", "RunFacts"]
+__all__ = ["DiskLedger", "Ledger", "MemoryLedger", "RunFacts", "require_same_budget"]

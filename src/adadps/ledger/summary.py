@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dp_accounting import DpEvent
-from rich.console import Group
-from rich.markup import escape
-from rich.table import Table
 
 from adadps.accounting import Budget, Life, default_delta, epsilon_of, require_delta
 from adadps.errors import AdadpsError, SettingError
@@ -184,50 +181,3 @@ def _epsilon(
     except AdadpsError:
         return "not computable"
     return found if math.isfinite(found) else None
-
-
-def as_rich(summary: dict[str, Any]) -> Group:
-    """The summary as tables for a terminal."""
-    whole = Table(title=f"Ledger {escape(summary['ledger'])}", show_header=False)
-    whole.add_row("relation", summary["relation"] or "not set yet")
-    whole.add_row("unit", summary["unit"] or "not set yet")
-    whole.add_row("accountant", summary["accountant"] or "not set yet")
-    whole.add_row("entries", str(summary["entries"]))
-    whole.add_row(f"ε so far at δ = {summary['delta']:.3g}", _shown(summary["epsilon"]))
-    budget = summary["budget"]
-    terms = f"ε = {budget['epsilon']:g} at δ = {budget['delta']:g}" if budget else "none: counted"
-    whole.add_row("budget", terms)
-    if budget:
-        where = " at the order of the Rényi filter" if summary["filter"] else ""
-        whole.add_row("left", f"ε = {summary['left']:.4g}{where}")
-        if summary["filter"]:  # runs were chosen one by one: their sum in hindsight is no claim
-            whole.add_row("may be claimed", f"{terms} (2δ if a run was begun after looking)")
-    runs = Table(title="Runs", show_lines=True)
-    for heading in ("run", "chain", "sampler", "steps", "side information", "ε", "plan, code"):
-        runs.add_column(heading, overflow="fold")
-    for run in summary["runs"]:
-        planned = "?" if run["steps_planned"] is None else run["steps_planned"]
-        cells = (
-            run["run"],
-            run["chain"] or "–",
-            ", ".join(f"{name}: {value}" for name, value in run["sampler"].items()) or "–",
-            f"{run['steps_reserved']} of {planned}"
-            + (f"\nin {run['lives']} lives" if run["lives"] > 1 else ""),
-            "\n".join(
-                f"{side['source']} ({side['public_because']})" for side in run["side_information"]
-            )
-            or "–",
-            _shown(run["epsilon"]),
-            f"{run['plan_hash'][:12]}\nadadps {run['code_version']}",
-        )
-        runs.add_row(*(escape(cell) for cell in cells))
-    return Group(whole, runs)
-
-
-def _shown(epsilons: dict[str, float | str | None]) -> str:
-    def number(value: float | str | None) -> str:
-        if value is None:
-            return "∞ (not private)"
-        return value if isinstance(value, str) else f"{value:.4g}"
-
-    return "\n".join(f"{number(value)} ({name.upper()})" for name, value in epsilons.items()) or "–"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from adadps.card.sections import digits
+from adadps.card.meaning import meaning_of
+from adadps.card.sections import digits, measured_on, readable
 from adadps.errors import DataError
 from adadps.report.curves import curves
 from adadps.report.noise_facts import noise_section
@@ -64,6 +66,7 @@ def page_of_comparison(
         title=title,
         lead=lead,
         guarantee=_guarantee(private, len(results), equal=not warnings),
+        meaning=_meaning(private) if private and not warnings else "",
         private=bool(private) and not warnings,
         warnings=warnings,
         sections=[
@@ -118,12 +121,22 @@ def _guarantee(private: list[Result], runs: int, *, equal: bool) -> str:
     beside = f"; {others} without privacy (ε = ∞) beside them" if others else ""
     if not equal:
         return f"{len(private)} private runs with different guarantees{beside}"
-    statement = private[0].privacy
-    most = max(result.privacy.epsilon for result in private)
+    weakest = _weakest(private).privacy
     return (
-        f"ε = {digits(most)} at δ = {statement.delta:.3g}, per {statement.unit}, for each of "
-        f"{len(private)} private runs{beside}"
+        f"ε = {digits(weakest.epsilon)} at δ = {weakest.delta:.3g}, per {weakest.unit}, for each "
+        f"of {len(private)} private runs{beside}"
     )
+
+
+def _meaning(private: list[Result]) -> str:
+    told = meaning_of(asdict(_weakest(private).privacy), "one of these models")
+    several = " For somebody who sees several of them, what they cost adds up."
+    return told + (several if len(private) > 1 else "")
+
+
+def _weakest(private: list[Result]) -> Result:
+    """The private run with the largest epsilon, which is what can be said of all of them."""
+    return max(private, key=lambda result: result.privacy.epsilon)
 
 
 def _table(results: Mapping[str, Result], columns: Columns, highlight: str | None) -> Table:
@@ -132,7 +145,10 @@ def _table(results: Mapping[str, Result], columns: Columns, highlight: str | Non
     )
     headings = [
         "run",
-        *(f"{metric}, {data} ({declared})" for metric, data, declared in metrics),
+        *(
+            f"{readable(metric)}, {measured_on(data, declared)}"
+            for metric, data, declared in metrics
+        ),
         "ε",
         "δ",
         *columns,

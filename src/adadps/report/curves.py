@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adadps.card.mechanism import epsilon_after
+from adadps.card.sections import measured_on, readable
 from adadps.report.charts import Chart, Line
 from adadps.result import Measurement, Result
 
@@ -23,7 +24,8 @@ def curves(results: Mapping[str, Result]) -> list[Chart]:
         measured = {name: _of(result, key) for name, result in results.items()}
         if max(len(entries) for entries in measured.values()) > 1:
             metric, data, declared = key
-            title = f"{metric} on {data} ({declared})"
+            metric = readable(metric)
+            title = f"{metric} on {measured_on(data, declared)}"
             found.append(
                 Chart(
                     f"{title}, by steps",

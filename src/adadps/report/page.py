@@ -58,6 +58,8 @@ class Page:
     sections: Sequence[Section]
     warnings: Sequence[str] = ()
     made_with: str = ""
+    meaning: str = ""
+    """The guarantee in plain words."""
 
 
 def render(page: Page) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.card import card_of
-from adadps.card.sections import headline_of, sections_of
+from adadps.card.sections import headline_of, measured_on, readable, sections_of
 from adadps.report.curves import curves, spending
 from adadps.report.noise_facts import noise_section
 from adadps.report.page import Page, Section, ShownCard, Table, write
@@ -35,12 +35,14 @@ def report_of_run(
 def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
     """The content of that page."""
     runs = {title: result}
-    shown = shown_card(title, result, audit)
+    card = card_of(result.describe(), audit)
+    shown = _shown(title, card)
     spent = spending(runs)
     return Page(
         title=title,
-        lead=f"Method: {result.method}",
+        lead=f"Model: {card['model']}." if card["model"] else f"Method: {result.method}",
         guarantee=shown.headline,
+        meaning=card["guarantee"]["in_words"],
         private=shown.private,
         warnings=result.privacy.not_private_because,
         sections=[
@@ -60,11 +62,17 @@ def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
 
 def shown_card(name: str, result: Result, audit: Audit | None = None) -> ShownCard:
     """A result's privacy card, ready for a page."""
-    card = card_of(result.describe(), audit)
+    return _shown(name, card_of(result.describe(), audit))
+
+
+def _shown(name: str, card: Mapping[str, Any]) -> ShownCard:
     return ShownCard(name, headline_of(card), card["private"], sections_of(card))
 
 
 def _last_values(result: Result) -> Table | None:
     last = {(m.metric, m.data, m.declared): m for m in result.history}
-    rows = [[m.metric, f"{m.value:#.4g}", m.data, m.declared, str(m.step)] for m in last.values()]
-    return Table(["metric", "last value", "data", "declared", "step"], rows) if rows else None
+    rows = [
+        [readable(m.metric), f"{m.value:#.4g}", measured_on(m.data, m.declared), str(m.step)]
+        for m in last.values()
+    ]
+    return Table(["what", "last value", "measured on", "after step"], rows) if rows else None

@@ -12,29 +12,37 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from scipy import sparse
-from sklearn.preprocessing import normalize
 
 from adadps import defaults, methods
 from adadps.accounting import Budget, default_delta, epsilon_of_run
 from adadps.data.examples import Examples
 from adadps.evaluation import on_held_out
 from adadps.layout import sparse_linear
+from adadps.named_methods import FLOOR, POWER_ON_BOTH_SIDES, Method, chain_for, norms_for
 from adadps.reproduce.default_tasks import Task, task
 from adadps.reproduce.keeping import Record
-from adadps.reproduce.labelled import Array
-from adadps.side import Frequencies, frequency, idf
+from adadps.side import Frequencies, frequency, idf, word_frequencies
+from adadps.side.fixed import Fixed
 from adadps.stages import Chain, average, chain, privatize, reparametrise, sgd
 from adadps.training import fit
 from adadps.types import Accountant
+from adadps.typical_texts import typical_norm
 
 TRIAL_STEPS, STEPS = 200, 400
 NO_DOOR, FEATURES, BEFORE, BOTH = "none", "features", "before the clip", "both sides"
-FLOOR, POWER = 0.01, 0.5
-"""Of A = max(f/f_max, floor)^power, where frequencies scale gradients."""
-TYPICAL_TEXTS = 400
+METHODS = {
+    NO_DOOR: Method.DP_SGD,
+    FEATURES: Method.DP_SGD_WEIGHTED,
+    BEFORE: Method.ADADPS,
+    BOTH: Method.ADADPS_TWO_SIDED,
+}
+POWER = POWER_ON_BOTH_SIDES
+"""Of A = max(f/f_max, floor)^power, by either door that scales gradients.
+
+The experiment compares doors, so both have the same A. The product's `adadps` has a steeper one
+before the clip, `adadps.named_methods.POWER_BEFORE`, which was the best of those in the demo.
+"""
 VERSION = 1
 """Raise it when what is behind a job changes; records of older versions are run again."""
 
@@ -124,16 +132,16 @@ def rule_of(setting: Setting, steps: int = STEPS) -> defaults.Rule:
 def _chosen(job: DefaultJob, given: Task, examples: int) -> defaults.Choice:
     """The rule, applied; without privacy its batches alone are of use."""
     setting = {"clip": 1.0, "noise": 1.0, "door": NO_DOOR, **job.setting}
-    norm = 1.0
-    if setting["door"] in (BEFORE, BOTH):
-        norm = _typical_norm(given)
+    method = METHODS[setting["door"]]
+    scaled = _typical_norm(given) if setting["door"] in (BEFORE, BOTH) else 1.0
+    clipped, noised = norms_for(method, scaled=scaled)
     budget = Budget(job.epsilon or 1.0, default_delta(examples))
     return defaults.choose(
         examples=examples,
         budget=budget,
         gradient_norm=defaults.first_gradient(len(given.classes)),
-        clipped_norm=norm,
-        noised_norm=norm if setting["door"] == BOTH else 1.0,
+        clipped_norm=clipped,
+        noised_norm=noised,
         rule=rule_of(setting, job.steps),
         noise_multiplier=_sigma(examples, job.steps, budget),
     )
@@ -143,13 +151,9 @@ def _private(setting: Setting, given: Task, chosen: defaults.Choice) -> Chain:
     privacy = privatize(clip_norm=chosen.clip_norm, noise_multiplier=chosen.noise_multiplier)
     door, known = setting["door"], given.frequencies()
     if door == NO_DOOR or known is None:
-        return methods.dp_sgd(privacy, chosen.lr)
-    if door == FEATURES:
-        return methods.dp_sgd_weighted(_idf(setting, known), privacy, chosen.lr)
-    side = frequency(known, floor=FLOOR, power=POWER)
-    if door == BEFORE:
-        return methods.adadps(side, privacy, chosen.lr)
-    return methods.adadps_two_sided(side, side, privacy, chosen.lr)
+        return chain_for(Method.DP_SGD, None, privacy, chosen.lr)
+    side = _idf(setting, known) if door == FEATURES else _by_power(known)
+    return chain_for(METHODS[door], side, privacy, chosen.lr)
 
 
 def _without_privacy(setting: Setting, given: Task) -> Chain:
@@ -159,7 +163,11 @@ def _without_privacy(setting: Setting, given: Task) -> Chain:
     return methods.plain_sgd(setting["lr"])
 
 
-def _idf(setting: Setting, known: Frequencies) -> Any:
+def _by_power(known: Frequencies) -> Fixed:
+    return frequency(known, floor=FLOOR, power=POWER)
+
+
+def _idf(setting: Setting, known: Frequencies) -> Fixed:
     return idf(known, words_per_text=defaults.WORDS_PER_TEXT, power=setting["power"])
 
 
@@ -174,22 +182,15 @@ def _width(held: Examples) -> int:
     return int(features.shape[1]) if isinstance(features, torch.Tensor) else features.width
 
 
-@lru_cache(maxsize=4)
-def _norm_of(frequencies: tuple[float, ...]) -> float:
-    shares = np.maximum(frequencies, min(value for value in frequencies if value > 0))
-    rng = np.random.default_rng(0)
-    length = round(defaults.WORDS_PER_TEXT)
-    drawn = rng.multinomial(length, shares / shares.sum(), size=TYPICAL_TEXTS)
-    rows = normalize(sparse.csr_matrix(np.log1p(drawn)))
-    relative = np.maximum(shares / shares.max(), FLOOR) ** POWER
-    squares: Array = np.asarray(rows.multiply(rows) @ relative**-2).ravel()
-    return float(np.sqrt(np.median(squares)))
-
-
 def _typical_norm(given: Task) -> float:
-    """Median norm of D∘x over texts drawn from public word frequencies."""
-    known = given.frequencies()
-    return 1.0 if known is None else _norm_of(tuple(known.values.tolist()))
+    """Of x / A over texts drawn from public word frequencies."""
+    return _norm_of(given.words) if given.words else 1.0
+
+
+@lru_cache(maxsize=4)
+def _norm_of(words: tuple[str, ...]) -> float:
+    known = word_frequencies(words)
+    return typical_norm(_by_power(known), len(words), known)
 
 
 @lru_cache

@@ -45,6 +45,7 @@ def technical_words(tags: Iterable[str], size: int) -> PublicWords:
             np.array([known.get(word, rarest) for word in words]),
             source="share of the descriptions of Debian packages without tags that have the word",
             public_because="published text, of packages that are no examples here",
+            of_texts=True,
         ),
     )
 
@@ -60,6 +61,7 @@ def general_words(tags: Iterable[str], size: int, length: int) -> PublicWords:
             document_shares(listed.values.numpy(), length),
             source=f"{origin.source}, share of texts of {length} words that have the word",
             public_because=origin.public_because,
+            of_texts=True,
         ),
     )
 

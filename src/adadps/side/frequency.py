@@ -23,15 +23,43 @@ from adadps.side.fixed import NOT_PUBLIC, Fixed
 from adadps.side.fixed import fixed as fixed_source
 from adadps.types import require, require_positive
 
+LARGEST_SHARE = 1 - 1e-9
+"""What every text has is not infinitely frequent."""
+
 
 @dataclass(frozen=True)
 class Frequencies:
-    """One non-negative number a feature, with its provenance, and what it cost to know."""
+    """One non-negative number a feature, with its provenance, and what it cost to know.
+
+    A word list has the share of all words of text that a word is; a corpus has the share of its
+    texts that have it (``of_texts``). In texts of L words, a word of frequency f is in a share
+    s = 1 - exp(-L f) of them: `per_word` and `per_text` give what a method wants of either.
+    """
 
     values: Tensor
     provenance: Provenance
     event: DpEvent = field(default_factory=NoOpDpEvent)
     rows: PublicRows | None = field(default=None, repr=False, compare=False)
+    of_texts: bool = False
+
+    def per_word(self, words_per_text: float) -> Frequencies:
+        """As a word list has them: f = -log(1 - s) / L for a share s of texts of L words.
+
+        >>> known = corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up")
+        >>> known.per_word(100).values
+        tensor([0.2072, 0.0069], dtype=torch.float64)
+        """
+        if not self.of_texts:
+            return self
+        rates = -torch.log1p(-self.values.double().clamp_max(LARGEST_SHARE)) / words_per_text
+        return replace(self, values=rates, of_texts=False)
+
+    def per_text(self, words_per_text: float) -> Frequencies:
+        """As a corpus has them: s = 1 - exp(-L f) for a frequency f among all words."""
+        if self.of_texts:
+            return self
+        shares = -torch.expm1(-words_per_text * self.values.double())
+        return replace(self, values=shares, of_texts=True)
 
 
 def frequency(
@@ -44,7 +72,8 @@ def frequency(
 ) -> Fixed:
     """A = max(f / max f, floor)^power along one axis of one parameter.
 
-    Without ``axis``, it is the one as long as there are frequencies; the last if several are.
+    Without ``axis``, it is the one as long as there are frequencies; the last if several are. They
+    are taken as they are, of words or of texts.
 
     >>> f = given_frequencies([9.0, 0.0], source="a word list", public_because="published")
     >>> frequency(f, floor=0.01, power=0.5).named["weight"][0]
@@ -87,11 +116,23 @@ def formula(floor: float, power: float) -> str:
     return f"A = max(f/f_max, {floor:g})^{power:g}"
 
 
-def given_frequencies(values: Any, *, source: str, public_because: str) -> Frequencies:
-    """Frequencies that the caller has, with their provenance."""
+def given_frequencies(
+    values: Any, *, source: str, public_because: str, of_texts: bool = False
+) -> Frequencies:
+    """Frequencies that the caller has, with their provenance.
+
+    They are shares of all words of text, as in a word list; with ``of_texts``, shares of the texts
+    that have a word.
+    """
     held = as_numbers(values, "frequencies").double()
     _require_frequencies(held)
-    return Frequencies(held, Provenance(source, public_because, digest_of([held])))
+    if of_texts and float(held.max()) > 1:
+        raise SideInformationError(
+            f"Expected shares of texts, at most 1, found {float(held.max()):g}. Divide counts by "
+            "the number of texts, or leave `of_texts` out."
+        )
+    origin = Provenance(source, public_because, digest_of([held]))
+    return Frequencies(held, origin, of_texts=of_texts)
 
 
 def word_frequencies(words: Sequence[str], language: str = "en") -> Frequencies:
@@ -123,7 +164,9 @@ def corpus_frequencies(
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     held = as_features(features)
-    shares = given_frequencies(_shares(held), source=source, public_because=public_because)
+    shares = given_frequencies(
+        _shares(held), source=source, public_because=public_because, of_texts=True
+    )
     return replace(shares, rows=public_rows(held, texts))
 
 
@@ -137,7 +180,7 @@ def frequencies_of_private_data(features: Any, *, source: str) -> Frequencies:
     """
     shares = _shares(as_features(features))
     _require_frequencies(shares)
-    return Frequencies(shares, Provenance(source, NOT_PUBLIC), NonPrivateDpEvent())
+    return Frequencies(shares, Provenance(source, NOT_PUBLIC), NonPrivateDpEvent(), of_texts=True)
 
 
 def _shares(held: Features) -> Tensor:

@@ -29,9 +29,9 @@ def idf(
 ) -> Fixed:
     """A = (IDF / max IDF)^-power along one axis of one parameter.
 
-    ``words_per_text`` is a declared typical length. Words of frequency zero count as the rarest
-    that is known. Frequencies are per word of text, as a word list has them; a share s of texts
-    that have a word is -log(1 - s) / words_per_text.
+    ``words_per_text`` is a declared typical length, for frequencies of a word list; those that are
+    shares of texts (`corpus_frequencies`) are what is wanted already. Words of frequency zero count
+    as the rarest that is known.
 
     >>> from adadps.side import given_frequencies
     >>> f = given_frequencies([0.02, 1e-6], source="a word list", public_because="published")
@@ -41,9 +41,10 @@ def idf(
     require_positive("words_per_text", words_per_text)
     require_positive("power", power)
     origin = frequencies.provenance
+    told = "" if frequencies.of_texts else f" in texts of {words_per_text:g} words"
     return fixed_source(
-        {at: (_relative(frequencies.values, words_per_text).pow(-power), axis)},
-        source=f"{origin.source}; A = IDF^-{power:g} in texts of {words_per_text:g} words",
+        {at: (_relative(frequencies.per_text(words_per_text).values).pow(-power), axis)},
+        source=f"{origin.source}; A = IDF^-{power:g}{told}",
         public_because=origin.public_because,
         digest=origin.digest,
         event=frequencies.event,
@@ -51,11 +52,10 @@ def idf(
     )
 
 
-def _relative(frequencies: Tensor, words_per_text: float) -> Tensor:
+def _relative(shares: Tensor) -> Tensor:
     """IDF over the largest IDF."""
-    held = frequencies.double()
-    known = held.clamp_min(float(held[held > 0].min()))
-    values = -torch.log(-torch.expm1(-words_per_text * known))
+    known = shares.clamp_min(float(shares[shares > 0].min()))
+    values = -torch.log(known)
     if float(values.max()) <= 0:  # every text has every word: none says more than another
         return torch.ones_like(values)
     return (values / values.max()).clamp_min(SMALLEST_IDF)

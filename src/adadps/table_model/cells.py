@@ -18,23 +18,35 @@ MISSING = {"nan", "null", "none", "na", "n/a", "nat", "<na>"}
 """What other programs write where there is nothing."""
 
 
+def is_missing(value: Any) -> bool:
+    """Is there no number in a cell? The rule for columns of numbers, in training and prediction.
+
+    >>> [is_missing(value) for value in (None, " ", "NA", float("nan"), 0, "inf", "x")]
+    [True, True, True, True, False, False, False]
+    """
+    if isinstance(value, str):
+        return not value.strip() or value.strip().lower() in MISSING
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def numbers(table: Table, name: str, filling: float | None = None) -> Numbers:
-    """A column of finite numbers; ``filling`` stands for empty cells, which else are refused."""
+    """A column of finite numbers; ``filling`` stands for missing ones, which else are refused."""
     found = np.empty(len(table))
     for row, value in enumerate(table.values(name)):
         number = _number(value, filling)
         if not math.isfinite(number):
+            fill = ", or fill what is missing: --missing fill" if filling is None else ""
+            cure = f"Mend it or leave the line out{fill if is_missing(value) else ''}."
             raise DataError(
                 f"Expected a finite number in column '{name}' of {table.source}, found "
-                f"{_shown(value)} on {table.where(row)}. Mend it or leave the line out. "
-                "(Empty cells, and no others, are filled by models trained with --missing fill.)"
+                f"{_shown(value)} on {table.where(row)}. {cure}"
             )
         found[row] = number
     return found
 
 
 def _number(value: Any, filling: float | None) -> float:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if is_missing(value):
         return math.nan if filling is None else filling
     if not isinstance(value, str | int | float | Decimal):
         return math.nan

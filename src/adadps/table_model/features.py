@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
 from adadps.errors import DataError
+from adadps.side import Frequencies
 from adadps.table_model.cells import levels, numbers, texts
 from adadps.table_model.schema import OTHER, Categorical, Schema
-
-TYPICAL_ROWS = 400
+from adadps.typical_texts import TYPICAL_TEXTS, typical_texts
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,11 @@ class RowFeatures:
             parts.append(self._one_hot(table, column, refuse_unseen))
         return self._joined(parts, len(table))
 
-    def typical(
-        self, word_frequencies: npt.NDArray[np.float64] | None, words: int
-    ) -> sparse.csr_matrix:
+    def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
         """Rows drawn at random from what is public: words by frequency, the rest uniformly."""
-        rng, schema, size = np.random.default_rng(0), self.schema, TYPICAL_ROWS
+        rng, schema, size = np.random.default_rng(0), self.schema, TYPICAL_TEXTS
         parts: list[sparse.csr_matrix] = [
-            self._typical_texts(rng, word_frequencies, words) for _ in schema.texts
+            typical_texts(len(self.vocabulary), frequencies, rng) for _ in schema.texts
         ]
         if schema.numeric:
             drawn = rng.uniform(-1, 1, (size, len(schema.numeric))) / math.sqrt(len(schema.numeric))
@@ -83,27 +82,15 @@ class RowFeatures:
             parts.append(self._ones(rng.integers(len(column.known_levels), size=size), column))
         return self._joined(parts, size)
 
-    def _typical_texts(
-        self, rng: np.random.Generator, frequencies: npt.NDArray[np.float64] | None, words: int
-    ) -> sparse.csr_matrix:
-        count = len(self.vocabulary)
-        shares = np.full(count, 1 / count) if frequencies is None else frequencies
-        drawn = rng.choice(count, (TYPICAL_ROWS, words), p=shares / shares.sum())
-        ones = np.ones(drawn.size, np.float32)
-        rows = np.repeat(np.arange(TYPICAL_ROWS), words)
-        counts = sparse.csr_matrix((ones, (rows, drawn.ravel())), shape=(TYPICAL_ROWS, count))
-        counts.data = np.log1p(counts.data)
-        norms = np.sqrt(np.asarray(counts.multiply(counts).sum(axis=1)).ravel())
-        return sparse.csr_matrix(sparse.diags(1 / norms) @ counts)
-
     def _numbers(self, table: Table) -> npt.NDArray[np.float32]:
-        columns = []
-        for column in self.schema.numeric:
-            low, high = column.bounds
-            filling = column.filling if self.schema.fill_missing else None
-            held = np.clip(numbers(table, column.name, filling), low, high)
-            columns.append(np.clip((held - low) / (high - low) * 2 - 1, -1, 1))
-        return (np.stack(columns, 1) / math.sqrt(len(columns))).astype(np.float32)
+        columns, schema = self.schema.numeric, self.schema
+        found = [
+            numbers(table, column.name, column.filling if schema.fill_missing else None)
+            for column in columns
+        ]
+        bounds = zip(*(column.bounds for column in columns), strict=True)
+        scaled = Bounds.given(bounds, len(columns), "bounds").to_unit(np.stack(found, 1))
+        return np.asarray(scaled / math.sqrt(len(columns)), dtype=np.float32)
 
     def _one_hot(self, table: Table, column: Categorical, refuse_unseen: bool) -> sparse.csr_matrix:
         known = {level: place for place, level in enumerate(column.known_levels)}

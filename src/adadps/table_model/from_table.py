@@ -16,7 +16,7 @@ from adadps.data.examples import Examples
 from adadps.data.tables import read_chunks
 from adadps.errors import BudgetError, DataError, SettingError
 from adadps.evaluation import on_held_out
-from adadps.ledger import DiskLedger
+from adadps.ledger import DiskLedger, require_same_budget
 from adadps.ledger.summary import summarise
 from adadps.result import Result
 from adadps.table_model.kept_run import KeptRun
@@ -194,7 +194,13 @@ def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
                 accountant = ledger.choose_accountant((Accountant.PLD, Accountant.RDP))
                 held = ledger.budget
             delta = held.delta if held is not None else delta
-            _require_same_budget(request, held)
+            if request.ledger_budget is not None:
+                require_same_budget(
+                    held,
+                    request.ledger_budget,
+                    where=f"the ledger {request.ledger}",
+                    cure="Leave --ledger-budget out to continue.",
+                )
     delta = delta if request.delta is None else request.delta
     return plan_training(
         declared.method,
@@ -207,16 +213,6 @@ def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
         frequencies=prepared.words.frequencies,
         of_users=declared.of_users,
     )
-
-
-def _require_same_budget(request: Request, held: Budget | None) -> None:
-    if request.ledger_budget is not None and (
-        held is None or request.ledger_budget != held.epsilon
-    ):
-        raise SettingError(
-            f"Expected the budget that the ledger {request.ledger} began with, found "
-            f"--ledger-budget {request.ledger_budget:g}. Leave it out to continue."
-        )
 
 
 def _ledger(request: Request, budget: Budget) -> DiskLedger | None:

@@ -11,21 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import sparse
 
 from adadps.accounting import Budget
-from adadps.defaults import WORDS_PER_TEXT, Choice, choose
+from adadps.defaults import Choice, choose
 from adadps.errors import SettingError
-from adadps.methods import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
-from adadps.named_methods import Method, adam_rate, shaped
+from adadps.named_methods import Method, adam_rate, chain_for, norms_for, shaped
 from adadps.side import Frequencies
 from adadps.side.fixed import Fixed
 from adadps.stages import Chain, by_user, privatize
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.targets import Targets
 from adadps.types import Accountant, Unit, require_positive
+from adadps.typical_texts import Numbers, along_features, median_norm
 
 
 def chosen_for(method: Method, *, has_text: bool) -> Method:
@@ -74,17 +73,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Scales:
-    """Typical rows, and D for all features where there is side information."""
+    """Typical rows, and A for all features where there is side information."""
 
     typical: sparse.csr_matrix
     side: Fixed | None
 
-    def norm(self, *, scaled: bool = False) -> float:
-        """Median norm of typical rows, before or after D."""
-        rows = self.typical
-        if scaled and self.side is not None:
-            rows = _times(rows, 1 / _a_of(self.side))
-        return _median_norm(rows)
+    def norms(self, method: Method) -> tuple[float, float]:
+        """Of a typical row where the clip meets it, and where the noise does."""
+        plain = median_norm(self.typical)
+        scaled = plain if self.side is None else median_norm(self.typical, _a_of(self.side))
+        return norms_for(method, plain=plain, scaled=scaled)
 
 
 def plan_training(
@@ -108,7 +106,7 @@ def plan_training(
             f"Expected side information for {method.value}, found none. Give it, or use dp-sgd."
         )
     scales = _scales(method, features, frequencies)
-    clipped, noised = _norms(method, scales)
+    clipped, noised = scales.norms(method)
     choice = choose(
         examples=examples,
         budget=budget,
@@ -130,35 +128,17 @@ def plan_training(
     return Plan(choice, _chain(method, choice, scales.side, of_users), settings)
 
 
-def _norms(method: Method, scales: _Scales) -> tuple[float, float]:
-    """Of a typical row where the clip meets it, and where the noise does."""
-    if method is Method.DP_SGD_WEIGHTED:
-        return 1.0, 1.0  # every row is normalised again
-    plain, scaled = scales.norm(), scales.norm(scaled=True)
-    if method is Method.ADADPS:
-        return scaled, plain
-    return (scaled, scaled) if method is Method.ADADPS_TWO_SIDED else (plain, plain)
-
-
 def _chain(method: Method, choice: Choice, side: Fixed | None, of_users: OfUsers | None) -> Chain:
     privacy = privatize(
         clip_norm=choice.clip_norm,
         noise_multiplier=choice.noise_multiplier,
         groups=by_user(most=of_users.most, column=of_users.column) if of_users else None,
     )
-    if side is None:
-        plain = dp_adam if method is Method.DP_ADAM else dp_sgd
-        return plain(privacy, choice.lr)
-    if method is Method.ADADPS:
-        return adadps(side, privacy, choice.lr)
-    if method is Method.ADADPS_TWO_SIDED:
-        return adadps_two_sided(side, side, privacy, choice.lr)
-    return dp_sgd_weighted(side, privacy, choice.lr)
+    return chain_for(method, side, privacy, choice.lr)
 
 
 def _scales(method: Method, features: RowFeatures, frequencies: Frequencies | None) -> _Scales:
-    known = None if frequencies is None else frequencies.values.double().numpy()
-    typical = features.typical(known, WORDS_PER_TEXT)
+    typical = features.typical(frequencies)
     if frequencies is None or not method.takes_side_information:
         return _Scales(typical, None)
     of_words = shaped(frequencies, method)
@@ -173,22 +153,13 @@ def _for_all_features(of_words: Fixed, features: RowFeatures, typical: sparse.cs
     """
     words = np.tile(_a_of(of_words), len(features.schema.texts))
     texts = typical[:, : features.words]
-    longer = _median_norm(_times(texts, 1 / words)) / _median_norm(texts)
+    longer = median_norm(texts, words) / median_norm(texts)
     others = np.full(features.width - features.words, 1 / longer)
     whole = torch.from_numpy(np.concatenate([words, others]))
     return replace(of_words, named={"weight": (whole, 1)})
 
 
-def _a_of(side: Fixed) -> npt.NDArray[np.float64]:
-    entry = side.named["weight"]
-    values = entry[0] if isinstance(entry, tuple) else entry
-    return np.asarray(values.double().numpy())
-
-
-def _times(rows: sparse.csr_matrix, scale: npt.NDArray[np.float64]) -> sparse.csr_matrix:
-    return sparse.csr_matrix(rows @ sparse.diags(scale))
-
-
-def _median_norm(rows: sparse.csr_matrix) -> float:
-    squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-    return float(np.sqrt(np.median(squares)))
+def _a_of(side: Fixed) -> Numbers:
+    found = along_features(side)
+    assert found is not None  # made here, of one number a feature
+    return found

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from adadps.data.table_writing import Writer
-from adadps.data.tables import Table, read_chunks, table_writer
+from adadps.data.tables import Table, nearest, read_chunks, table_writer
 from adadps.errors import DataError, SettingError
 from adadps.table_model.saved import TrainedModel
+from adadps.table_model.schema import Schema
 
 Columns = dict[str, Sequence[str] | Sequence[float]]
 
@@ -36,6 +37,7 @@ def predict_table(
     rows, names = 0, []
     with ExitStack() as opened:
         for chunk in read_chunks(data):
+            _require_columns(trained.model.schema, chunk)
             columns = trained.predictions(chunk, probabilities=probabilities)
             names = list(columns)
             if writer is None:
@@ -44,6 +46,19 @@ def predict_table(
             writer.write([[*row, *more] for row, more in zip(chunk.rows, new, strict=True)])
             rows += len(chunk)
     return {"columns": names, "rows": rows}
+
+
+def _require_columns(schema: Schema, chunk: Table) -> None:
+    absent = [name for name in schema.inputs if name not in chunk.header]
+    if not absent:
+        return
+    meant = nearest(absent[0], [name for name in chunk.header if name not in schema.inputs])
+    text = "give --text NAME" if schema.texts == (absent[0],) else "rename the column of the table"
+    raise DataError(
+        f"Expected a column '{absent[0]}' in {chunk.source}, found none: the model reads "
+        f"{', '.join(schema.inputs)}. {f'{meant} Then ' if meant else 'If it has another name, '}"
+        f"{text}."
+    )
 
 
 def _writer(stream: BinaryIO, out: Path, chunk: Table, columns: Columns) -> Any:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from sklearn.feature_extraction.text import CountVectorizer
 
 from adadps.data.tables import read_chunks
 from adadps.data.text import TOKEN, BagOfWords, public_vocabulary
-from adadps.defaults import WORDS_PER_TEXT
 from adadps.errors import DataError, SideInformationError
 from adadps.side import Frequencies, corpus_frequencies, word_frequencies
 from adadps.table_model.cells import joined_texts
@@ -74,16 +72,15 @@ class WordSource:
         joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema)]
         known = _words_in(joined, self.words, path)
         vocabulary = with_class_names(known, class_names)
-        shares = corpus_frequencies(
+        found = corpus_frequencies(
             BagOfWords(vocabulary, dampened=True)(joined),
             texts=joined,
             source=f"{len(joined)} public texts in {path.name}",
             public_because=self.public_because,
         )
-        rates = -torch.log1p(-shares.values.clamp_max(1 - 1e-9)) / WORDS_PER_TEXT
         told = f"the {len(known)} most frequent words of {len(joined)} public texts"
         told += _and_class_words(len(vocabulary) - len(known))
-        return PublicWords(vocabulary, told, replace(shares, values=rates))
+        return PublicWords(vocabulary, told, found)
 
 
 def _and_class_words(count: int) -> str:

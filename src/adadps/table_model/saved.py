@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,14 +12,13 @@ from typing import Any
 import torch
 
 from adadps.data.sparse_rows import SparseRows
-from adadps.data.strict_json import parse_json
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
 from adadps.errors import DataError, SettingError
 from adadps.gradients.objective import predict
 from adadps.layout import sparse_linear
 from adadps.report import report_of_run
-from adadps.result import Result, load_result
+from adadps.result import RESTORE, WEIGHTS_FILE, Result, load_result, of_another_format, read_json
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Label, Schema
 from adadps.table_model.schema_file import schema_of
@@ -70,19 +68,16 @@ class TableModel:
 
     @property
     def in_words(self) -> str:
-        """The model in a line."""
-        schema, outputs = self.schema, self.schema.label.outputs
-        parts = []
+        """The model in a line: the columns that it reads, and what it predicts."""
+        schema, label = self.schema, self.schema.label
+        reads = [f"'{name}' (text)" for name in schema.texts]
+        reads += [f"'{column.name}' (number)" for column in schema.numeric]
+        reads += [f"'{column.name}' (category)" for column in schema.categorical]
+        what = "a number" if label.regression else f"one of {label.outputs} classes"
+        told = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
         if schema.texts:
-            parts.append(
-                f"{len(schema.texts)} text columns x {len(self.vocabulary)} words (log(1 + count), "
-                "L2-normalised per text)"
-            )
-        parts += [f"{len(schema.numeric)} numbers"] if schema.numeric else []
-        parts += [f"{len(schema.categorical)} categories"] if schema.categorical else []
-        parts += ["a constant"] if self.features.has_constant else []
-        what = "number" if schema.label.regression else f"{outputs} classes"
-        return f"linear, from {', '.join(parts)} to {what}"
+            told += f"; texts as log(1 + count) of {len(self.vocabulary)} public words"
+        return told
 
     def describe(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -114,6 +109,11 @@ class TrainedModel:
         renamed = replace(schema, texts=(text_column,))
         return TrainedModel(replace(self.model, schema=renamed), self.result)
 
+    def treating_missing(self, *, fill: bool) -> TrainedModel:
+        """The same model that fills missing cells as its schema declares, or refuses them."""
+        schema = replace(self.model.schema, fill_missing=fill)
+        return TrainedModel(replace(self.model, schema=schema), self.result)
+
     @cached_property
     def _layer(self) -> torch.nn.Module:
         return self.result.restore(self.model.layer())
@@ -128,41 +128,34 @@ class TrainedModel:
 
 
 def save_model(model: TableModel, result: Result, draft: Path) -> None:
-    """Write the files of a model into ``draft``, a folder that is renamed when all is well."""
-    inner = result.save(draft / "result")
-    for file in inner.iterdir():
-        os.replace(file, draft / file.name)
-    inner.rmdir()
+    """Write the files of a model into ``draft``, a folder that takes its place when all is well."""
+    result.write_into(draft)
     text = json.dumps(model.describe(), indent=1, allow_nan=False, ensure_ascii=False)
     (draft / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
-    report_of_run(result, draft / REPORT_FILE, title="A private model")
+    report_of_run(result, draft / REPORT_FILE, title=draft.name)
 
 
 def load_model(folder: str | Path) -> TrainedModel:
     """Read a saved model; nothing in it is executed."""
     source = Path(folder)
+    held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
+    found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
+    if found not in ((FORMAT, _KIND), (FIRST_FORMAT, _FIRST_KIND)):
+        known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
+        raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
-        held = parse_json((source / MODEL_FILE).read_text(encoding="utf-8"))
-        model = _model_of(held)
-    except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
+        model = _model_of(held) if found[0] == FORMAT else _first_model_of(held)
+    except (DataError, TypeError) as error:
         raise DataError(
-            f"Expected a model of `adadps train` in {source}, found something else ({error}) "
-            "Check the path, or train again."
+            f"Expected the columns, classes and words of a model in {file}, found some that do not "
+            f"fit together. {RESTORE}"
         ) from error
     result = load_result(source)
     _require_fit(model, result, source)
     return TrainedModel(model, result)
 
 
-def _model_of(held: Any) -> TableModel:
-    found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
-    if found == (FIRST_FORMAT, _FIRST_KIND):
-        return _first_model_of(held)
-    if found != (FORMAT, _KIND):
-        raise DataError(
-            f"Expected a {_KIND} of format {FORMAT}, found format {found[0]!r} of {found[1]!r}. "
-            "Read it with the version of adadps that wrote it."
-        )
+def _model_of(held: dict[str, Any]) -> TableModel:
     vocabulary, schema = held.get("vocabulary"), held.get("schema")
     if not isinstance(vocabulary, list) or not isinstance(schema, dict):
         raise DataError("Expected a schema and a list of words, found something else.")
@@ -194,6 +187,6 @@ def _require_fit(model: TableModel, result: Result, source: Path) -> None:
         if value is not None
     ):
         raise DataError(
-            f"Expected finite weights of {expected[0]} outputs and {expected[1]} features in "
-            f"{source}, found others. Restore the folder as it was written, or train again."
+            f"Expected finite weights of {expected[0]} outputs and {expected[1]} features, as "
+            f"{MODEL_FILE} says, in {source / WEIGHTS_FILE}, found others. {RESTORE}"
         )

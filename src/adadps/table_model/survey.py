@@ -11,13 +11,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from adadps.data.assumed import RARE
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.table_model.cells import MISSING, Numbers, labels, levels, numbers
+from adadps.table_model.cells import MISSING, Numbers, is_missing, labels, levels, numbers
 from adadps.table_model.schema import Categorical, Numeric, Schema
 
-RARE = 3
-"""A label or level that is read off the data must not be that of one or two people."""
 MOST_NAMES = 1000
 """More distinct labels or levels than that are rather names or texts."""
 
@@ -62,7 +61,7 @@ def _given_numbers(chunk: Table, name: str, missing: float | None) -> Numbers:
         return numbers(chunk, name, missing)
     stand_in = 0.0  # left out again below, so that it widens no bounds
     found = numbers(chunk, name, stand_in)
-    present = [bool(cell.strip()) for cell in chunk.texts(name)]
+    present = [not is_missing(value) for value in chunk.values(name)]
     return found[present]
 
 

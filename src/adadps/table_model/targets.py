@@ -11,15 +11,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from adadps.data.tables import Table
+from adadps.data.bounds import Bounds
+from adadps.data.tables import Table, nearest
 from adadps.defaults import first_gradient
 from adadps.errors import DataError
-from adadps.evaluation import Metric, accuracy, top_label_accuracy
+from adadps.evaluation import Metric, accuracy, commonest_class_accuracy, top_label_accuracy
 from adadps.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.table_model.cells import labels, numbers
 from adadps.table_model.schema import Label
 
 PREDICTION, PROBABILITY = "prediction", "probability"
+ALWAYS = "accuracy of always guessing the commonest class"
 TYPICAL_ERROR = 1.0
 """Mean |2 t| for targets t uniform in [-1, 1]: the first gradient of a squared error."""
 
@@ -34,9 +36,8 @@ class Targets:
         """Class numbers, distributions over classes, or numbers in [-1, 1]; one entry a row."""
         label = self.label
         if label.regression:
-            low, high = label.bounds
-            held = np.clip(numbers(table, label.column), low, high)
-            return ((held - low) / (high - low) * 2 - 1).astype(np.float32)
+            held = self._bounds.to_unit(numbers(table, label.column))
+            return np.asarray(held, dtype=np.float32)
         number = {name: place for place, name in enumerate(label.known_classes)}
         split = labels(table, label)
         places = [[self._place(number, one, table, row) for one in found]
@@ -61,8 +62,8 @@ class Targets:
         if self.label.regression:
             return {"mean absolute error": self._absolute_error}
         if self.label.separator is not None:
-            return {"top label accuracy": top_label_accuracy}
-        return {"accuracy": accuracy}
+            return {"top label accuracy": top_label_accuracy, ALWAYS: commonest_class_accuracy}
+        return {"accuracy": accuracy, ALWAYS: commonest_class_accuracy}
 
     @property
     def first_gradient(self) -> float:
@@ -83,9 +84,8 @@ class Targets:
         """Columns for a table: the prediction, and what goes with it."""
         label = self.label
         if label.regression:
-            low, high = label.bounds
-            scaled = outputs.double().clamp(-1, 1).squeeze(1)
-            return {PREDICTION: (low + (scaled + 1) / 2 * (high - low)).tolist()}
+            scaled = outputs.double().squeeze(1).numpy()
+            return {PREDICTION: self._bounds.from_unit(scaled).tolist()}
         best = outputs.argmax(1)
         columns: dict[str, Any] = {
             PREDICTION: [label.known_classes[place] for place in best.tolist()]
@@ -100,14 +100,19 @@ class Targets:
 
     def _absolute_error(self, outputs: Tensor, targets: Tensor) -> float:
         """In the label's own unit."""
-        low, high = self.label.bounds
         error = (outputs.double().clamp(-1, 1).squeeze(1) - targets.double()).abs().mean()
-        return float(error) * (high - low) / 2
+        return float(error * self._bounds.half.item())
+
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds.given(self.label.bounds, 1, "bounds")
 
     def _place(self, number: dict[str, int], one: str, table: Table, row: int) -> int:
         if one not in number:
+            meant = nearest(one, list(number))
             raise DataError(
                 f"Expected one of the {len(number)} classes as a label, found {one[:80]!r} on "
-                f"{table.where(row)} of {table.source}. Declare all classes, or leave the line out."
+                f"{table.where(row)} of {table.source}. {meant + ' ' if meant else ''}Declare all "
+                "classes, or leave the line out."
             )
         return number[one]

@@ -1,0 +1,106 @@
+"""Columns of numbers between declared bounds, brought to [-1, 1] and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from adadps.errors import SettingError
+
+Numbers = npt.NDArray[np.float64]
+Matrix = Any
+"""A dense array of float64, or a scipy CSR matrix."""
+
+
+def is_sparse(table: Any) -> bool:
+    """Is it a scipy sparse matrix?"""
+    return bool(sparse.issparse(table))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The range of each column; what lies outside is clipped to it.
+
+    >>> Bounds.given((0, 10), 2, "feature_bounds").to_unit(np.array([[0.0, 20.0]])).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    low: Numbers
+    high: Numbers
+
+    @classmethod
+    def given(cls, pair: Any, columns: int, what: str) -> Bounds:
+        """A pair of numbers, or of one number a column."""
+        try:
+            low, high = (
+                np.broadcast_to(np.asarray(side, dtype=np.float64), columns).copy() for side in pair
+            )
+        except (TypeError, ValueError) as error:
+            raise SettingError(
+                f"Expected {what}=(low, high), each a number or {columns} of them, found something "
+                "else. Declare the range that is known without looking at the data."
+            ) from error
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
+            raise SettingError(
+                f"Expected finite {what} with low <= high, found others. Declare them in order."
+            )
+        return cls(low, high)
+
+    @classmethod
+    def of(cls, table: Matrix) -> Bounds:
+        """The smallest and largest number of each column: two records, assumed to be public."""
+        low, high = table.min(axis=0), table.max(axis=0)
+        if is_sparse(low):
+            low, high = low.toarray(), high.toarray()
+        return cls(*(np.asarray(side, dtype=np.float64).ravel() for side in (low, high)))
+
+    def around_zero(self) -> Bounds:
+        """Wide enough that zero is in the middle, so that zeros stay zeros."""
+        largest = np.maximum(np.abs(self.low), np.abs(self.high))
+        return Bounds(-largest, largest)
+
+    @property
+    def middle(self) -> Numbers:
+        """Where a column becomes 0."""
+        return self.low / 2 + self.high / 2
+
+    @property
+    def half(self) -> Numbers:
+        """Half the width of a column; halved first, so that no width is too large."""
+        return self.high / 2 - self.low / 2
+
+    @property
+    def slope(self) -> Numbers:
+        """1 / half the width; 0 for a column that cannot vary."""
+        half = self.half
+        return np.divide(1.0, half, out=np.zeros_like(half), where=half > 0)
+
+    def to_unit(self, table: Matrix) -> Matrix:
+        """Clip, and bring every column to [-1, 1]."""
+        if is_sparse(table) and not self.middle.any():
+            columns = table.indices
+            kept = np.clip(table.data, self.low[columns], self.high[columns])
+            held = (_over(kept, self.half[columns]), columns, table.indptr)
+            return sparse.csr_matrix(held, shape=table.shape)
+        dense = table.toarray() if is_sparse(table) else table
+        return _over(np.clip(dense, self.low, self.high) - self.middle, self.half)
+
+    def from_unit(self, values: Numbers) -> Numbers:
+        """Back from [-1, 1], clipped."""
+        return np.clip(self.middle + self.half * values, self.low, self.high)
+
+    def in_words(self, name: str) -> str:
+        """For the list of what is assumed to be public."""
+        if len(set(self.low)) == len(set(self.high)) == 1:
+            return f"{name} from {self.low[0]:g} to {self.high[0]:g}"
+        return f"{name} by column"
+
+
+def _over(values: Numbers, half: Numbers) -> Numbers:
+    """A share of the half width, at most 1 whatever the rounding; 0 where nothing can vary."""
+    found = np.divide(values, half, out=np.zeros_like(values), where=half > 0)
+    return np.clip(found, -1, 1, out=found)

@@ -1,0 +1,70 @@
+"""From advice to the command that follows it: the `adadps train` line for the private table."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from adadps.defaults import Choice
+from adadps.doctor.request import LANGUAGE, WORDS, Request
+from adadps.named_methods import Method
+
+PRIVATE_TABLE, MODEL = "private.csv", "model"
+"""Stand for the private table and the new folder, whose names the doctor does not know."""
+BECAUSE = "declared public to adadps doctor"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How `adadps train` can be told to train: a method, and the file of its word frequencies."""
+
+    method: Method
+    side: Path | None = None
+
+    @property
+    def word_list(self) -> str:
+        """Where word frequencies come from, in a word."""
+        if not self.method.takes_side_information:
+            return "none"
+        return "wordfreq" if self.side is None else self.side.name
+
+
+def next_command(request: Request, way: Way, choice: Choice) -> str:
+    """A line for a shell that trains on the private table as was planned.
+
+    >>> from adadps.accounting import Budget
+    >>> from adadps.defaults import choose
+    >>> asked = Request(public=Path("p.csv"), text="review", label="stars", examples=500, epsilon=2)
+    >>> rule = choose(examples=500, budget=Budget(2, 1e-5), gradient_norm=1, noise_multiplier=1)
+    >>> print(next_command(asked, Way(Method.ADADPS), rule))
+    adadps train private.csv --text review --label stars --method adadps --examples 500 --epsilon 2 --out model
+    """  # noqa: E501
+    parts = ["adadps", "train", PRIVATE_TABLE, "--text", request.text, "--label", request.label]
+    parts += ["--method", way.method.value, *_side(way.side)]
+    parts += ["--examples", str(request.examples), "--epsilon", _number(request.epsilon)]
+    given = {
+        "--delta": request.delta,
+        "--batch-size": request.batch_size,
+        "--epochs": None if request.steps is None else choice.epochs,
+        "--words": request.words if request.words != WORDS else None,
+    }
+    for option, value in given.items():
+        parts += [] if value is None else [option, _number(value)]
+    parts += [] if request.language == LANGUAGE else ["--language", request.language]
+    return shlex.join([*parts, "--out", MODEL])
+
+
+def _side(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    return ["--side", str(file), "--side-source", file.name, "--side-because", BECAUSE]
+
+
+def _number(value: float) -> str:
+    """Without a needless .0, and with all digits that matter.
+
+    >>> _number(2.0), _number(0.1 + 0.2)
+    ('2', '0.30000000000000004')
+    """
+    return str(int(value)) if value == int(value) else repr(float(value))
