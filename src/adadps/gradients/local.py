@@ -25,7 +25,7 @@ from adadps.outer_sum import dense
 from adadps.row_sparse import RowSparse, rows_of
 from adadps.types import Params, Sum
 
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 4096
 """Users with so many rows together are trained before their updates are added up."""
 
 
@@ -166,15 +166,6 @@ def _zeros(update: Mapping[str, RowSparse | Tensor]) -> dict[str, RowSparse | Te
 
 def _side_by_side(parts: list[RowSparse | Tensor]) -> PerExample:
     tables = [part for part in parts if isinstance(part, RowSparse)]
-    if not tables:
-        return Stored(torch.stack([part for part in parts if isinstance(part, Tensor)]))
-    sizes = torch.tensor([len(part.rows) for part in tables])
-    owners = torch.repeat_interleave(torch.arange(len(tables)), sizes)
-    return OwnedRows(
-        owners.to(tables[0].rows.device),
-        torch.cat([part.rows for part in tables]),
-        torch.cat([part.values for part in tables]),
-        len(tables),
-        tables[0].shape,
-        tables[0].axis,
-    )
+    if tables:
+        return OwnedRows(tables)
+    return Stored(torch.stack([part for part in parts if isinstance(part, Tensor)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,44 +16,40 @@ from adadps.row_sparse import RowSparse, rows_of
 
 @dataclass(frozen=True)
 class OwnedRows:
-    """Unit ``owners[r]`` has ``values[r]`` at row ``words[r]`` of a table, and zero elsewhere.
+    """One `RowSparse` a unit, of the same table; a unit has a row at most once."""
 
-    A unit has a word at most once; words lie along ``axis`` of the table of this ``shape``.
-    """
-
-    owners: Tensor
-    words: Tensor
-    values: Tensor
-    count: int
-    shape: tuple[int, ...]
-    axis: int
+    parts: Sequence[RowSparse]
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """‖D ∘ g_u + M‖² for every unit."""
-        rows = self.values.double()
-        for factor in leaf_map.factors:
-            rows = rows * rows_of(factor, self.words, self.axis)
-        squares = rows.new_zeros(self.count)
-        if leaf_map.offset is not None:
-            offset = leaf_map.offset.movedim(self.axis, 0)
-            return shifted_rows(squares, self.owners, rows, offset, self.words)
-        squares.index_add_(0, self.owners, rows.square().flatten(1).sum(1))
-        return squares * (1 + DOUBLE * (len(rows) + rows.shape[1:].numel() + 16))
+        return torch.stack([_square(part, leaf_map) for part in self.parts])
 
     def weighted(self, weights: Tensor) -> RowSparse:
         """Σ_u w_u g_u on the rows that any unit has."""
-        found, place = torch.unique(self.words, return_inverse=True)
-        shares = weights.double()[self.owners].view(-1, *[1] * (self.values.ndim - 1))
-        total = shares.new_zeros(len(found), *self.values.shape[1:])
-        total.index_add_(0, place, self.values.double() * shares)
-        return RowSparse(found, total, self.shape, self.axis)
+        first = self.parts[0]
+        rows, place = torch.unique(
+            torch.cat([part.rows for part in self.parts]), return_inverse=True
+        )
+        total = first.values.new_zeros(len(rows), *first.values.shape[1:], dtype=torch.float64)
+        places = torch.split(place, [len(part.rows) for part in self.parts])
+        for part, where, weight in zip(self.parts, places, weights.tolist(), strict=True):
+            total.index_add_(0, where, part.values.double(), alpha=weight)
+        return RowSparse(rows, total, first.shape, first.axis)
 
     def take(self, rows: Tensor) -> OwnedRows:
         """Some of the units."""
-        place = torch.full((self.count,), -1, device=self.owners.device)
-        place[rows] = torch.arange(len(rows), device=self.owners.device)
-        owners = place[self.owners]
-        kept = owners >= 0
-        return OwnedRows(
-            owners[kept], self.words[kept], self.values[kept], len(rows), self.shape, self.axis
-        )
+        return OwnedRows([self.parts[unit] for unit in rows.tolist()])
+
+
+def _square(part: RowSparse, leaf_map: LeafMap) -> Tensor:
+    values = part.values
+    if leaf_map.factors or leaf_map.offset is not None:
+        values = values.double()
+    for factor in leaf_map.factors:
+        values = values * rows_of(factor, part.rows, part.axis)
+    if leaf_map.offset is not None:
+        nobody = torch.zeros_like(part.rows)
+        offset = leaf_map.offset.movedim(part.axis, 0)
+        return shifted_rows(values.new_zeros(1), nobody, values, offset, part.rows)[0]
+    size: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return size.square() * (1 + DOUBLE * (values.numel() + 16))
