@@ -62,13 +62,6 @@ class Users:
 
     def deviation(self, noise_multiplier: float, expected_size: float) -> float:
         """Of the noise on a sum over a cohort, in units of C."""
-        least = self.noise.least_answers()
-        require(
-            least <= expected_size,
-            f"at most {expected_size:g} answers to be waited for, as many as are asked",
-            least,
-            "Lower the minimum, or ask more users.",
-        )
         return deviation(self.noise, noise_multiplier, round(expected_size))
 
     @property
@@ -81,7 +74,14 @@ class Users:
         return expected_size
 
     def units_of(self, sampler: Sampler) -> Sampler:
-        """What the sampler draws: users."""
+        """What the sampler draws: users, enough of them for the noise."""
+        least = self.noise.least_answers()
+        require(
+            least <= sampler.expected_size,
+            f"at most {sampler.expected_size:g} answers to be waited for, as many as are asked",
+            least,
+            "Lower the minimum, or ask more users.",
+        )
         return sampler
 
     def expand(
