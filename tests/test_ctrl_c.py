@@ -5,13 +5,32 @@ import threading
 
 import pytest
 
-from adadps import Checkpoints, dp_sgd, examples, fit
+from adadps import Checkpoints, dp_sgd, examples, fit, fixed_size, shuffled
 from adadps.evaluation import on_public
 from adadps.interruption import awaiting_the_step
 from problems import cross_entropy
 from resuming import DENSE, LABELS, NOISY, SOME, model
 
 STEPS, SEVENTH = 12, 7
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal():
+    """Processes in the background ignore Ctrl-C."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
+class Counting:
+    """A metric that comes after the one that presses."""
+
+    def __init__(self):
+        self.seen = 0
+
+    def __call__(self, _outputs, _targets):
+        self.seen += 1
+        return 0.0
 
 
 def pressed_at(step, times=1):
@@ -25,17 +44,17 @@ def pressed_at(step, times=1):
                 signal.raise_signal(signal.SIGINT)
         return 0.0
 
-    return on_public("others", DENSE, LABELS, every=1, pressed=metric)
+    return on_public("others", DENSE, LABELS, every=1, pressed=metric, also=Counting())
 
 
-def trained(folder=None, evaluation=None, steps=STEPS):
+def trained(folder=None, evaluation=None, steps=STEPS, sampler=SOME):
     kept = None if folder is None else Checkpoints(folder, every=5)
     return fit(
         model(),
         cross_entropy,
         examples(DENSE, LABELS),
         method=dp_sgd(NOISY, 0.1),
-        sampler=SOME,
+        sampler=sampler,
         steps=steps,
         checkpoints=kept,
         evaluate=[evaluation] if evaluation else [],
@@ -50,6 +69,18 @@ def test_the_step_under_way_is_kept_and_not_paid_again(tmp_path):
     assert (held.taken, held.paid) == (SEVENTH, SEVENTH), "5 would be the last that was due"
     privacy = trained(tmp_path).privacy
     assert privacy.steps == privacy.steps_paid == STEPS
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [shuffled(examples=30, expected_size=10), fixed_size(examples=30, expected_size=6)],
+    ids=["shuffled", "fixed"],
+)
+def test_however_batches_are_drawn(tmp_path, sampler):
+    """Steps of an epoch that is paid for have entries of their own."""
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, pressed_at(SEVENTH), sampler=sampler)
+    assert Checkpoints(tmp_path).latest().taken == SEVENTH
 
 
 def test_in_the_very_last_step_nothing_is_lost_either(tmp_path):
@@ -76,8 +107,10 @@ def test_pressed_twice_it_ends_at_once(tmp_path):
 
 
 def test_a_run_that_is_not_kept_ends_at_once():
+    pressed = pressed_at(SEVENTH)
     with pytest.raises(KeyboardInterrupt):
-        trained(None, pressed_at(SEVENTH))
+        trained(None, pressed)
+    assert pressed.metrics["also"].seen == SEVENTH - 1, "not even the next metric is computed"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -10,13 +10,13 @@ import shutil
 import numpy as np
 import pytest
 
-from adadps import checkpoint, payment, run, writing
+from adadps import checkpoint, kept, payment, run, stepping, writing
 from adadps.ledger import disk
 from killing import Findings, Scene, in_a_fork, killed_after, killed_at_line, train
 
 KILLS = int(os.environ.get("ADADPS_KILLS", "20"))
-STRIDE = int(os.environ.get("ADADPS_EVERY_LINE", "23"))
-FILES = {room.__file__ for room in (checkpoint, disk, payment, run, writing)}
+STRIDE = int(os.environ.get("ADADPS_EVERY_LINE", "47"))
+FILES = {room.__file__ for room in (checkpoint, disk, kept, payment, run, stepping, writing)}
 RNG = np.random.default_rng()
 
 

@@ -376,15 +376,11 @@ MUTATIONS = {
 ESSENTIAL = (
     "the clip is removed",
     "the noise is halved",
-    "the factor 2 of labelled groups is removed",
     "users are clipped row by row",
-    "the normaliser follows the data",
     "steps are not charged",
     "what earlier lives paid for is forgotten",
-    "an empty batch is not noised",
     "a parameter is read without its noise",
     "public rows are trained on as private ones",
-    "counts get less noise than is charged",
     "an exposed chain prints an epsilon",
 )
 CHOSEN = list(MUTATIONS) if os.environ.get("ADADPS_MUTATIONS") == "all" else ESSENTIAL

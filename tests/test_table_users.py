@@ -146,3 +146,17 @@ def test_a_test_of_training_users_or_of_unknown_ones_is_refused(table):
     assert shown.exit_code == 1
     assert "'author'" in plain(shown.stderr)
     assert files(table.parent) == ["data.csv", "test.csv"]
+
+
+def test_users_are_recognised_however_they_are_written(tmp_path):
+    """7 in a table of texts and 7.0 in one of numbers are the same person."""
+    table = tmp_path / "data.csv"
+    lines = [[*row[:2], row[2].removeprefix("a")] for row in rows(600, 200)]
+    with table.open("wb") as stream:
+        write_table(stream, table, [HEADER, *lines])
+    others = tmp_path / "test.jsonl"
+    same = [dict(zip(HEADER, [*row[:2], float(row[2])], strict=True)) for row in lines[:40]]
+    others.write_text("\n".join(json.dumps(row) for row in same), encoding="utf-8")
+    shown = train(table, *DECLARED, "--users", 200, "--test", others)
+    assert shown.exit_code == 1
+    assert "mostly rows of users who were" in plain(shown.stderr)

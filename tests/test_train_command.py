@@ -216,6 +216,11 @@ def test_runs_share_a_ledger_until_its_budget_is_spent(tmp_path, data):
 
     second = train(data, tmp_path / "two", *options, "--method", "dp-sgd")
     assert second.exit_code == 0, second.output
+    claimed = load_result(tmp_path / "two")
+    assert claimed.privacy.epsilon == 1.6, "the whole budget, beside another run"
+    assert 0.97 < claimed.settings["epsilon_of_this_run"] <= 1.0
+    checked = runner.invoke(app, ["card", str(tmp_path / "two"), "--check"])
+    assert checked.exit_code == 0, checked.output
     third = train(data, tmp_path / "three", *options, "--method", "dp-adam")
     assert third.exit_code == 1
     assert re.search(r"BudgetError: .*Nothing was drawn.*Left: epsilon = \d", plain(third.stderr))

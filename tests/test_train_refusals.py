@@ -42,6 +42,19 @@ def test_training_texts_are_no_test(data, tmp_path):  # noqa: F811
     assert "mostly training rows" in plain(shown.stderr)
 
 
+def test_training_texts_are_no_test_however_they_are_written(data, tmp_path):  # noqa: F811
+    """Other marks, another column, another format: the same texts and labels."""
+    changed = [
+        {"id": float(number), "text": f" {text.upper()}!", "label": label}
+        for number, (_, text, label) in enumerate(rows(400))
+    ]
+    test = tmp_path / "test.jsonl"
+    test.write_text("\n".join(json.dumps(row) for row in changed), encoding="utf-8")
+    shown = train(data, tmp_path / "out", "--test", test)
+    assert shown.exit_code == 1
+    assert "mostly training rows" in plain(shown.stderr)
+
+
 @pytest.mark.parametrize("folder", ["out", "out/inside", "."])
 def test_the_model_and_the_run_have_different_places(data, tmp_path, folder):  # noqa: F811
     shown = train(data, tmp_path / "out", "--checkpoint", tmp_path / folder)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+TOLD = b"\nEnding after the steps that are paid for. Ctrl-C again ends at once, and loses them.\n"
 
 
 @dataclass
@@ -23,11 +27,6 @@ def awaiting_the_step(wanted: bool) -> Iterator[Interruption]:
 
     Only where it is ``wanted``, in the main thread, and if nobody else handles Ctrl-C: elsewhere
     nothing changes.
-
-    >>> with awaiting_the_step(True) as interruption:
-    ...     signal.raise_signal(signal.SIGINT)
-    ...     interruption.asked
-    True
     """
     interruption = Interruption()
     usual = signal.getsignal(signal.SIGINT)
@@ -40,6 +39,8 @@ def awaiting_the_step(wanted: bool) -> Iterator[Interruption]:
         if interruption.asked:
             signal.default_int_handler(number, frame)
         interruption.asked = True
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), TOLD)  # print is not for handlers of signals
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -101,9 +101,12 @@ class Payment:
         )
 
     def is_ahead(self, taken: int) -> bool:
-        """Are steps reserved on the disk that are not among the ``taken`` ones?"""
+        """Are steps reserved on the disk that are not among the ``taken`` ones?
+
+        Every step has an entry of its own, those of an epoch that is paid for already included.
+        """
         in_this_life = self.ledger.lives(self.run)[-1].steps
-        return in_this_life > self.units.charged_steps(taken - self._begins_after)
+        return in_this_life > taken - self._begins_after
 
     def note_exposure(self) -> None:
         """Charge a step of a run that is not private; a ledger with a budget refuses it."""

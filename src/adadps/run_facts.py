@@ -63,14 +63,14 @@ def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) ->
 
 
 def with_the_number(assumed_public: Iterable[str], sampler: Sampler) -> tuple[str, ...]:
-    """What is assumed public, with the number that the sampler draws from, if not said there.
+    """What is assumed public, with the number that the sampler draws from, said once.
 
     >>> from adadps.sampling import poisson
     >>> with_the_number(["two classes"], poisson(examples=100, expected_size=10))
     ('the number of examples, declared as 100', 'two classes')
     """
     counted, facts = f"the number of {sampler.unit.value}s", tuple(assumed_public)
-    if any(fact.startswith(f"{counted},") for fact in facts):
+    if f"{counted}, read off the data: {sampler.examples}" in facts:
         return facts
     return (f"{counted}, declared as {sampler.examples}", *facts)
 

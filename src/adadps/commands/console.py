@@ -49,7 +49,7 @@ def told(
         yield
     except AdadpsError as error:
         said = escape(printable(str(error)))
-        err.print(f"[bold red]{type(error).__name__}[/]: {said}", highlight=False)
+        err.print(f"[bold red]{type(error).__name__}[/]: {said}", highlight=False, soft_wrap=True)
         called = isinstance(error, _ABOUT_THE_CALL)
         raise typer.Exit(WRONGLY_CALLED if called else FOUND_WHILE_WORKING) from None
     except KeyboardInterrupt:

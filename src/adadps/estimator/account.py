@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from adadps.accounting import Budget, default_delta, require_epsilon
@@ -17,10 +17,9 @@ from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger, require_same_budget
 from adadps.result import Result
 from adadps.types import Accountant
+from adadps.whole_budget import claiming_the_whole
 
 EITHER = (Accountant.RDP, Accountant.PLD)
-CLAIM = "epsilon is the whole budget of the ledger: other runs were charged to it before this one"
-
 WHOLE = (
     "`epsilon` is the whole budget: set it to that of the ledger, and `epsilon_per_run` to what "
     "one run may cost."
@@ -109,17 +108,9 @@ def ledger_of(terms: Terms, held: MemoryLedger | None, identity: str | None) -> 
 
 def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Result:
     """The result as it may be claimed: on a ledger with earlier runs, epsilon is the budget."""
-    if not shared or not result.privacy.private:
+    if not shared:
         return result
-    own = result.privacy
-    epsilon = max(terms.whole.epsilon, own.epsilon)
-    # the charges of this run are not what such an epsilon is the price of
-    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid, charges=None)
-    return replace(
-        result,
-        privacy=privacy,
-        settings={**result.settings, "claim": CLAIM, "epsilon_of_this_run": own.epsilon},
-    )
+    return claiming_the_whole(result, terms.whole.epsilon, steps_paid=steps_paid)
 
 
 def _on_disk(path: Path, whole: Budget) -> DiskLedger:

@@ -20,16 +20,18 @@ from adadps.ledger import DiskLedger, require_same_budget
 from adadps.ledger.summary import summarise
 from adadps.result import Result
 from adadps.table_model.kept_run import KeptRun
-from adadps.table_model.loading import load_rows, row_names, shared_columns
+from adadps.table_model.loading import load_rows, row_names
 from adadps.table_model.methods import Plan, plan_training
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
 from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel, save_model
+from adadps.table_model.schema import Schema
 from adadps.table_model.survey import complete, facts
 from adadps.table_model.users import OfUsers
 from adadps.training import fit
 from adadps.types import Accountant
+from adadps.whole_budget import claiming_the_whole
 from adadps.writing import new_folder
 
 MOSTLY = 0.5
@@ -101,7 +103,7 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     test = None
     if request.test is not None:
         rows = _stored(request, request.test, model, stores, named=False)
-        test = _held_out(rows, request.test, request.data, request.user)
+        test = _held_out(rows, request, schema)
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema)
     if counted is None:
@@ -129,10 +131,14 @@ def _stored(
     return load_rows(path, model, store, named=named, user=user)
 
 
-def _held_out(test: Examples, path: Path, data: Path, user: str | None) -> Examples:
+def _held_out(test: Examples, request: Request, schema: Schema) -> Examples:
     """Without training rows, or users: their accuracy would be an un-noised fact about them."""
-    columns = shared_columns(path, data) if user is None else [user]
-    seen = row_names(path, columns).within([row_names(data, columns)])
+    user, path = request.user, request.test
+    assert path is not None  # whoever asks has read it
+    texts = () if user is not None else schema.texts
+    others = (user,) if user is not None else tuple(set(schema.columns) - set(texts))
+    names = [row_names(one, texts, sorted(others)) for one in (path, request.data)]
+    seen = names[0].within([names[1]])
     if seen.mean() > MOSTLY:
         whose = "training rows" if user is None else "rows of users who were"
         raise DataError(
@@ -162,7 +168,7 @@ def _train(
     choice.sampler.require_declared(_count(prepared.train))
     with _ledger(request, choice.budget) or nullcontext() as ledger:
         try:
-            return fit(
+            result = fit(
                 layer,
                 targets.loss,
                 prepared.train,
@@ -182,6 +188,16 @@ def _train(
             )
         except BudgetError as error:
             raise _with_what_is_left(error, request.ledger) from error
+        return result if ledger is None else _claimed(result, ledger)
+
+
+def _claimed(result: Result, ledger: DiskLedger) -> Result:
+    """What may be claimed beside other runs on the ledger: its whole budget."""
+    own = sum(charge["count"] for charge in result.privacy.charges or ())
+    if ledger.budget is None or ledger.entries == own:
+        return result
+    steps_paid = result.privacy.steps_paid
+    return claiming_the_whole(result, ledger.budget.epsilon, steps_paid=steps_paid)
 
 
 def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:

@@ -9,6 +9,7 @@ import numpy as np
 
 from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_cells, identities_of_texts, joined
+from adadps.data.same_text import normalised
 from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
 from adadps.errors import DataError
 from adadps.table_model.cells import MISSING, joined_texts
@@ -44,19 +45,32 @@ def load_rows(
     return store.examples(joined(names) if named else None)
 
 
-def row_names(path: Path, columns: Sequence[str]) -> Identities:
-    """Names of the rows of a table by their cells in these columns, whatever else they have."""
+def row_names(path: Path, texts: Sequence[str], others: Sequence[str]) -> Identities:
+    """Names of the rows of a table by what these columns say, however it is written.
+
+    Texts are compared by their letters and digits, and numbers as numbers: 1 and 1.0 are the same.
+    """
     found = []
     for chunk in read_chunks(path):
-        cells = zip(*(chunk.texts(name) for name in columns), strict=True)
+        cells = zip(
+            *([normalised(text) for text in chunk.texts(name)] for name in texts),
+            *([_as_number(cell) for cell in chunk.texts(name)] for name in others),
+            strict=True,
+        )
         found.append(identities_of_cells(list(cells)))
     return joined(found)
 
 
-def shared_columns(one: Path, other: Path) -> list[str]:
-    """The columns that both tables have."""
-    first, second = (next(iter(read_chunks(path))).header for path in (one, other))
-    return sorted(set(first) & set(second))
+def _as_number(cell: str) -> str:
+    """A number in one spelling; anything else without case and blanks around it.
+
+    >>> _as_number("7.0"), _as_number("7"), _as_number(" Ann ")
+    ('7.0', '7.0', 'ann')
+    """
+    try:
+        return repr(float(cell))
+    except ValueError:
+        return cell.strip().casefold()
 
 
 def _users(chunk: Table, column: str) -> list[str]:
