@@ -45,10 +45,10 @@ from adadps.card.epsilons import MOST_BY_PLD, WHOLE_BUDGET
 from adadps.card.markdown import as_text
 from adadps.card.meaning import factor_of, meaning_of
 from adadps.card.mechanism import epsilon_after
-from adadps.estimator.account import CLAIM
 from adadps.losses import cross_entropy
 from adadps.report.curves import spending
 from adadps.stages import by_label, privatize
+from adadps.whole_budget import CLAIM
 from small_runs import FEATURES, LABELS, before_the_clip, noisy_words, privacy, trained, two_sided
 
 PLD, RDP = Accountant.PLD, Accountant.RDP

@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import adadps
 from adadps import AdaDPSClassifier, AdaDPSRegressor
-from adadps.estimator.account import CLAIM
+from adadps.whole_budget import CLAIM
 
 X, Y = make_classification(400, 4, n_informative=3, n_redundant=0, random_state=0)
 FEW = {"epochs": 4.0}

@@ -357,3 +357,39 @@ def test_refused_predictions_leave_nothing_behind(model, tmp_path, data, make):
     assert shown.exit_code == 1
     assert re.match(r"DataError: Expected .*found .*\.$", plain(shown.stderr).strip())
     assert files(tmp_path) == before
+
+
+# What people are told
+
+
+def test_what_is_read_off_the_data_is_said_even_when_piped(tmp_path, data):
+    options = ("--ledger", tmp_path / "l", "--epsilon", 12, "--epochs", 2, "--trials", 3)
+    shown = train(data, tmp_path / "one", *options)
+    assert shown.exit_code == 0, shown.output
+    told = plain(shown.stderr)
+    assert "assumed public: the classes, the number of examples" in told
+    assert "ε = 12 promises little" in told
+    assert "Planning" not in told, "no chatter"
+    assert load_result(tmp_path / "one").privacy.tuning_trials == 3
+    declared = ("--classes", "fruit,tools", "--examples", 400)
+    quiet = train(data, tmp_path / "two", "--ledger", tmp_path / "m", *declared, "--epochs", 2)
+    assert quiet.stderr == ""
+
+
+def test_the_bar_never_shows_more_than_was_asked_for(monkeypatch):
+    """Its quick bound is by RDP, which may lie above what PLD has planned."""
+    from types import SimpleNamespace
+
+    from adadps import Accountant, Budget, training
+
+    run = SimpleNamespace(
+        not_private_because=(),
+        sampler=SimpleNamespace(accountants=lambda _grouping: (Accountant.PLD, Accountant.RDP)),
+        method=None,
+        epsilon=lambda **_: 1.11,
+        ledger=SimpleNamespace(budget=Budget(1.0, 1e-5)),
+    )
+    monkeypatch.setattr(training, "grouping_of", lambda _method: None)
+    assert training._spent_so_far(run) == "ε ≤ 1.00"
+    run.ledger.budget = None
+    assert training._spent_so_far(run) == "ε ≤ 1.11"

@@ -121,10 +121,10 @@ def _require_within_ledger(run: PrivateRun) -> None:
     if budget is not None and not run.fits_its_ledger():
         raise BudgetError(
             f"Expected {run.steps} steps within what is left on the ledger of epsilon = "
-            f"{budget.epsilon:g} at delta = {budget.delta:g}, found epsilon = "
-            f"{run.ledger.epsilon(budget.delta):.4g} spent by {run.ledger.entries} charges and a "
-            "plan that does not fit. Nothing was drawn. Give the run less epsilon, which "
-            "means more noise, or fewer steps; where nothing is left, no further run fits."
+            f"{budget.epsilon:g} at delta = {budget.delta:g}, found {run.ledger.entries} charges "
+            "on it and a plan that does not fit beside them. Nothing was drawn. Give the run less "
+            "epsilon, which means more noise, or fewer steps; where nothing is left, no further "
+            "run fits."
         )
 
 
@@ -157,4 +157,7 @@ def _spent_so_far(run: PrivateRun) -> str:
         return "not private"
     fits = run.sampler.accountants(grouping_of(run.method))
     accountant = Accountant.RDP if Accountant.RDP in fits else run.accountant
-    return f"ε ≤ {run.epsilon(accountant=accountant):.2f}"
+    bounds = [run.epsilon(accountant=accountant)]
+    if run.ledger.budget is not None:  # which holds at every step, whoever composes
+        bounds.append(run.ledger.budget.epsilon)
+    return f"ε ≤ {min(bounds):.2f}"

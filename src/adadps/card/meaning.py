@@ -36,10 +36,22 @@ def meaning_of(privacy: Mapping[str, Any], seen: str = "this model") -> str:
     said = (
         f"For any {unit}: whatever somebody concludes from {seen}, the chance that they do is at "
         f"most {factor} times (e^ε) what it would be {otherwise}, plus δ = "
-        f"{privacy['delta']:.3g}; and the other way round."
+        f"{privacy['delta']:.3g}; and the other way round. Whoever bets on which of the two it "
+        f"was, as if a coin had been tossed, wins at most {winning(privacy)} % of the time."
     )
     little = privacy["epsilon"] > math.log(LITTLE)
     return f"{said} A factor this large promises little." if little else said
+
+
+def winning(privacy: Mapping[str, Any]) -> float:
+    """(e^ε + δ)/(1 + e^ε) in percent, rounded up: a coin alone wins 50.
+
+    >>> winning({"epsilon": 1.0, "delta": 1e-5}), winning({"epsilon": 900.0, "delta": 1e-5})
+    (73.2, 100.0)
+    """
+    unlikely = math.exp(-float(privacy["epsilon"]))
+    wins = (1 + float(privacy["delta"]) * unlikely) / (1 + unlikely)
+    return min(100.0, math.ceil(1000 * wins) / 10)
 
 
 def factor_of(epsilon: float) -> str:

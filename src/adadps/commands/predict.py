@@ -48,3 +48,5 @@ def predict(
             written = predict_table(trained, data, stream, out_file, probabilities=probabilities)
     if as_json:
         print_json({"out": str(out_file), **written})
+    else:
+        say_to_people(f"{written['rows']} predictions are in {out_file}.")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.commands.console import Missing, out, print_json, say_to_people, table_of_facts, told
+from adadps.commands.console import (
+    Missing,
+    out,
+    print_json,
+    say,
+    say_to_people,
+    table_of_facts,
+    told,
+)
 from adadps.commands.help_text import panel, whole
 from adadps.named_methods import Method
 
@@ -88,6 +96,14 @@ def train(
         bool,
         _privacy("--strict", help="Refuse to read off the data anything that is not declared."),
     ] = False,
+    trials: Annotated[
+        int | None,
+        _privacy(
+            metavar="COUNT",
+            callback=whole(0),
+            help="Runs on this data by which settings were chosen; stands on the card.",
+        ),
+    ] = None,
     ledger: Annotated[
         Path | None,
         _privacy(metavar="FILE", help="Ledger that the runs on this data share; made if new."),
@@ -210,10 +226,11 @@ def train(
         checkpoint=checkpoint,
         store=store,
         strict=strict,
+        trials=trials,
         test=test,
     )
     with told(interrupted=lambda: kept_run(request).in_words(this_command())):
-        result = train_from_table(request, say_to_people)
+        result = train_from_table(request, say_to_people, say)
         if as_json:
             print_json(result.describe())
         else:

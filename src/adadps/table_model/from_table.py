@@ -34,7 +34,7 @@ from adadps.types import Accountant
 from adadps.whole_budget import claiming_the_whole
 from adadps.writing import new_folder
 
-MOSTLY = 0.5
+MOSTLY, LARGE_EPSILON = 0.5, 10.0
 HELD_OUT = "held-out rows"
 ROWS_DIFFERENTIATED_AT_ONCE = 8192
 """Larger batches are differentiated in pieces, which changes neither the result nor the price."""
@@ -57,12 +57,19 @@ def kept_run(request: Request) -> KeptRun:
     return KeptRun(request.run_folder, request.ledger, is_ours=request.checkpoint is None)
 
 
-def train_from_table(request: Request, say: Say) -> Result:
-    """Train and save as asked; the folder appears when everything has gone well."""
+def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Result:
+    """Train and save as asked; the folder appears when everything has gone well.
+
+    ``say`` tells what is under way, ``warn`` what the owner of the data should know (default: as
+    ``say``).
+    """
+    warn = warn or say
     declared = request.declared()
     kept = kept_run(request)
     with new_folder(request.out) as draft, kept.cleaned(), ExitStack() as stores:
-        prepared = _prepare(request, declared, stores, say)
+        if request.epsilon > LARGE_EPSILON:
+            warn(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
+        prepared = _prepare(request, declared, stores, say, warn)
         say("Planning the noise ...")
         plan = _plan(request, declared, prepared)
         choice = plan.choice
@@ -79,7 +86,9 @@ def train_from_table(request: Request, say: Say) -> Result:
     return result
 
 
-def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) -> _Prepared:
+def _prepare(
+    request: Request, declared: Declared, stores: ExitStack, say: Say, warn: Say
+) -> _Prepared:
     say(f"Reading {request.data} ...")
     schema = declared.schema
     if schema.unknown:
@@ -88,7 +97,7 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     counted = declared.examples if declared.of_users is None else declared.users
     read_off += [f"the number of {declared.units}"] if counted is None else []
     if read_off:
-        say(
+        warn(
             f"Read off the private data, and assumed public: {', '.join(read_off)}. Declare them "
             "if they are not; --strict refuses instead."
         )
@@ -184,6 +193,7 @@ def _train(
                 assumed_public=prepared.assumed_public,
                 checkpoints=kept.checkpoints(steps=choice.steps, weights=layer.weight.numel()),
                 most_epsilon=choice.budget.epsilon,
+                tuning_trials=request.trials,
                 settings={**plan.settings, "model": model.in_words},
             )
         except BudgetError as error:

@@ -83,6 +83,7 @@ class Request:
     checkpoint: Path | None = None
     store: Path | None = None
     strict: bool = False
+    trials: int | None = None
     test: Path | None = None
     federation: Federation | None = None
 
