@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands.console import Missing, out, print_json, say_to_people, table_of_facts, told
+from adadps.commands.console import (
+    Missing,
+    out,
+    print_json,
+    say,
+    say_to_people,
+    table_of_facts,
+    told,
+)
 from adadps.commands.help_text import panel, whole
 from adadps.commands.train import MOST_EXAMPLES, MOST_WORDS, facts_of, this_command
 from adadps.named_methods import Method
@@ -215,7 +223,7 @@ def federate(
             ),
         )
     with told(interrupted=lambda: kept_run(request).in_words(this_command())):
-        result = train_from_table(request, say_to_people)
+        result = train_from_table(request, say_to_people, say)
         if as_json:
             print_json(result.describe())
         else:
