@@ -76,8 +76,8 @@ class Scene:
 
 PUBLISHED = Scene("400 users", 20, 33, users=400, noise_multiplier=0.3, delta=1 / 400)
 WITHOUT_NOISE = Scene("400 users, no privacy", 20, 33, users=400, momentum=0.9)
-EVERYBODY = Scene("all users", 100, 40, epsilon=8.0)
-SCENES = {scene.name: scene for scene in (WITHOUT_NOISE, PUBLISHED, EVERYBODY)}
+EVERYBODY = Scene("all users", 80, 25, epsilon=8.0)
+SCENES = {scene.name: scene for scene in (PUBLISHED, EVERYBODY, WITHOUT_NOISE)}
 
 FEDAVG, FEDADAM, LOCAL, SERVER = "fedavg", "fedadam", "adadps-local", "adadps-server"
 
