@@ -13,6 +13,7 @@ from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
 from adadps.interruption import awaiting_the_step
+from adadps.paid_run import PaidRun
 from adadps.progress import Progress, progress_bar
 from adadps.result import Result
 from adadps.run import PrivateRun, RunOptions
@@ -67,7 +68,7 @@ def fit(
         method=method,
         sampler=sampler,
         steps=count,
-        before_paying=_require_within_ledger if options.get("ledger") is not None else None,
+        before_paying=require_within_ledger if options.get("ledger") is not None else None,
         **options,
     )
     kept = options.get("checkpoints") is not None
@@ -115,7 +116,7 @@ def _require_within_budget(
         )
 
 
-def _require_within_ledger(run: PrivateRun) -> None:
+def require_within_ledger(run: PaidRun) -> None:
     """Refuse now what the ledger would cut short, with the model half trained."""
     budget = run.ledger.budget
     if budget is not None and not run.fits_its_ledger():
