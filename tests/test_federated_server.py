@@ -1,6 +1,7 @@
 """A server without data against the same method in one process; cohorts, faults, ledgers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest

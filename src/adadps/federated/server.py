@@ -87,6 +87,11 @@ class FederatedRun(PaidRun):
         )
 
     @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self._devices.model
+
+    @property
     def task(self) -> Task:
         """What every device is asked to do."""
         return self._devices.task
@@ -131,9 +136,8 @@ class FederatedRun(PaidRun):
         """Measure the current weights on public or held-out data, and remember it."""
         epoch = self._taken * self.sampler.expected_size / self.sampler.examples
         self._stepper.weights.read()
-        model = self._devices.model
         found = evaluation.measure(
-            lambda features: predict(model, features, None), self._taken, epoch
+            lambda features: predict(self.model, features, None), self._taken, epoch
         )
         self.history += found
         return found
