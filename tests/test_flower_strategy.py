@@ -2,12 +2,15 @@
 
 import logging
 import math
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'adadps[federated]'")
 
@@ -24,7 +27,19 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from adadps import Checkpoints, examples, poisson, shuffled
+from adadps import (
+    Accountant,
+    Budget,
+    Checkpoints,
+    DiskLedger,
+    MemoryLedger,
+    Relation,
+    examples,
+    load_result,
+    poisson,
+    shuffled,
+)
+from adadps.accounting import epsilon_of
 from adadps.errors import ContractError, SettingError
 from adadps.federated import records
 from adadps.federated.flower import AdaDPSStrategy, train_on_device
@@ -268,19 +283,34 @@ def question(noise=None, sampler=EVERYBODY):
     return held.configure_train(1, None, ConfigRecord(), Nodes(honest))[0]
 
 
-def test_a_device_insists_on_its_noise():
+def test_a_device_pays_on_a_ledger_of_its_own(tmp_path):
+    """Whatever the server asks for: its budget is for three answers, over all processes."""
+    budget = Budget(epsilon=1.01 * price_of_three(), delta=1e-3)
     message = question(by_each_device(), shuffled(users=USERS, expected_size=USERS))
-    data = rows_of(0)
-    answered = train_on_device(
-        message, model=model(), loss=cross_entropy, data=data, least_noise=2.0
+    answered = []
+    for _ in range(5):
+        with DiskLedger(tmp_path / "own", budget=budget) as own:
+            reply = train_on_device(
+                message, model=model(), loss=cross_entropy, data=rows_of(0), ledger=own
+            )
+        answered.append(reply.has_content())
+        if reply.has_content():
+            assert set(reply.content) == {"adadps.update"}, "dense: noise is everywhere"
+    assert answered == [True, True, True, False, False]
+
+
+def price_of_three():
+    three = SelfComposedDpEvent(GaussianDpEvent(2.0), 3)
+    return epsilon_of(three, delta=1e-3, accountant=Accountant.RDP, relation=Relation.ZERO_OUT)
+
+
+def test_an_answer_without_noise_fits_no_budget_of_a_device():
+    own = MemoryLedger(Budget(epsilon=1e3, delta=1e-3))
+    reply = train_on_device(
+        question(), model=model(), loss=cross_entropy, data=rows_of(0), ledger=own
     )
-    assert answered.has_content()
-    assert set(answered.content) == {"adadps.update"}, "dense: noise is everywhere"
-    for weaker, wanted in ((message, 2.5), (question(), 2.0)):
-        refused = train_on_device(
-            weaker, model=model(), loss=cross_entropy, data=data, least_noise=wanted
-        )
-        assert refused.has_error()
+    assert reply.has_error()
+    assert own.entries == 0
 
 
 def test_the_server_does_not_hear_why_a_device_failed():
@@ -315,6 +345,19 @@ def test_infinite_clip_norms_travel():
     task, scale = records.read_question(sent, model())
     assert (task, scale) == (held.run.task, None)
     assert set(sent["arrays"]) == set(params)
+
+
+def test_the_blocks_of_the_guide_run(tmp_path, monkeypatch):
+    """A server and a device as the page has them, on the grid of these tests."""
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[1] / "docs" / "federated.md"
+    server, client = re.findall(r"^```py\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.M)
+    given = {"new_model": model, "method": method(), "sampler": EVERYBODY}
+    on_server, on_device = dict(given), {"new_model": model, "my_own_rows": rows_of(1)}
+    exec(compile(server, "server_app.py", "exec"), on_server)
+    exec(compile(client, "client_app.py", "exec"), on_device)
+    on_server["main"](Nodes(lambda _node, message: on_device["train"](message, None)), None)
+    assert load_result("model").privacy.steps == 50
 
 
 def test_without_flower_the_extra_is_named():

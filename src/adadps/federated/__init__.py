@@ -4,8 +4,8 @@
 with a method that begins with `train_locally` simulates the same.
 """
 
-from adadps.federated.client import local_update
+from adadps.federated.client import local_update, pay_on_device
 from adadps.federated.server import FederatedRun
 from adadps.federated.task import Task
 
-__all__ = ["FederatedRun", "Task", "local_update"]
+__all__ = ["FederatedRun", "Task", "local_update", "pay_on_device"]

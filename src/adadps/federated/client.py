@@ -6,6 +6,7 @@ Nothing else leaves the device: no loss, no norm, no number of rows.
 from __future__ import annotations
 
 import torch
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples
@@ -15,11 +16,14 @@ from adadps.gradients.loss import Loss
 from adadps.gradients.objective import objective
 from adadps.gradients.waist import clip_weights
 from adadps.layout import lay_out_by_feature
+from adadps.ledger import Ledger, RunFacts
 from adadps.noise import Randomness, secure
 from adadps.outer_sum import dense
 from adadps.row_sparse import RowSparse
 from adadps.side.fixed import Uniform
-from adadps.types import Params, Sum
+from adadps.types import Accountant, Params, Relation, Sum, Unit
+
+OWN_RUN = "answers of this device"
 
 
 def local_update(
@@ -52,6 +56,18 @@ def local_update(
         else _ready(total, params[name].dtype)
         for name, total in clipped.items()
     }
+
+
+def pay_on_device(ledger: Ledger, task: Task) -> None:
+    """Charge one answer on a ledger of the device's own, before it is drawn, or refuse it.
+
+    For devices that do not take the server's word: whatever it asks for, and however often, what
+    it can learn stays within the ledger's budget. An answer is one Gaussian of multiplier
+    ``task.noise``, whoever was asked beside it; one without noise fits no budget.
+    """
+    event = GaussianDpEvent(task.noise) if task.noise else NonPrivateDpEvent()
+    ledger.open(OWN_RUN, Relation.ZERO_OUT, Accountant.RDP, RunFacts(unit=Unit.USER.value))
+    ledger.authorise(event, run=OWN_RUN)
 
 
 def _some(data: Examples, most: int, randomness: Randomness) -> Examples:

@@ -21,9 +21,10 @@ from typing import Any
 from adadps.data.examples import Examples
 from adadps.drawing import Batch
 from adadps.errors import ContractError, DataError
-from adadps.federated.client import local_update
+from adadps.federated.client import local_update, pay_on_device
 from adadps.federated.server import FederatedRun
 from adadps.gradients.loss import Loss
+from adadps.ledger import Ledger
 from adadps.types import require
 
 try:
@@ -194,21 +195,18 @@ def train_on_device(
     model: Any,
     loss: Loss,
     data: Examples | Callable[[], Examples],
-    least_noise: float = 0.0,
+    ledger: Ledger | None = None,
 ) -> Message:
     """Answer a message of `AdaDPSStrategy`: train ``model`` on the device's own ``data``.
 
-    ``least_noise`` is what this device insists on, in units of C: it refuses a task with less, so
-    that under `by_each_device` it need not trust what the server says. What goes wrong is logged
-    on the device; the server hears that there is no answer, not why, for why can be private.
+    ``ledger`` is one of the device's own, for devices that add noise and do not trust the server:
+    every answer is paid for there first, and refused when its budget is spent. What goes wrong is
+    logged on the device; the server hears that there is no answer, not why: that can be private.
     """
     try:
         task, scale = read_question(message.content, model)
-        if not task.noise >= least_noise:
-            raise ContractError(
-                f"Expected noise of at least {least_noise:g} C on this device, found a task with "
-                f"{task.noise:g} C. Agree with the server on the noise."
-            )
+        if ledger is not None:
+            pay_on_device(ledger, task)
         own = data() if callable(data) else data
         update = local_update(task, model, loss, own, scale=scale)
         return Message(answer(update), reply_to=message)
