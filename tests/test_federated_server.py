@@ -29,6 +29,7 @@ from adadps.errors import (
 from adadps.evaluation import accuracy
 from adadps.federated.answers import longest, sound
 from adadps.federated.cohorts import Cohorts
+from adadps.federated.server import NOT_COMPARED
 from adadps.federated.task import Task, task_of
 from adadps.row_sparse import RowSparse
 from adadps.stages import (
@@ -493,6 +494,17 @@ def test_nothing_about_answers_is_said():
         records.append((found.privacy, found.settings, found.history, found.debug))
         assert run.discarded == 0
     assert records[0] == records[1]
+
+
+def test_public_rows_that_devices_may_have_are_said_to_be_assumed_away():
+    """In one process such rows are left out; the server cannot look for them on devices."""
+    corpus = side.corpus_frequencies(WORDS[:5], source="a corpus", public_because="published")
+    known = side.frequency(corpus, floor=0.1)
+    chosen = method(before=(precondition(known),))
+    assumed = federated(chosen, SOME, assumed_public=["three classes"]).result().privacy
+    assert NOT_COMPARED in assumed.assumed_public
+    assert "three classes" in assumed.assumed_public
+    assert NOT_COMPARED not in federated(method(), SOME).result().privacy.assumed_public
 
 
 def test_evaluation_on_held_out_data():

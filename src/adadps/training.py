@@ -154,8 +154,10 @@ def _show(run: PrivateRun, index: int, bar: Progress) -> None:
 
 
 def _spent_so_far(run: PrivateRun) -> str:
-    if run.not_private_because:
-        return "not private"
+    return "not private" if run.not_private_because else f"ε ≤ {epsilon_at_most(run):.2f}"
+
+
+def epsilon_at_most(run: PaidRun) -> float:
+    """A bound on what was spent that is quick to compute: by Rényi divergences, where they fit."""
     fits = run.sampler.accountants(grouping_of(run.method))
-    accountant = Accountant.RDP if Accountant.RDP in fits else run.accountant
-    return f"ε ≤ {run.epsilon(accountant=accountant):.2f}"
+    return run.epsilon(accountant=Accountant.RDP if Accountant.RDP in fits else run.accountant)

@@ -25,6 +25,7 @@ from adadps.federated.client import local_update, pay_on_device
 from adadps.federated.server import FederatedRun
 from adadps.gradients.loss import Loss
 from adadps.ledger import Ledger
+from adadps.training import epsilon_at_most
 from adadps.types import require
 
 try:
@@ -143,7 +144,8 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             if update is not None:
                 self.run.answer(batch, reply.metadata.src_node_id, update)
         self.run.step(batch)
-        said = MetricRecord({"round": batch.index, "epsilon": self.run.epsilon()})
+        spent = epsilon_at_most(self.run)
+        said = MetricRecord({"round": batch.index, "epsilon-at-most": spent})
         return self.arrays(), said
 
     def configure_evaluate(
