@@ -34,7 +34,7 @@ CONFIG = {
     "rounds": 6,
     "noise-multiplier": 2.0,
     "clip-norm": 1.0,
-    "answer-within": 45.0,
+    "answer-within": 60.0,
 }
 
 

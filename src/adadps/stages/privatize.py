@@ -63,7 +63,7 @@ class Privatize:
         step.watch("norms", norms)
         if step.answers is not None and self.noise_on_devices:
             # They were clipped before their noise. A second clip at C would cut the noise itself
-            # down to nearly nothing: no gain for privacy, which they have, and a biased sum.
+            # down to nearly nothing, and with it what the sum of shares is counted on for.
             return torch.isfinite(norms).double()
         return clip_weights(norms, self.clip_norm)
 
