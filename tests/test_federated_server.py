@@ -17,6 +17,7 @@ from adadps import (
     poisson,
     shuffled,
     side,
+    sparse_linear,
 )
 from adadps.drawing import Batch
 from adadps.errors import (
@@ -27,7 +28,7 @@ from adadps.errors import (
     SideInformationError,
 )
 from adadps.evaluation import accuracy
-from adadps.federated.answers import longest, sound
+from adadps.federated.answers import longest, side_by_side, sound
 from adadps.federated.cohorts import Cohorts
 from adadps.federated.server import NOT_COMPARED
 from adadps.federated.task import Task, task_of
@@ -253,6 +254,40 @@ def test_rows_along_another_axis_are_rows_too():
     turned = BROKEN["another axis"]({"bias": torch.zeros(3)})
     assert sound(turned, params, math.inf) is not None
     assert sound({**turned, "bias": torch.zeros(3)}, params, 1.0) is None, "longer than 1"
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 2**24])
+def test_answers_of_all_forms_are_added_up_in_pieces(monkeypatch, at_once):
+    """Rows, rows along the other axis, and whole tables; in pieces of any size."""
+    monkeypatch.setattr("adadps.federated.answers.ENTRIES_AT_ONCE", at_once)
+
+    def whole(run, batch):
+        for node in range(USERS):
+            update = answer_of(run, node)
+            run.answer(batch, node, {**update, "weight": update["weight"].to_dense()})
+
+    def mixed(run, batch):
+        for node in range(USERS):
+            update = answer_of(run, node)
+            full = update["weight"].to_dense()
+            forms = [update["weight"], rows(torch.arange(3), full, axis=0), full]
+            run.answer(batch, node, {**update, "weight": forms[node % 3]})
+
+    wanted, found = (one_round(method(**QUIET), answers).params for answers in (whole, mixed))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_an_answer_without_any_rows_is_one():
+    """The device of somebody who has none of the words of a model without bias."""
+    nothing = {"weight": rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 3))}
+    run = federated(method(**QUIET), EVERYBODY, rounds=1, weights=sparse_linear(12, 3, bias=False))
+    before = run.params["weight"].clone()
+    for batch in run.batches():
+        run.answer(batch, run.cohort(batch, range(USERS))[0], nothing)
+        run.step(batch)
+    assert torch.equal(run.params["weight"], before)
+    assert side_by_side([nothing, nothing]) == [[nothing, nothing]]
 
 
 def test_a_huge_answer_is_clipped_by_the_server():

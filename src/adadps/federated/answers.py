@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from adadps.types import Params
 
 HONEST = 40.0
 """N(0, 1) in any number of dimensions d is longer than √d + 40 with probability e^-800."""
+
+ENTRIES_AT_ONCE = 2**24
+"""So many numbers of answers are added up together."""
 
 
 def longest(task: Task, params: Params) -> float:
@@ -54,10 +57,45 @@ def sound(update: Any, params: Params, most: float) -> dict[str, Part] | None:
         fits = _fits_rows(part, like) if isinstance(part, RowSparse) else _fits(part, like.shape)
         if not fits:
             return None
-        values = part.values if isinstance(part, RowSparse) else part
-        square += float(values.double().square().sum())
+        square += float(_values(part).double().square().sum())
         kept[name] = _on(part, like.device)
     return kept if math.sqrt(square) <= most else None
+
+
+def side_by_side(answers: Sequence[Mapping[str, Part]]) -> list[list[Mapping[str, Part]]]:
+    """The answers in pieces of one form each, as many at once as fit in a modest memory.
+
+    Rows can be added to rows along the same axis: whoever sends others sends a whole table.
+    """
+    axes: dict[str, int] = {}
+    forms: dict[tuple[bool, ...], list[Mapping[str, Part]]] = {}
+    for answer in answers:
+        alike = {name: _along(part, axes, name) for name, part in answer.items()}
+        form = tuple(isinstance(part, RowSparse) for part in alike.values())
+        forms.setdefault(form, []).append(alike)
+    pieces = []
+    for same in forms.values():
+        room = -1
+        for answer in same:
+            size = sum(_values(part).numel() for part in answer.values())
+            if size > room:
+                pieces.append([answer])
+                room = ENTRIES_AT_ONCE
+            else:
+                pieces[-1].append(answer)
+            room -= size
+    return pieces
+
+
+def _along(part: Part, axes: dict[str, int], name: str) -> Part:
+    """Rows along the first axis that was seen for this name; others as a whole table."""
+    if isinstance(part, RowSparse) and axes.setdefault(name, part.axis) != part.axis:
+        return part.to_dense()
+    return part
+
+
+def _values(part: Part) -> Tensor:
+    return part.values if isinstance(part, RowSparse) else part
 
 
 def _fits(part: Any, shape: tuple[int, ...]) -> bool:

@@ -27,7 +27,7 @@ from adadps.data.examples import PublicExamples
 from adadps.drawing import Batch
 from adadps.errors import ContractError, ModelError, OrderError
 from adadps.evaluation import Evaluation
-from adadps.federated.answers import longest, sound
+from adadps.federated.answers import longest, side_by_side, sound
 from adadps.federated.cohorts import Cohorts
 from adadps.federated.task import Task, scale_of, task_of
 from adadps.gradients.chunked import ChunkedGradients
@@ -204,7 +204,9 @@ class OnDevices:
         if len(answers) < self._least:
             self.discarded += 1
             return
-        one_by_one = ChunkedGradients(tuple(partial(of_updates, [update]) for update in answers))
+        pieces = ChunkedGradients(
+            tuple(partial(of_updates, part) for part in side_by_side(answers))
+        )
         step = Step(
             index=index,
             expected_size=self._expected_size,
@@ -213,7 +215,7 @@ class OnDevices:
             late=True,
             answers=len(answers),
         )
-        self._moving.move(one_by_one, (), step)
+        self._moving.move(pieces, (), step)
 
 
 def _no_public_data(_public: PublicExamples) -> NoReturn:
