@@ -29,7 +29,9 @@ from adadps.stepping import Stepper
 from adadps.types import Accountant, require
 
 
-class _Options(TypedDict, total=False):
+class PaidOptions(TypedDict, total=False):
+    """The options of every run that is paid for step by step."""
+
     delta: float | None
     accountant: Accountant | None
     budget: Budget | None
@@ -41,7 +43,7 @@ class _Options(TypedDict, total=False):
     most_epsilon: float | None
 
 
-class RunOptions(_Options, total=False):
+class RunOptions(PaidOptions, total=False):
     """The options of a run that have defaults."""
 
     physical_batch_size: int | None
@@ -76,7 +78,7 @@ class PrivateRun(PaidRun):
         physical_batch_size: int | None = None,
         debug: bool = False,
         before_paying: Callable[[PrivateRun], None] | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[PaidOptions],
     ) -> None:
         require(
             physical_batch_size is None or physical_batch_size >= 1,

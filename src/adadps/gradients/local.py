@@ -10,8 +10,8 @@ table of words only the rows of the user's own words are copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from adadps.types import Params, Sum
 
 ROWS_AT_ONCE = 4096
 """Users with so many rows together are trained before their updates are added up."""
+
+Part = RowSparse | Tensor
+"""What one parameter has in an update."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,13 @@ class LocalEngine:
 
     def per_unit(self, params: Params, batch: Examples, units: Units | None) -> LayeredGradients:
         """One update a unit, each of that unit's rows alone."""
-        updates = [self.update(params, batch.take(rows)) for rows in _rows_of(batch, units)]
-        finite = [all(_is_finite(part) for part in update.values()) for update in updates]
-        kept = [u if ok else _zeros(u) for u, ok in zip(updates, finite, strict=True)]
-        leaves = {name: _side_by_side([update[name] for update in kept]) for name in params}
-        filled = torch.ones(len(updates), dtype=torch.bool)
-        if units is not None:
-            filled = torch.bincount(units.labels.cpu(), minlength=units.count) > 0
-        device = next(iter(params.values())).device
-        return LayeredGradients(leaves, (torch.tensor(finite) & filled).to(device))
+        found = of_updates([self.update(params, batch.take(own)) for own in _rows_of(batch, units)])
+        if units is None:
+            return found
+        filled = torch.bincount(units.labels, minlength=units.count) > 0
+        return replace(found, present=found.present & filled)
 
-    def update(self, params: Params, rows: Examples) -> dict[str, RowSparse | Tensor]:
+    def update(self, params: Params, rows: Examples) -> dict[str, Part]:
         """w_0 - w_T of one user; row-sparse for a table of which they read few rows."""
         features, tables = self._own_words(rows.features)
         axes = {name: _axis(self.model, name) for name in tables}
@@ -119,6 +118,19 @@ class LocalEngine:
         return self.inner.reads(features)
 
 
+def of_updates(updates: Sequence[Mapping[str, Part]]) -> LayeredGradients:
+    """Updates as gradients, one a unit; one that is not finite counts as absent."""
+    finite = [all(_is_finite(part) for part in update.values()) for update in updates]
+    kept = [u if ok else _zeros(u) for u, ok in zip(updates, finite, strict=True)]
+    leaves = {name: _side_by_side([update[name] for update in kept]) for name in updates[0]}
+    return LayeredGradients(leaves, torch.tensor(finite, device=_device(updates[0])))
+
+
+def _device(update: Mapping[str, Part]) -> torch.device:
+    part = next(iter(update.values()))
+    return part.values.device if isinstance(part, RowSparse) else part.device
+
+
 def _rows_of(batch: Examples, units: Units | None) -> list[Tensor]:
     """The rows of each unit, in their order."""
     if units is None:
@@ -150,12 +162,12 @@ def _axis(model: nn.Module, name: str) -> int:
     return 1 if isinstance(owner, nn.Linear) else 0
 
 
-def _is_finite(part: RowSparse | Tensor) -> bool:
+def _is_finite(part: Part) -> bool:
     values = part.values if isinstance(part, RowSparse) else part
     return bool(torch.isfinite(values).all())
 
 
-def _zeros(update: Mapping[str, RowSparse | Tensor]) -> dict[str, RowSparse | Tensor]:
+def _zeros(update: Mapping[str, Part]) -> dict[str, Part]:
     return {
         name: RowSparse(part.rows, torch.zeros_like(part.values), part.shape, part.axis)
         if isinstance(part, RowSparse)
@@ -164,7 +176,7 @@ def _zeros(update: Mapping[str, RowSparse | Tensor]) -> dict[str, RowSparse | Te
     }
 
 
-def _side_by_side(parts: list[RowSparse | Tensor]) -> PerExample:
+def _side_by_side(parts: list[Part]) -> PerExample:
     tables = [part for part in parts if isinstance(part, RowSparse)]
     if tables:
         return OwnedRows(tables)

@@ -60,8 +60,15 @@ class Users:
         """What is clipped, and where the noise is added."""
         return self.noise.grouping
 
-    def deviation(self, noise_multiplier: float, expected_size: float) -> float:
-        """Of the noise on a sum over a cohort, in units of C."""
+    def deviation(
+        self, noise_multiplier: float, expected_size: float, answers: int | None = None
+    ) -> float:
+        """Of the noise that is added here to a sum over a cohort, in units of C.
+
+        That of devices included, unless so many ``answers`` came with it already.
+        """
+        if answers is not None:
+            return self.noise.topped_up(noise_multiplier, answers)
         return deviation(self.noise, noise_multiplier, round(expected_size))
 
     @property
