@@ -12,9 +12,10 @@ demo: $(VENV)/core
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
 
-torture: $(VENV)/dev
+torture: $(VENV)/dev $(VENV)/federated
 	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/test_kills.py
 	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/test_mutations.py
+	OMP_NUM_THREADS=1 ADADPS_FLOWER=1 $(BIN)/pytest -q tests/torture
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
 
 check: $(VENV)/dev
@@ -43,6 +44,10 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/core
 	$(INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/federated: $(VENV)/core
+	$(INSTALL) -e '.[federated]'
 	touch $@
 
 $(VENV)/bench: $(VENV)/core

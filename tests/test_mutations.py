@@ -78,13 +78,13 @@ MUTATIONS = {
     ),
     "examples are drawn where users are clipped": Mutation(
         "contract.py",
-        "if unit is Unit.EXAMPLE and grouping is Grouping.USERS:",
+        "if unit is Unit.EXAMPLE and grouping.by_user:",
         "if False:",
         "tests/test_user_hazards.py -k drawing_examples",
     ),
     "users are drawn where examples are clipped": Mutation(
         "contract.py",
-        "if unit is Unit.USER and grouping is not Grouping.USERS:",
+        "if unit is Unit.USER and not grouping.by_user:",
         "if False:",
         "tests/test_user_hazards.py -k drawing_examples",
     ),
@@ -113,7 +113,7 @@ MUTATIONS = {
         "tests/test_hazards.py -k hazard_04",
     ),
     "steps are not charged": Mutation(
-        "run.py",
+        "paid_run.py",
         "                self._pay()\n",
         "",
         "tests/test_hazards.py -k hazard_09",
@@ -155,7 +155,7 @@ MUTATIONS = {
         "tests/test_resuming_refusals.py -k old_copy",
     ),
     "a run goes on after a step that failed": Mutation(
-        "run.py",
+        "paid_run.py",
         "            self._is_broken = True\n",
         "            pass\n",
         "tests/test_resuming_attacks.py -k hazard_16",
@@ -311,7 +311,7 @@ MUTATIONS = {
         "tests/test_noisy_frequencies.py -k hazard_20_the_price",
     ),
     "side information is drawn before the plan is checked": Mutation(
-        "run.py",
+        "paid_run.py",
         "        if before_paying is not None:\n            before_paying(self)\n",
         "",
         "tests/test_noisy_frequencies.py -k too_small",
@@ -323,13 +323,13 @@ MUTATIONS = {
         "tests/property/test_accounting_properties.py -k however_small_or_larger_batches",
     ),
     "a debugged run is charged as private": Mutation(
-        "run.py",
+        "paid_run.py",
         "        reasons += [DEBUG_MARK] if self.debug else []\n",
         "",
         "tests/test_hazards.py -k hazard_22",
     ),
     "an exposed chain prints an epsilon": Mutation(
-        "run.py",
+        "paid_run.py",
         "epsilon=self.epsilon(),",
         "epsilon=1.0,",
         "tests/test_hazards.py -k hazard_24",

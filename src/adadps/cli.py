@@ -15,6 +15,7 @@ from adadps.commands.card import card
 from adadps.commands.console import EXIT_CODES, out
 from adadps.commands.demo import demo
 from adadps.commands.doctor import doctor
+from adadps.commands.federate import federate
 from adadps.commands.help_text import command
 from adadps.commands.plan import plan
 from adadps.commands.predict import predict
@@ -29,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for each in (plan, doctor, train, predict, card, report, demo, reproduce, bench):
+for each in (plan, doctor, train, federate, predict, card, report, demo, reproduce, bench):
     command(app)(each)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(audit.app, name="audit")

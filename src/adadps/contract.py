@@ -34,6 +34,13 @@ class Grouping(Enum):
     LABELLED = "groups by independent label"
     IN_ADVANCE = "groups fixed in advance"
     USERS = "each user as one"
+    USERS_IN_SHARES = "each user as one, with noise in shares"
+    USERS_ALONE = "each user as one, with noise by each device"
+
+    @property
+    def by_user(self) -> bool:
+        """Is a user clipped as one?"""
+        return self in (Grouping.USERS, Grouping.USERS_IN_SHARES, Grouping.USERS_ALONE)
 
 
 # (sampling, relation, grouping): {accountant: divisor of the noise multiplier}
@@ -58,6 +65,14 @@ TABLE: dict[tuple[Sampling, Relation, Grouping], dict[Accountant, int]] = {
     (Sampling.FIXED, _REPLACE, Grouping.USERS): {_RDP: 2},
     (Sampling.SHUFFLED, _ZERO, Grouping.USERS): {_PLD: 1, _RDP: 1},
     (Sampling.SHUFFLED, _REPLACE, Grouping.USERS): {_PLD: 1, _RDP: 2},
+    # noise in shares: the number of devices must not be left to chance, as it is under Poisson
+    # sampling, where an empty cohort would have no noise
+    (Sampling.FIXED, _REPLACE, Grouping.USERS_IN_SHARES): {_RDP: 2},
+    (Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},
+    (Sampling.SHUFFLED, _REPLACE, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 2},
+    # noise by each device: the server sees who answers, so only what is paid per participation
+    (Sampling.SHUFFLED, _ZERO, Grouping.USERS_ALONE): {_PLD: 1, _RDP: 1},
+    (Sampling.SHUFFLED, _REPLACE, Grouping.USERS_ALONE): {_PLD: 1, _RDP: 2},
 }
 
 # relation: {accountant: divisor of the noise multiplier} of one sum over all examples, each clipped
@@ -111,12 +126,12 @@ def require_unit(unit: Unit, grouping: Grouping) -> None:
     Traceback (most recent call last):
     adadps.errors.ContractError: Expected each user as one under a sampler of users, found each ...
     """
-    if unit is Unit.USER and grouping is not Grouping.USERS:
+    if unit is Unit.USER and not grouping.by_user:
         raise ContractError(
             f"Expected {Grouping.USERS.value} under a sampler of users, found {grouping.value}. "
             "Use `privatize(..., groups=by_user(...))`, or a sampler with `examples=`."
         )
-    if unit is Unit.EXAMPLE and grouping is Grouping.USERS:
+    if unit is Unit.EXAMPLE and grouping.by_user:
         raise ContractError(
             f"Expected a sampler of users with {grouping.value}, found one of examples. Use "
             "`poisson(users=..., expected_size=...)`: both numbers count users then."

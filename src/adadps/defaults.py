@@ -73,6 +73,15 @@ def first_gradient(outputs: int) -> float:
     return math.sqrt(1 - 1 / max(2, outputs))
 
 
+def usual_size(examples: int, rule: Rule = RULE) -> int:
+    """Batches by rule.
+
+    >>> usual_size(20_000)
+    1250
+    """
+    return min(examples, max(SMALLEST_BATCH, round(rule.rate * examples)))
+
+
 def choose(
     *,
     examples: int,
@@ -88,6 +97,7 @@ def choose(
     lr: float | None = None,
     noise_multiplier: float | None = None,
     unit: Unit = Unit.EXAMPLE,
+    sampler: Sampler | None = None,
     rule: Rule = RULE,
 ) -> Choice:
     """What is given, and the rule for the rest.
@@ -97,18 +107,17 @@ def choose(
     ``noised_norm`` as the noise meets it, i.e. after E in a two-sided chain. Both are 1 for rows of
     norm 1 and plain DP-SGD. A ``noise_multiplier`` that is known already saves its search; the run
     is charged for the noise it draws, whatever is given here. Where the ``unit`` is a user,
-    ``examples`` and ``batch_size`` count users.
+    ``examples`` and ``batch_size`` count users. ``sampler`` takes the place of a Poisson one.
 
     >>> held = choose(examples=20_000, budget=Budget(1.0, 5e-6), gradient_norm=first_gradient(2))
     >>> held.sampler.expected_size, held.steps
     (1250.0, 400)
     """
     require(examples >= 1, "examples >= 1", examples, "Declare how many there are.")
-    usual = min(examples, max(SMALLEST_BATCH, round(rule.rate * examples)))
-    size = float(usual if batch_size is None else batch_size)
-    if unit is Unit.USER:
+    size = float(usual_size(examples, rule) if batch_size is None else batch_size)
+    if sampler is None and unit is Unit.USER:
         sampler = poisson(users=examples, expected_size=size)
-    else:
+    elif sampler is None:
         sampler = poisson(examples=examples, expected_size=size)
     if steps is None:
         steps = rule.steps if epochs is None else sampler.steps(epochs)

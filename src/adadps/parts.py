@@ -7,7 +7,7 @@ import torch
 from adadps.data.examples import Examples
 from adadps.errors import ContractError, DataError, SideInformationError
 from adadps.events import exposes, is_free
-from adadps.stages.chain import Chain
+from adadps.stages.chain import Chain, Informed
 from adadps.stages.users import Users
 from adadps.types import Unit
 
@@ -43,11 +43,18 @@ def _require_side_information(method: Chain, data: Examples, unit: Unit) -> None
         require_rows = getattr(source, "require_rows", None)
         if require_rows is not None:
             require_rows(count, unit)
-        elif not is_free(stage.event) and not exposes(stage.event):
-            found = getattr(source, "unit", Unit.EXAMPLE)
-            if found is not unit:
-                raise SideInformationError(
-                    f"Expected side information whose price is for one {unit.value}, found one for "
-                    f"one {found.value}. Measure it so that one {unit.value} is bounded, and say "
-                    "so: `side.fixed(..., event=..., unit=...)`."
-                )
+        else:
+            require_price_for(unit, stage)
+
+
+def require_price_for(unit: Unit, stage: Informed) -> None:
+    """Refuse side information whose price is for another unit than the method protects."""
+    if is_free(stage.event) or exposes(stage.event):
+        return
+    found = getattr(getattr(stage, "side", None), "unit", Unit.EXAMPLE)
+    if found is not unit:
+        raise SideInformationError(
+            f"Expected side information whose price is for one {unit.value}, found one for "
+            f"one {found.value}. Measure it so that one {unit.value} is bounded, and say "
+            "so: `side.fixed(..., event=..., unit=...)`."
+        )

@@ -1,73 +1,56 @@
-"""One private run: the first room that joins all others.
+"""One private run on data that is here: batches are drawn, differentiated, and move the weights.
 
-Before a step the ledger is asked; then the batch is drawn, differentiated, and put through the
-chain; then the weights move. Nothing else about the private data leaves this room.
+Nothing about the private data leaves this room but what the method has released.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict
+from typing import Any, TypedDict, Unpack
 
-import torch
 from torch import nn
 
-from adadps.accounting import Budget, grouping_of, unit_of
-from adadps.checkpoint import Checkpoint, Checkpoints
-from adadps.claims import Claim
-from adadps.data.assumed import declared
+from adadps.accounting import Budget
+from adadps.checkpoint import Checkpoints
 from adadps.data.examples import Examples
-from adadps.debugging import DEBUG_MARK
 from adadps.drawing import Batch, Drawing, Drawn
-from adadps.errors import ContractError, OrderError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import Objective, objective
-from adadps.kept import Kept
 from adadps.ledger import Ledger
-from adadps.noise import Randomness, secure
+from adadps.noise import Randomness
+from adadps.paid_run import PaidRun
 from adadps.parts import require_parts
-from adadps.payment import Payment, without_side_information
-from adadps.public_facts import public_facts_of
-from adadps.result import Measurement, PrivacyStatement, Result
-from adadps.run_facts import (
-    frozen_part_of,
-    ledger_for,
-    plan_of,
-    sampling_of,
-    side_information_of,
-    with_the_number,
-)
+from adadps.result import Measurement
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
-from adadps.states import pack
 from adadps.stepping import Stepper
-from adadps.types import Accountant, Params, require
-
-EARLIER_MARK = "a step of this run was charged as not private before it was resumed"
+from adadps.types import Accountant, require
 
 
-class RunOptions(TypedDict, total=False):
-    """The options of a run that have defaults."""
+class PaidOptions(TypedDict, total=False):
+    """The options of every run that is paid for step by step."""
 
     delta: float | None
     accountant: Accountant | None
     budget: Budget | None
     ledger: Ledger | None
     randomness: Randomness | None
-    physical_batch_size: int | None
-    debug: bool
     assumed_public: Iterable[str]
     tuning_trials: int | None
     checkpoints: Checkpoints | str | Path | None
     most_epsilon: float | None
 
 
-class PrivateRun:
+class RunOptions(PaidOptions, total=False):
+    """The options of a run that have defaults."""
+
+    physical_batch_size: int | None
+    debug: bool
+
+
+class PrivateRun(PaidRun):
     """One training run that draws its own batches, pays for each, and refuses others.
 
     ::
@@ -79,7 +62,8 @@ class PrivateRun:
 
     The model's parameters are updated in place. ``before_paying`` is called with the run before
     anything is charged or drawn, and may refuse it. ``most_epsilon`` is what this run alone may
-    cost, beside the budget of its ledger, however often it is resumed.
+    cost, beside the budget of its ledger, however often it is resumed. All options:
+    `RunOptions`.
     """
 
     def __init__(
@@ -91,230 +75,33 @@ class PrivateRun:
         method: Chain,
         sampler: Sampler,
         steps: int,
-        delta: float | None = None,
-        accountant: Accountant | None = None,
-        budget: Budget | None = None,
-        ledger: Ledger | None = None,
-        randomness: Randomness | None = None,
         physical_batch_size: int | None = None,
         debug: bool = False,
-        assumed_public: Iterable[str] = (),
-        tuning_trials: int | None = None,
-        checkpoints: Checkpoints | str | Path | None = None,
-        most_epsilon: float | None = None,
         before_paying: Callable[[PrivateRun], None] | None = None,
+        **options: Unpack[PaidOptions],
     ) -> None:
-        require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
         require(
             physical_batch_size is None or physical_batch_size >= 1,
             "physical_batch_size >= 1",
             physical_batch_size,
             "It bounds how many examples are differentiated at once.",
         )
-        if not isinstance(method, Chain):
-            raise OrderError(
-                f"Expected a method such as `dp_sgd(...)` or `chain(...)`, found {method!r}."
-            )
-        self._kept = Kept(checkpoints)
-        held = self._kept.held
-        self.ledger = ledger_for(ledger, budget, self._kept.folder)
-        accountant = accountant or _accountant(method, sampler, ledger)
-        plan = plan_of(method, sampler, steps, accountant)
-        self._plan_hash = plan.plan_hash(sampler.relation, accountant)
-        self._process = os.getpid()
-        self.method, self.sampler, self._planned = method, sampler, steps
-        self.randomness = randomness or secure()
-        self.debug = debug
-        self.history: list[Measurement] = list(held.history) if held else []
-        self._chunk = physical_batch_size
-        self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
-        self._taken = held.taken if held else 0
-        self._drawn: Drawn | None = None
-        self._is_broken = False
-
-        require_parts(method, data)
-        self._lock = threading.Lock()
-        self._claim = Claim(model)
-        of = objective(model, loss, data)
-        self._frozen = frozen_part_of(model, self._assumed_public) if self._kept else ""
-        if held:
-            held.require_same(
-                plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen
-            )
-            self.randomness.require_fresh()
-        self.name = self._kept.name_for(self.ledger, self._plan_hash)
-        self._payment = Payment(
-            self.ledger,
-            self.name,
+        work = OnData(model, loss, data, chunk=physical_batch_size, debug=debug)
+        self._on_data = work
+        super().__init__(
+            work,
             method=method,
             sampler=sampler,
-            plan=without_side_information(plan) if held and held.begun else plan,
-            accountant=accountant,
-            delta=delta,
-            begins_after=self._taken,
-            most_epsilon=most_epsilon,
-        )
-        if held:
-            held.require_paid(self._payment.paid)
-        self.not_private_because = self._reasons(held)
-
-        self._stepper = Stepper(
-            of,
-            loss,
-            data,
-            method=method,
-            expected_size=sampler.expected_size,
-            randomness=self.randomness,
-            chunk=physical_batch_size,
+            steps=steps,
             debug=debug,
+            before_paying=before_paying,
+            **options,
         )
-        self._drawing = Drawing(
-            data,
-            method=method,
-            sampler=sampler,
-            units=self._payment.units,
-            randomness=self.randomness,
-        )
-        if ledger is None and budget is None:
-            self.mechanism_epsilon(steps)  # what has no number is refused now, not after training
-        if held:
-            held.put_into(self._stepper.own_params)
-        if held and held.begun:
-            self._stepper.go_on(held)
-            self._open()
-        else:
-            self._begin(before_paying, first=held is None)
-        if self._taken == self.steps:
-            self._stepper.hand_over()
-
-    def _begin(self, before_paying: Callable[[PrivateRun], None] | None, *, first: bool) -> None:
-        """Open the run on its ledger, and pay for side information before any is drawn.
-
-        The first checkpoint is there before anything is paid: then the run is found again.
-        """
-        stepper = self._stepper
-        stepper.begin()
-        if self._kept:
-            pack(
-                stepper.states, stepper.own_params
-            )  # what cannot be kept is refused before it is needed
-        self._open()
-        if before_paying is not None:
-            before_paying(self)
-        if self._kept and first:
-            self._kept.write(self._checkpoint(begun=False))
-        self._payment.pay_for_side_information()
-        stepper.prepare()
-
-    def _open(self) -> None:
-        self._payment.open()
-        exposed = self.not_private_because
-        self.steps = self._planned if exposed else self._payment.last_step(self._planned)
-
-    @property
-    def delta(self) -> float:
-        """The delta at which epsilon is stated."""
-        return self._payment.delta
-
-    @property
-    def accountant(self) -> Accountant:
-        """Who composes the steps."""
-        return self._payment.accountant
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "Expected one owner of this run, found an attempt to copy it. A copy would spend the "
-            "same budget twice: begin a new run."
-        )
-
-    def batches(self) -> Iterator[Batch]:
-        """The batches of the steps that are left; each is paid for before it is drawn."""
-        while True:
-            self._keep_if_due()
-            if self._taken >= self.steps:
-                return
-            self._require_own_process()
-            self._require_whole()
-            if self._drawn is None:
-                self._pay()
-                with self._or_broken():
-                    self._drawn = self._draw()
-            offered = self._drawn
-            yield offered.batch
-            if self._drawn is offered:
-                raise OrderError(
-                    "Expected `run.step(batch)` before the next batch, found a batch without its "
-                    "step. Take the step: the batch is paid for."
-                )
-
-    def step(self, batch: Batch) -> None:
-        """Take the step for a batch that this run has drawn, once."""
-        self._require_own_process()
-        self._claim.require_valid()
-        self._require_whole()
-        with self._lock:
-            if self._drawn is None or batch != self._drawn.batch:
-                raise OrderError(
-                    "Expected the batch that this run has just drawn, found another one. Iterate "
-                    "over `run.batches()` and step once with each: other batches would not be "
-                    "accounted for."
-                )
-            drawn, self._drawn = self._drawn, None
-            self._taken += 1
-        with self._or_broken():
-            self._stepper.take(drawn, self._taken)
-            if self._taken == self.steps:
-                self._stepper.hand_over()
-
-    @contextmanager
-    def _or_broken(self) -> Iterator[None]:
-        """What was paid for happens whole, or the run is over.
-
-        A step that has ended half-way has not added its noise; if others followed, whoever sees the
-        weights of all steps would know which one failed, and failures can depend on the data.
-        """
-        try:
-            yield
-        except BaseException:
-            self._is_broken = True
-            raise
-
-    def _require_whole(self) -> None:
-        if self._is_broken:
-            raise ContractError(
-                "Expected a run of whole steps, found one in which a step was interrupted by an "
-                "error. Resume it from its checkpoint, or begin a new run; what was paid stays "
-                "paid."
-            )
-
-    @property
-    def has_paid_ahead(self) -> bool:
-        """Would steps be lost that are paid for, if the run ended now?"""
-        return not self.not_private_because and self._payment.is_ahead(self._taken)
-
-    def keep(self) -> None:
-        """Write a checkpoint now, between two steps, if the run is kept and has gone on."""
-        if not self._is_broken and self._drawn is None and self._kept.is_behind(self._taken):
-            self._kept.write(self._checkpoint())
-
-    def _keep_if_due(self) -> None:
-        if self._kept.is_due(self._taken, self.steps):
-            self.keep()
-
-    @property
-    def taken(self) -> int:
-        """How many steps were taken, those before the run was resumed included."""
-        return self._taken
-
-    @property
-    def params(self) -> Params:
-        """The trainable parameters with all their noise, sharing memory with the model."""
-        return self._stepper.params
 
     @property
     def objective(self) -> Objective:
         """What is differentiated."""
-        return self._stepper.objective
+        return self._on_data.stepper.objective
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and remember it."""
@@ -325,116 +112,45 @@ class PrivateRun:
         self.history += found
         return found
 
-    def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
-        """Epsilon after ``steps`` steps (default: those taken); infinite if not private."""
-        if self.not_private_because:
-            return float("inf")
-        return self.mechanism_epsilon(steps, accountant)
 
-    def fits_its_ledger(self) -> bool:
-        """Has the ledger room for all steps of this run, as things stand before the first?"""
-        if self.not_private_because:
-            return self.ledger.budget is None
-        return self._payment.fits(self.steps - self._taken)
+class OnData:
+    """Work on examples in this process."""
 
-    def mechanism_epsilon(
-        self, steps: int | None = None, accountant: Accountant | None = None
-    ) -> float:
-        """What the mechanism alone would cost, with fresh randomness and no debugging."""
-        if self.not_private_because:
-            return self._payment.mechanism_epsilon(steps, accountant or self.accountant)
-        return self._payment.epsilon(steps, accountant)
+    def __init__(
+        self, model: nn.Module, loss: Loss, data: Examples, *, chunk: int | None, debug: bool
+    ) -> None:
+        self.model, self._loss, self._data = model, loss, data
+        self._chunk, self._debug = chunk, debug
+        self.settings: dict[str, Any] = {"physical_batch_size": chunk}
 
-    def result(self, settings: dict[str, Any] | None = None) -> Result:
-        """What this run leaves behind."""
-        self._keep_if_due()
-        return Result(
-            privacy=self._statement(),
-            method=str(self.method),
-            side_information=side_information_of(self.method),
-            settings={"physical_batch_size": self._chunk, **(settings or {})},
-            history=tuple(self.history),
-            params={
-                name: value.clone(memory_format=torch.contiguous_format)
-                for name, value in self.params.items()
-            },
-            feature_weights=self.objective.feature_weights,
-            debug=tuple(self._stepper.facts),
-            public_facts=public_facts_of(
-                self.method,
-                self._stepper.states,
-                self._stepper.own_params,
-                steps=self._taken,
-                expected_size=self.sampler.expected_size,
-                feature_weights=self.objective.feature_weights,
-            ),
+    def require_fit(self, method: Chain) -> None:
+        """Data for the method, and a model and a loss for the data."""
+        require_parts(method, self._data)
+        self._objective = objective(self.model, self._loss, self._data)
+
+    def begin(
+        self, method: Chain, sampler: Sampler, units: Sampler, randomness: Randomness
+    ) -> Stepper:
+        """Gradients of this data, and batches of it."""
+        self.stepper = Stepper(
+            self._objective,
+            self._loss,
+            self._data,
+            method=method,
+            expected_size=sampler.expected_size,
+            randomness=randomness,
+            chunk=self._chunk,
+            debug=self._debug,
         )
-
-    def _statement(self) -> PrivacyStatement:
-        release = self.method.release
-        return PrivacyStatement(
-            epsilon=self.epsilon(),
-            mechanism_epsilon=None if self.method.exposures else self.mechanism_epsilon(),
-            delta=self.delta,
-            accountant=self.accountant.value,
-            relation=self.sampler.relation.value,
-            unit=unit_of(self.method),
-            clip_norm=release.clip_norm,
-            noise_multiplier=release.noise_multiplier,
-            steps=self._taken,
-            steps_paid=self._payment.paid_steps,
-            sampler=sampling_of(self.method, self.sampler),
-            tuning_trials=self._tuning_trials,
-            not_private_because=self.not_private_because,
-            assumed_public=with_the_number(self._assumed_public, self.sampler),
-            charges=self._payment.charges,
+        self.drawing = Drawing(
+            self._data, method=method, sampler=sampler, units=units, randomness=randomness
         )
+        return self.stepper
 
-    def _reasons(self, held: Checkpoint | None) -> tuple[str, ...]:
-        """Why this run is not private, now or before it was resumed; empty if it is."""
-        reasons = list(self.method.exposures)
-        reasons += [self.randomness.mark] if self.randomness.mark else []
-        reasons += [DEBUG_MARK] if self.debug else []
-        reasons += held.marks if held else ()
-        reasons += [EARLIER_MARK] if self._payment.was_exposed else []
-        return tuple(dict.fromkeys(reasons))
+    def draw(self, batch: Batch) -> Drawn:
+        """The rows of a batch."""
+        return self.drawing.next(batch)
 
-    def _checkpoint(self, *, begun: bool = True) -> Checkpoint:
-        held = self._stepper
-        states, tensors = pack(held.states, held.own_params) if begun else (None, {})
-        return Checkpoint(
-            run=self.name,
-            plan=self._plan_hash,
-            ledger=self.ledger.identity,
-            frozen=self._frozen,
-            planned=self._planned,
-            taken=self._taken,
-            paid=self._payment.paid,
-            marks=self.not_private_because,
-            history=tuple(self.history),
-            params=self.params,
-            feature_weights=self.objective.feature_weights if begun else None,
-            states=states,
-            state_tensors=tensors,
-        )
-
-    def _pay(self) -> None:
-        if self.not_private_because:
-            self._payment.note_exposure()
-        else:
-            self._payment.pay_for_step(self._taken + 1, self.steps)
-
-    def _draw(self) -> Drawn:
-        return self._drawing.next(Batch(self.name, self._taken + 1))
-
-    def _require_own_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ContractError(
-                "Expected a run in the process that began it, found a fork of that process, which "
-                "would spend the same budget twice. Begin the run in the child."
-            )
-
-
-def _accountant(method: Chain, sampler: Sampler, ledger: Ledger | None) -> Accountant:
-    fitting = sampler.accountants(grouping_of(method))
-    return fitting[0] if ledger is None else ledger.choose_accountant(fitting)
+    def take(self, drawn: Drawn, index: int) -> None:
+        """Differentiate them, and move the weights."""
+        self.stepper.take(drawn, index)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adadps.checkpoint import Checkpoint
 from adadps.data.examples import Examples, PublicExamples, take
@@ -29,8 +29,68 @@ LITTLE_WORK = 2**24
 """So many multiplications are not worth torch's threads, which keep cores busy after them."""
 
 
-class Stepper:
-    """Weights and states of a method that move batch by batch; ``chunk`` rows at once."""
+class Moving:
+    """Weights and states of a method, which move by per-unit gradients wherever they come from."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        params: Params,
+        *,
+        method: Chain,
+        expected_size: float,
+        randomness: Randomness,
+    ) -> None:
+        self.model, self.method, self.own_params = model, method, params
+        self._expected_size, self._randomness = expected_size, randomness
+        self.weights = Weights(model, params, randomness)
+        self.facts: list[dict[str, float]] = []
+        """Un-noised facts about batches, for debugging only."""
+
+    def begin(self) -> None:
+        """The method's state before its first step."""
+        self.states = self.method.init(self.own_params)
+
+    def prepare(self) -> None:
+        """What the method asks for once its side information is paid for: nothing here."""
+
+    def go_on(self, held: Checkpoint) -> None:
+        """Take up what a checkpoint has left."""
+        self.states = unpack(held.states, held.state_tensors, self.own_params)
+        require_like(self.states, self.method.init(self.own_params), self.own_params)
+
+    @property
+    def feature_weights(self) -> Tensor | None:
+        """Those of re-weighted features, if there are any."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def params(self) -> Params:
+        """The trainable parameters with all their noise, sharing memory with the model."""
+        return self.weights.read()
+
+    def move(
+        self,
+        gradients: GradientBatch,
+        partly_read: Collection[str],
+        step: Step,
+    ) -> None:
+        """Through the stages, and onto the weights."""
+        update, self.states = self.method.apply(gradients, self.states, step)
+        self.weights.apply(update, partly_read)
+
+    def hand_over(self) -> None:
+        """Give the model its plain parameters back, with all their noise."""
+        self.weights.hand_over()
+
+
+class Stepper(Moving):
+    """The same by gradients of examples that are here; ``chunk`` rows at once."""
 
     def __init__(
         self,
@@ -44,20 +104,17 @@ class Stepper:
         chunk: int | None,
         debug: bool,
     ) -> None:
-        self.objective, self.method = objective, method
-        self._loss, self._data = loss, data
-        self._expected_size, self._chunk, self._randomness = expected_size, chunk, randomness
+        self.objective, self._loss, self._data = objective, loss, data
         self._relaid = lay_out_by_feature(objective.tables_by_feature(data.features))
-        self.own_params = objective.params()
+        super().__init__(
+            objective.model,
+            objective.params(),
+            method=method,
+            expected_size=expected_size,
+            randomness=randomness,
+        )
+        self._chunk, self._records_facts = chunk, debug
         self._little_for_torch = self._is_little_for_torch()
-        self.weights = Weights(objective.model, self.own_params, randomness)
-        self._records_facts = debug
-        self.facts: list[dict[str, float]] = []
-        """Un-noised facts about batches, for debugging only."""
-
-    def begin(self) -> None:
-        """The method's state before its first step."""
-        self.states = self.method.init(self.own_params)
 
     def prepare(self) -> None:
         """Change the objective as the method asks, once its side information is paid for."""
@@ -66,37 +123,30 @@ class Stepper:
 
     def go_on(self, held: Checkpoint) -> None:
         """Take up what a checkpoint has left; side information comes with it."""
-        self.states = unpack(held.states, held.state_tensors, self.own_params)
-        require_like(self.states, self.method.init(self.own_params), self.own_params)
+        super().go_on(held)
         weights = feature_weights_on(held, self.device)
         if weights is not None:
             self.objective = self.objective.reparametrised(weights)
+        for preparation in self.method.preparations:
+            self.objective = preparation.resume(self.objective)
 
     @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.objective.model.parameters()).device
-
-    @property
-    def params(self) -> Params:
-        """The trainable parameters with all their noise, sharing memory with the model."""
-        return self.weights.read()
+    def feature_weights(self) -> Tensor | None:
+        """Those that every row is multiplied by."""
+        return self.objective.feature_weights
 
     def take(self, drawn: Drawn, index: int) -> None:
         """Step number ``index`` with the examples that were drawn for it."""
         facts = BatchFacts()
         with torch_alone() if self._little_for_torch else nullcontext():
             gradients, partly_read = self._gradients(drawn)
-            update, self.states = self.method.apply(
-                gradients, self.states, self._step(index, facts)
-            )
-            self.weights.apply(update, partly_read)
+            self.move(gradients, partly_read, self._step(index, facts))
         if self._records_facts:
             self.facts.append(self._facts_about(drawn, index, facts))
 
     def hand_over(self) -> None:
         """Give the model its plain parameters back, with all their noise."""
-        self.weights.hand_over()
+        super().hand_over()
         lay_out_by_output(self._relaid)
         self.weights = Weights(self.objective.model, self.objective.params(), self._randomness)
 

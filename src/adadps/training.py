@@ -13,6 +13,7 @@ from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
 from adadps.interruption import awaiting_the_step
+from adadps.paid_run import PaidRun
 from adadps.progress import Progress, progress_bar
 from adadps.result import Result
 from adadps.run import PrivateRun, RunOptions
@@ -67,7 +68,7 @@ def fit(
         method=method,
         sampler=sampler,
         steps=count,
-        before_paying=_require_within_ledger if options.get("ledger") is not None else None,
+        before_paying=require_within_ledger if options.get("ledger") is not None else None,
         **options,
     )
     kept = options.get("checkpoints") is not None
@@ -115,7 +116,7 @@ def _require_within_budget(
         )
 
 
-def _require_within_ledger(run: PrivateRun) -> None:
+def require_within_ledger(run: PaidRun) -> None:
     """Refuse now what the ledger would cut short, with the model half trained."""
     budget = run.ledger.budget
     if budget is not None and not run.fits_its_ledger():
@@ -153,11 +154,13 @@ def _show(run: PrivateRun, index: int, bar: Progress) -> None:
 
 
 def _spent_so_far(run: PrivateRun) -> str:
-    if run.not_private_because:
-        return "not private"
+    return "not private" if run.not_private_because else f"ε ≤ {epsilon_at_most(run):.2f}"
+
+
+def epsilon_at_most(run: PaidRun) -> float:
+    """A bound on what was spent that is quick to compute: by Rényi divergences, where they fit."""
     fits = run.sampler.accountants(grouping_of(run.method))
-    accountant = Accountant.RDP if Accountant.RDP in fits else run.accountant
-    bounds = [run.epsilon(accountant=accountant)]
+    bounds = [run.epsilon(accountant=Accountant.RDP if Accountant.RDP in fits else run.accountant)]
     if run.ledger.budget is not None:  # which holds at every step, whoever composes
         bounds.append(run.ledger.budget.epsilon)
-    return f"ε ≤ {min(bounds):.2f}"
+    return min(bounds)

@@ -126,7 +126,8 @@ class Step:
 
     ``mean_gradient`` is the model's ordinary gradient on public examples at the current weights.
     ``watch`` receives un-noised facts about private data; it does nothing outside of debugging.
-    ``late`` says that noise may be left for later and sums may stay row-sparse.
+    ``late`` says that noise may be left for later and sums may stay row-sparse. ``answers`` is the
+    number of answers from devices that are outside of this process; None where all is in here.
     """
 
     index: int
@@ -135,6 +136,7 @@ class Step:
     mean_gradient: Callable[[PublicExamples], Params]
     watch: Callable[[str, Tensor], None] = lambda _name, _value: None
     late: bool = False
+    answers: int | None = None
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
 
     def release(self, total: Sum, deviation: float) -> Leaf:

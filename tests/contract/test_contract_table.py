@@ -30,6 +30,7 @@ from adadps.errors import ContractError
 from adadps.planning import make_plan
 from adadps.sampling import FixedSize, Poisson, Shuffled
 from adadps.stages.groups import Groups, by_label, by_position, in_advance
+from adadps.stages.noise_place import by_each_device, by_server, in_shares
 from adadps.stages.users import by_user
 from adadps.types import Accountant, Relation, Unit
 
@@ -37,6 +38,8 @@ SIGMA, EXAMPLES, BATCH, GROUP = 1.5, 1200, 60, 4
 ADD, ZERO, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.ZERO_OUT, Relation.REPLACE_ONE
 ALONE, LABELLED, IN_ADVANCE = Grouping.NONE, Grouping.LABELLED, Grouping.IN_ADVANCE
 USERS = Grouping.USERS
+IN_SHARES, EACH = Grouping.USERS_IN_SHARES, Grouping.USERS_ALONE
+NOISE = {USERS: by_server(), IN_SHARES: in_shares(minimum=2), EACH: by_each_device()}
 PLD, RDP = Accountant.PLD, Accountant.RDP
 
 FULL, HALF = GaussianDpEvent(SIGMA), GaussianDpEvent(SIGMA / 2)
@@ -78,6 +81,17 @@ EXPECTED = {
     (Sampling.SHUFFLED, ZERO, USERS, RDP): FULL,
     (Sampling.SHUFFLED, REPLACE, USERS, PLD): FULL,
     (Sampling.SHUFFLED, REPLACE, USERS, RDP): HALF,
+    # noise in shares has no Poisson cohorts, whose number of devices is left to chance
+    (Sampling.FIXED, REPLACE, IN_SHARES, RDP): FIXED_HALF,
+    (Sampling.SHUFFLED, ZERO, IN_SHARES, PLD): FULL,
+    (Sampling.SHUFFLED, ZERO, IN_SHARES, RDP): FULL,
+    (Sampling.SHUFFLED, REPLACE, IN_SHARES, PLD): FULL,
+    (Sampling.SHUFFLED, REPLACE, IN_SHARES, RDP): HALF,
+    # a server that sees who answers gets no amplification: paid per participation, once an epoch
+    (Sampling.SHUFFLED, ZERO, EACH, PLD): FULL,
+    (Sampling.SHUFFLED, ZERO, EACH, RDP): FULL,
+    (Sampling.SHUFFLED, REPLACE, EACH, PLD): FULL,
+    (Sampling.SHUFFLED, REPLACE, EACH, RDP): HALF,
 }
 SAMPLERS = {
     Sampling.POISSON: Poisson,
@@ -94,7 +108,7 @@ def name(row):
 
 def units(sampling, relation, grouping):
     """The sampler that draws: of examples, of groups that were fixed in advance, or of users."""
-    unit = Unit.USER if grouping is USERS else Unit.EXAMPLE
+    unit = Unit.USER if grouping.by_user else Unit.EXAMPLE
     sampler = SAMPLERS[sampling](
         examples=EXAMPLES, expected_size=BATCH, relation=relation, unit=unit
     )
@@ -103,8 +117,8 @@ def units(sampling, relation, grouping):
 
 
 def groups(grouping):
-    if grouping is USERS:
-        return by_user(most=GROUP)
+    if grouping.by_user:
+        return by_user(most=GROUP, noise=NOISE[grouping])
     return None if grouping is ALONE else Groups(GROUP, grouping)
 
 
@@ -176,7 +190,7 @@ def test_hazard_01_a_plan_is_refused_as_well(row):
 MISMATCHED = [
     (unit, grouping)
     for unit, grouping in itertools.product(Unit, Grouping)
-    if (unit is Unit.USER) != (grouping is USERS)
+    if (unit is Unit.USER) != grouping.by_user
 ]
 
 

@@ -45,7 +45,7 @@ def mechanism_of(privacy: Mapping[str, Any]) -> Mechanism | None:
     grouping = Grouping(held["grouping"])
     if grouping is Grouping.IN_ADVANCE:
         return None
-    unit = Unit.USER if grouping is Grouping.USERS else Unit.EXAMPLE
+    unit = Unit.USER if grouping.by_user else Unit.EXAMPLE
     sampler = _SAMPLERS[Sampling(held["sampling"])](
         examples=held[f"{unit.value}s"],
         unit=unit,

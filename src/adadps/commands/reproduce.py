@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
-    "defaults",
+    "defaults", "federated",
 )  # fmt: skip
 NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb",),
@@ -124,6 +124,9 @@ def reproduce(
         elif experiment == "defaults":
             count = 1 if quick else seeds or 3
             _defaults(count, rows, picture, winners, workers, quick=quick, tune=tune)
+        elif experiment == "federated":
+            count = 1 if quick else seeds or 3
+            _federated(count, rows, picture, winners, workers, quick=quick, tune=tune)
         elif tune:
             _tune(experiment, dataset, rows, workers)
         else:
@@ -133,7 +136,12 @@ def reproduce(
 
 def _require_meant(experiment: str, **given: object) -> None:
     """Refuse options that would do nothing: whoever gives one expects something of it."""
-    known = {"toy": ("winners", "dataset"), "moments": tuple(given), "defaults": ("dataset",)}
+    known = {
+        "toy": ("winners", "dataset"),
+        "moments": tuple(given),
+        "defaults": ("dataset",),
+        "federated": ("dataset",),
+    }
     unused = known.get(experiment, ())
     for name in unused:
         if given[name]:
@@ -274,4 +282,34 @@ def _defaults(
     out.print(
         table_of_rows(default_figure.TITLE, default_figure.COLUMNS, default_figure.wide(rows))
     )
+    out.print(f"Rows: {path}\nFigure: {picture}")
+
+
+def _federated(
+    seeds: int,
+    path: Path,
+    picture: Path,
+    winners: Path | None,
+    workers: int | None,
+    *,
+    quick: bool,
+    tune: bool,
+) -> None:
+    from adadps.reproduce import federated_figure, federated_table  # noqa: PLC0415
+    from adadps.reproduce.keeping import Kept  # noqa: PLC0415
+    from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
+    from adadps.reproduce.trials import read_winners  # noqa: PLC0415
+
+    if tune:
+        write_json(path, federated_table.tune(Kept(path.parent / "trials.jsonl"), workers))
+        out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+        return
+    chosen = read_winners(winners, federated_table.RECORDED)
+    kept = Kept(path.parent / "runs.jsonl")
+    say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
+    rows, records = federated_table.run_rows(chosen, seeds, kept, workers, quick=quick)
+    write_json(path, rows)
+    write_file(picture, federated_figure.figure_of(records))
+    for title, part in federated_figure.tables_of(rows):
+        out.print(table_of_rows(title, federated_figure.COLUMNS, part))
     out.print(f"Rows: {path}\nFigure: {picture}")

@@ -234,7 +234,7 @@ def train(
         if as_json:
             print_json(result.describe())
         else:
-            out.print(table_of_facts("Trained", _facts(result, out_folder)))
+            out.print(table_of_facts("Trained", facts_of(result, out_folder)))
 
 
 def this_command() -> str:
@@ -242,7 +242,7 @@ def this_command() -> str:
     return shlex.join(["adadps", *sys.argv[1:]])
 
 
-def _facts(result: Result, folder: Path) -> dict[str, Any]:
+def facts_of(result: Result, folder: Path) -> dict[str, Any]:
     """What may be shown: nothing here was computed from private data without noise."""
     from adadps.card.sections import measured_on  # noqa: PLC0415
 

@@ -135,7 +135,7 @@ class TokenRows:
         if leaf_map.offset is None:
             squares.index_add_(0, owners, rows.square().sum(1))
         else:
-            squares = _shifted_rows(squares, owners, rows, leaf_map.offset, words)
+            squares = shifted_rows(squares, owners, rows, leaf_map.offset, words)
         return (squares.sqrt() + CANCELLED * size_of_terms).square()
 
     def weighted(self, weights: Tensor) -> RowSparse:
@@ -151,7 +151,7 @@ class TokenRows:
         return TokenRows(self.tokens[rows], self.output_gradients[rows], self.words)
 
 
-def _shifted_rows(
+def shifted_rows(
     squares: Tensor, owners: Tensor, rows: Tensor, offset: Tensor, words: Tensor
 ) -> Tensor:
     """Touched rows with their shift, and the shift alone on all others."""

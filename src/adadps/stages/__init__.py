@@ -3,7 +3,9 @@
 from adadps.stages.average import average
 from adadps.stages.chain import Chain, Stage, chain
 from adadps.stages.groups import Groups, by_label, by_position, in_advance
+from adadps.stages.local import train_locally
 from adadps.stages.mixing import mix, momentum
+from adadps.stages.noise_place import by_each_device, by_server, in_shares
 from adadps.stages.precondition import precondition
 from adadps.stages.prepare import pretrain, reparametrise
 from adadps.stages.privatize import privatize
@@ -19,12 +21,15 @@ __all__ = [
     "adagrad",
     "adam",
     "average",
+    "by_each_device",
     "by_label",
     "by_position",
+    "by_server",
     "by_user",
     "chain",
     "cosine",
     "in_advance",
+    "in_shares",
     "inverse_sqrt",
     "mix",
     "momentum",
@@ -34,4 +39,5 @@ __all__ = [
     "reparametrise",
     "rmsprop",
     "sgd",
+    "train_locally",
 ]

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 
 from adadps.gradients.waist import GradientBatch, reduce, zeros_like
+from adadps.stages.users import Users
 from adadps.types import Kind, Leaf, Params, Step
 
 
@@ -18,7 +19,7 @@ class Average:
 
     clip_norm: ClassVar[float] = float("inf")
     noise_multiplier: ClassVar[float] = 0.0
-    groups: ClassVar[None] = None
+    groups: Users | None = None
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
@@ -38,9 +39,9 @@ class Average:
         return {name: value / step.expected_size for name, value in exposed.items()}, state
 
     def __str__(self) -> str:
-        return "average()"
+        return f"average({self.groups or ''})"
 
 
-def average() -> Average:
-    """The mean gradient, without privacy: epsilon is infinite."""
-    return Average()
+def average(*, groups: Users | None = None) -> Average:
+    """The mean gradient, without privacy: epsilon is infinite. Of users, with `by_user(...)`."""
+    return Average(groups)

@@ -64,6 +64,9 @@ class Preparation(Protocol):
     def prepare(self, objective: Objective) -> Objective:
         """Change the objective, or its starting point."""
 
+    def resume(self, objective: Objective) -> Objective:
+        """What has to be done again when a run goes on from its checkpoint."""
+
 
 @runtime_checkable
 class Informed(Protocol):

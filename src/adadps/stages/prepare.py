@@ -54,6 +54,10 @@ class Reparametrise:
         transform, _ = self.side.observe(self.side.init(params), _still(objective, params))
         return objective.reparametrised(_per_feature(transform.scale[self.at], params[self.at]))
 
+    def resume(self, objective: Objective) -> Objective:
+        """Nothing: the weights of the features come with the checkpoint."""
+        return objective
+
     def __str__(self) -> str:
         return f"reparametrise({self.provenance.source})"
 
@@ -91,6 +95,10 @@ class Pretrain:
             update, state = self.update.apply(step.public_gradient(self.public), state, step)
             for name, value in params.items():
                 value.mul_(update.keep).add_(update[name].to(value.dtype))
+        return objective
+
+    def resume(self, objective: Objective) -> Objective:
+        """Nothing: the weights come with the checkpoint."""
         return objective
 
     def __str__(self) -> str:

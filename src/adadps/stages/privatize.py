@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from adadps.gradients.waist import GradientBatch, clip_weights, reduce, zeros_like
@@ -40,12 +41,30 @@ class Privatize:
         total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
         size = step.expected_size
         units = self.groups.expected_units(size) if self.groups else size
-        deviation = 0.0 if self.noise_multiplier == 0 else self.noise_multiplier * self.clip_norm
+        deviation = self._noise(step) * self.clip_norm if self.noise_multiplier else 0.0
         released = {name: step.release(value, deviation) / units for name, value in total.items()}
         return released, state
 
+    def _noise(self, step: Step) -> float:
+        """Of the sum, in units of C: σ, or more where devices add it, or what they left out."""
+        if isinstance(self.groups, Users):
+            size, answers = step.expected_size, step.answers
+            return self.groups.deviation(self.noise_multiplier, size, answers)
+        return self.noise_multiplier
+
+    @property
+    def noise_on_devices(self) -> float:
+        """What each device adds to its update, in units of C."""
+        if isinstance(self.groups, Users):
+            return self.groups.noise.on_device(self.noise_multiplier)
+        return 0.0
+
     def _weights(self, norms: Tensor, step: Step) -> Tensor:
         step.watch("norms", norms)
+        if step.answers is not None and self.noise_on_devices:
+            # They were clipped before their noise. A second clip at C would cut the noise itself
+            # down to nearly nothing, and with it what the sum of shares is counted on for.
+            return torch.isfinite(norms).double()
         return clip_weights(norms, self.clip_norm)
 
     def __str__(self) -> str:

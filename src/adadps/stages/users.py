@@ -15,8 +15,7 @@ the mean over users of each user's mean loss, whatever k is: everybody counts th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from adadps.contract import Grouping
 from adadps.data.users import RowsOfUsers
 from adadps.gradients.waist import Units
 from adadps.sampling import Rows, Sampler
+from adadps.stages.noise_place import NoisePlace, by_server, deviation
 from adadps.types import Unit, require
 
 
@@ -34,7 +34,7 @@ class Users:
 
     most: int
     column: str | None = None
-    grouping: ClassVar[Grouping] = Grouping.USERS
+    noise: NoisePlace = field(default_factory=by_server)
 
     def __post_init__(self) -> None:
         whole = isinstance(self.most, int) and not isinstance(self.most, bool) and self.most >= 1
@@ -53,7 +53,23 @@ class Users:
 
     def __str__(self) -> str:
         named = f" ({self.column})" if self.column else ""
-        return f"users{named}, at most {self.most} rows each"
+        return f"users{named}, at most {self.most} rows each{self.noise}"
+
+    @property
+    def grouping(self) -> Grouping:
+        """What is clipped, and where the noise is added."""
+        return self.noise.grouping
+
+    def deviation(
+        self, noise_multiplier: float, expected_size: float, answers: int | None = None
+    ) -> float:
+        """Of the noise that is added here to a sum over a cohort, in units of C.
+
+        That of devices included, unless so many ``answers`` came with it already.
+        """
+        if answers is not None:
+            return self.noise.topped_up(noise_multiplier, answers)
+        return deviation(self.noise, noise_multiplier, round(expected_size))
 
     @property
     def unit(self) -> str:
@@ -65,7 +81,14 @@ class Users:
         return expected_size
 
     def units_of(self, sampler: Sampler) -> Sampler:
-        """What the sampler draws: users."""
+        """What the sampler draws: users, enough of them for the noise."""
+        least = self.noise.least_answers()
+        require(
+            least <= sampler.expected_size,
+            f"at most {sampler.expected_size:g} answers to be waited for, as many as are asked",
+            least,
+            "Lower the minimum, or ask more users.",
+        )
         return sampler
 
     def expand(
@@ -78,16 +101,17 @@ class Users:
         return chosen, Units(torch.from_numpy(owners), len(drawn), None)
 
 
-def by_user(*, most: int, column: str | None = None) -> Users:
+def by_user(*, most: int, column: str | None = None, noise: NoisePlace | None = None) -> Users:
     """Clip all that a user brings to a batch as one, at most ``most`` of their rows.
 
     For data with users, ``examples(features, targets, users=...)``, and a sampler of users,
     ``poisson(users=..., expected_size=...)``. Epsilon then protects a user with all their rows; it
     does not depend on ``most``. ``column`` is the public name of what tells users apart: it stands
-    in the statement, and a run or a ledger does not go on with another.
+    in the statement, and a run or a ledger does not go on with another. ``noise`` says who adds it:
+    `by_server` (default), `in_shares` or `by_each_device`.
 
     >>> from adadps.stages import privatize
     >>> print(privatize(clip_norm=1.0, noise_multiplier=2.0, groups=by_user(most=5)))
     privatize(C=1, σ=2, users, at most 5 rows each)
     """
-    return Users(most, column)
+    return Users(most, column, noise or by_server())

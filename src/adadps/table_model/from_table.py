@@ -21,13 +21,14 @@ from adadps.ledger.summary import summarise
 from adadps.result import Result
 from adadps.table_model.kept_run import KeptRun
 from adadps.table_model.loading import load_rows, row_names
-from adadps.table_model.methods import OfUsers, Plan, plan_training
+from adadps.table_model.methods import Plan, plan_training
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
 from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel, save_model
 from adadps.table_model.schema import Schema
 from adadps.table_model.survey import complete, facts
+from adadps.table_model.users import OfUsers
 from adadps.training import fit
 from adadps.types import Accountant
 from adadps.whole_budget import claiming_the_whole
@@ -173,6 +174,7 @@ def _train(
         ]
     rows = choice.sampler.expected_size * (of_users.most if of_users else 1)
     many = rows > ROWS_DIFFERENTIATED_AT_ONCE
+    choice.sampler.require_declared(_count(prepared.train))
     with _ledger(request, choice.budget) or nullcontext() as ledger:
         try:
             result = fit(
@@ -212,12 +214,15 @@ def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
     """The run's own epsilon, at the ledger's delta and by its accountant where there is one."""
     counted = declared.examples if declared.of_users is None else declared.users
     examples = counted or _count(prepared.train)
-    accountant, delta = Accountant.PLD, default_delta(examples)
+    fitting: tuple[Accountant, ...] = (Accountant.PLD, Accountant.RDP)
+    if request.federation is not None:
+        fitting = request.federation.accountants()
+    accountant, delta = fitting[0], default_delta(examples)
     if request.ledger is not None:
         accountant = Accountant.RDP
         if os.path.exists(request.ledger):
             with DiskLedger(request.ledger) as ledger:
-                accountant = ledger.choose_accountant((Accountant.PLD, Accountant.RDP))
+                accountant = ledger.choose_accountant(fitting)
                 held = ledger.budget
             delta = held.delta if held is not None else delta
             if request.ledger_budget is not None:
@@ -238,6 +243,7 @@ def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
         wishes=request.wishes,
         frequencies=prepared.words.frequencies,
         of_users=declared.of_users,
+        federation=request.federation,
     )
 
 

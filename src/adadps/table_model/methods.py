@@ -15,14 +15,16 @@ import torch
 from scipy import sparse
 
 from adadps.accounting import Budget
-from adadps.defaults import Choice, choose
+from adadps.defaults import Choice, choose, usual_size
 from adadps.errors import SettingError
 from adadps.named_methods import Method, adam_rate, chain_for, norms_for, shaped
 from adadps.side import Frequencies
 from adadps.side.fixed import Fixed
 from adadps.stages import Chain, by_user, privatize
 from adadps.table_model.features import RowFeatures
+from adadps.table_model.federation import Federation
 from adadps.table_model.targets import Targets
+from adadps.table_model.users import OfUsers
 from adadps.types import Accountant, Unit, require_positive
 from adadps.typical_texts import Numbers, along_features, median_norm
 
@@ -51,15 +53,6 @@ class Wishes:
         for name in ("batch_size", "epochs", "clip_norm", "lr"):
             if getattr(self, name) is not None:
                 require_positive(name, getattr(self, name))
-
-
-@dataclass(frozen=True)
-class OfUsers:
-    """Whose data is protected, where that is not a row: the column of users."""
-
-    column: str
-    most: int
-    """So many rows of a user count at once."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +89,12 @@ def plan_training(
     wishes: Wishes,
     frequencies: Frequencies | None = None,
     of_users: OfUsers | None = None,
+    federation: Federation | None = None,
 ) -> Plan:
     """Poisson batches of a declared number of examples, and the noise with which they fit.
 
-    With ``of_users``, ``examples`` is the declared number of users.
+    With ``of_users``, ``examples`` is the declared number of users; with a ``federation`` they
+    train locally, in its cohorts.
     """
     if method.takes_side_information and frequencies is None:
         raise SettingError(
@@ -107,8 +102,15 @@ def plan_training(
         )
     scales = _scales(method, features, frequencies)
     clipped, noised = scales.norms(method)
+    sampler, rounds = None, None
+    if federation is not None:
+        cohort = wishes.batch_size or usual_size(examples)
+        sampler, rounds = federation.sampler(examples, cohort), federation.rounds
+        noised *= federation.more_noise(cohort)
     choice = choose(
         examples=examples,
+        sampler=sampler,
+        steps=rounds,
         budget=budget,
         gradient_norm=targets.first_gradient,
         accountant=accountant,
@@ -116,7 +118,7 @@ def plan_training(
         noised_norm=noised,
         batch_size=wishes.batch_size,
         epochs=wishes.epochs,
-        clip_norm=wishes.clip_norm,
+        clip_norm=None if federation else wishes.clip_norm,
         lr=wishes.lr,
         unit=Unit.EXAMPLE if of_users is None else Unit.USER,
     )
@@ -125,6 +127,10 @@ def plan_training(
     elif wishes.lr is None and targets.curvature is not None:
         choice = replace(choice, lr=min(choice.lr, 1 / (targets.curvature * clipped * noised)))
     settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
+    if federation is not None:
+        assert of_users is not None  # a federation is of users
+        choice, made = federation.planned(method, scales.side, choice, of_users, wishes.clip_norm)
+        return Plan(choice, made, {**settings, "federated": True})
     return Plan(choice, _chain(method, choice, scales.side, of_users), settings)
 
 

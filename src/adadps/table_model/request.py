@@ -9,7 +9,8 @@ from pathlib import Path
 from adadps.accounting import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
 from adadps.named_methods import Method
-from adadps.table_model.methods import OfUsers, Wishes, chosen_for
+from adadps.table_model.federation import Federation
+from adadps.table_model.methods import Wishes, chosen_for
 from adadps.table_model.public_words import WordSource
 from adadps.table_model.schema import Schema
 from adadps.table_model.schema_file import (
@@ -19,9 +20,10 @@ from adadps.table_model.schema_file import (
     read_schema_file,
     schema_of,
 )
+from adadps.table_model.users import OfUsers
 
-ROWS_PER_USER = 16
-"""So many rows of a user count at once, unless another number is given."""
+ROWS_PER_USER, ROWS_OF_A_DEVICE = 16, 1000
+"""So many rows of a user count at once, unless another number is given; a device trains on more."""
 CHECKPOINT = ".checkpoint"
 """Behind the name of the model: where a run is kept while it lasts, unless another is named."""
 
@@ -83,6 +85,7 @@ class Request:
     strict: bool = False
     trials: int | None = None
     test: Path | None = None
+    federation: Federation | None = None
 
     @property
     def run_folder(self) -> Path:
@@ -127,9 +130,8 @@ class Request:
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method)
-        of_users = OfUsers(
-            self.user, ROWS_PER_USER if self.rows_per_user is None else self.rows_per_user
-        )
+        usual = ROWS_PER_USER if self.federation is None else ROWS_OF_A_DEVICE
+        of_users = OfUsers(self.user, self.rows_per_user or usual)
         return Declared(schema, examples, method, of_users, self.users)
 
     def _schema(self) -> tuple[Schema, int | None]:

@@ -1,0 +1,1 @@
+"""A federation of Debian's maintainers."""

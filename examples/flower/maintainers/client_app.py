@@ -1,0 +1,20 @@
+"""A device: it trains on its own packages, and sends an update that is clipped."""
+
+from flwr.clientapp import ClientApp
+
+from adadps.federated.flower import train_on_device
+from adadps.losses import cross_entropy
+from maintainers.task import new_model, rows_of
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    """Answer one round."""
+    return train_on_device(
+        message,
+        model=new_model(),
+        loss=cross_entropy,
+        data=lambda: rows_of(context.node_config["partition-id"]),
+    )

@@ -1,0 +1,51 @@
+"""The server: it has the weights, the ledger and the noise, and no packages but the held-out."""
+
+import torch
+from flwr.serverapp import ServerApp
+
+import adadps
+from adadps.federated import FederatedRun
+from adadps.federated.flower import AdaDPSStrategy
+from adadps.stages import by_user, chain, momentum, privatize, sgd, train_locally
+from maintainers.task import held_out_rows, new_model, public_frequencies
+
+app = ServerApp()
+
+
+def new_run(config):
+    """The method, and what it may cost: all of it public."""
+    privacy = privatize(
+        clip_norm=config["clip-norm"],
+        noise_multiplier=config["noise-multiplier"],
+        groups=by_user(most=200),
+    )
+    local = train_locally(lr=0.5, batch_size=20, side=public_frequencies())
+    torch.manual_seed(0)  # the first weights are public
+    return FederatedRun(
+        new_model(),
+        method=chain(local, privacy, momentum(0.9), sgd(1.0)),
+        sampler=adadps.poisson(users=config["users"], expected_size=config["cohort"]),
+        rounds=config["rounds"],
+        checkpoints=adadps.Checkpoints(config["checkpoints"], every=1)
+        if config["checkpoints"]
+        else None,
+    )
+
+
+@app.main()
+def main(grid, context):
+    """Train, measure, and say what it cost."""
+    config = context.run_config
+    run = new_run(config)
+    strategy = AdaDPSStrategy(
+        run, least_nodes=config["least-nodes"], answer_within=config["answer-within"]
+    )
+    strategy.start(grid)
+    found = run.evaluate(
+        adadps.on_held_out("packages of other sources", *held_out_rows(), accuracy=adadps.accuracy)
+    )
+    result = run.result()
+    print(result.privacy)
+    print(f"accuracy on {found[0].data}: {found[0].value:.3f}")
+    if config["out"]:
+        result.save(config["out"])

@@ -1,0 +1,47 @@
+"""What server and devices agree on: the model, its words, and whose packages are whose."""
+
+from functools import cache
+
+import adadps
+from adadps.data.debian import SECTIONS, debian_packages
+from adadps.side import frequency
+
+WORDS = adadps.PublicVectorizer(words=2000)  # public words: nothing is fitted
+
+
+def new_model():
+    """From words to sections, linear."""
+    return adadps.sparse_linear(WORDS.words, len(SECTIONS))
+
+
+def public_frequencies():
+    """How frequent the words are in public: the side information of every local step."""
+    return frequency(WORDS.frequencies(), floor=0.01)
+
+
+@cache
+def packages():
+    """The packages that come with adadps."""
+    return debian_packages()
+
+
+def rows_of(partition_id):
+    """The packages of one maintainer. A device of yours would read its own file here."""
+    return adadps.examples(*rows_and_labels_of(partition_id))
+
+
+def rows_and_labels_of(partition_id):
+    """The same as a sparse matrix and a list."""
+    known = sorted({package.maintainer for package in packages() if not package.held_out})
+    own = [p for p in packages() if not p.held_out and p.maintainer == known[partition_id]]
+    return _features_and_labels(own)
+
+
+def held_out_rows():
+    """Packages that no device has."""
+    return _features_and_labels([package for package in packages() if package.held_out])
+
+
+def _features_and_labels(chosen):
+    texts = WORDS.transform([package.text for package in chosen])
+    return texts, [SECTIONS.index(package.section) for package in chosen]

@@ -1,0 +1,221 @@
+"""Federations on Flower 1.41: a strategy for the ServerApp, one call for the ClientApp.
+
+::
+
+    strategy = AdaDPSStrategy(FederatedRun(model, method=method, sampler=sampler, rounds=50))
+
+    @server.main()                                     @client.train()
+    def main(grid, context):                           def train(message, context):
+        strategy.start(grid)                               return train_on_device(message, ...)
+
+A user is a SuperNode. Nobody evaluates on devices: what they would report is not noised.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from adadps.data.examples import Examples
+from adadps.drawing import Batch
+from adadps.errors import ContractError, DataError
+from adadps.federated.client import local_update, pay_on_device
+from adadps.federated.server import FederatedRun
+from adadps.gradients.loss import Loss
+from adadps.ledger import Ledger
+from adadps.training import epsilon_at_most
+from adadps.types import require
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result, Strategy
+
+    from adadps.federated.records import answer, question, read_answer, read_question
+except ModuleNotFoundError as error:
+    raise DataError(
+        f"Expected the package flwr for federations on Flower, found that {error.name} is not "
+        "installed. Install it: pip install 'adadps[federated]'."
+    ) from error
+
+LOG = logging.getLogger("flwr")
+DEVICE_FAILED = 0
+"""Flower's code of an error without a kind."""
+
+
+class AdaDPSStrategy(Strategy):  # type: ignore[misc]
+    """Runs a `FederatedRun` on Flower.
+
+    A round waits until at least ``least_nodes`` are connected, and no more than there are declared
+    users: a node that was killed stays listed for a while. After ``patience`` seconds of that the
+    run ends with an error, and can be resumed. Devices have ``answer_within`` seconds.
+    """
+
+    def __init__(
+        self,
+        run: FederatedRun,
+        *,
+        least_nodes: int = 1,
+        answer_within: float = 600.0,
+        patience: float = 600.0,
+    ) -> None:
+        most = run.sampler.examples
+        require(
+            0 <= least_nodes <= most,
+            f"least_nodes between 0 and the {most} declared users",
+            least_nodes,
+            "A round begins when so many are connected.",
+        )
+        self.run = run
+        self._least, self._within, self._patience = least_nodes, answer_within, patience
+        self._rounds = run.batches()
+        self._batch: Batch | None = None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,  # noqa: ARG002
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Take all rounds that are left, or ``num_rounds`` of them.
+
+        The weights are those of the run, which may have been resumed: ``initial_arrays`` are not
+        read. ``evaluate_fn`` is given the round as the run counts it, and reads public or held-out
+        data.
+        """
+        before, left = self.run.taken, self.run.steps - self.run.taken
+
+        def evaluate(taken: int, arrays: ArrayRecord) -> MetricRecord | None:
+            return evaluate_fn(before + taken, arrays) if evaluate_fn else None
+
+        result = super().start(
+            grid,
+            self.arrays(),
+            num_rounds=left if num_rounds is None else min(num_rounds, left),
+            timeout=self._within if timeout is None else timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate if evaluate_fn else None,
+        )
+        self.run.keep()
+        result.arrays = self.arrays()
+        return result
+
+    def arrays(self) -> ArrayRecord:
+        """The model's state with all its noise."""
+        _ = self.run.params  # draws what is due
+        return ArrayRecord(self.run.model.state_dict())
+
+    def configure_train(
+        self,
+        server_round: int,  # noqa: ARG002
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """Pay, draw, and ask: one message for each node of the cohort."""
+        batch = self._batch = next(self._rounds)
+        cohort = self.run.cohort(batch, self._connected(grid))
+        _ = self.run.params
+        content = question(self.run.model, self.run.task, self.run.scale, config)
+        group = _group(batch)
+        return [Message(content, node, MessageType.TRAIN, group_id=group) for node in cohort]
+
+    def aggregate_train(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Take the answers that count, and the step; the round is noised whoever has answered."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise ContractError(
+                "Expected a round that was asked for, found none. Call `configure_train` first."
+            )
+        for reply in replies:
+            fits = reply.has_content() and reply.metadata.group_id == _group(batch)
+            update = read_answer(reply.content, self.run.params) if fits else None
+            if update is not None:
+                self.run.answer(batch, reply.metadata.src_node_id, update)
+        self.run.step(batch)
+        spent = epsilon_at_most(self.run)
+        said = MetricRecord({"round": batch.index, "epsilon-at-most": spent})
+        return self.arrays(), said
+
+    def configure_evaluate(
+        self,
+        server_round: int,  # noqa: ARG002
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,  # noqa: ARG002
+        grid: Grid,  # noqa: ARG002
+    ) -> Iterable[Message]:
+        """Ask nobody: a device's loss or accuracy is a fact about its data, and not noised."""
+        return []
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],  # noqa: ARG002
+    ) -> MetricRecord | None:
+        """Nothing was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Say what is declared, and what it will cost."""
+        run = self.run
+        planned = "infinite" if run.not_private_because else f"{run.epsilon(run.steps):.4g}"
+        LOG.info("\t├── Method: %s", run.method)
+        LOG.info("\t├── Sampling: %s", run.sampler.describe())
+        LOG.info("\t├── Rounds taken: %d of %d", run.taken, run.steps)
+        LOG.info("\t└── Epsilon after all rounds: %s (delta %g)", planned, run.delta)
+
+    def _connected(self, grid: Grid) -> list[int]:
+        """The connected nodes, as soon as they are neither too few nor too many."""
+        until = time.monotonic() + self._patience
+        while True:
+            nodes = list(grid.get_node_ids())
+            if self._least <= len(nodes) <= self.run.sampler.examples:
+                return nodes
+            if time.monotonic() >= until:
+                raise ContractError(
+                    f"Expected between {self._least} and {self.run.sampler.examples} connected "
+                    f"nodes, found {len(nodes)} for {self._patience:g} seconds. Connect more, or "
+                    "declare more users in a new run; nobody was asked, the round stays paid."
+                )
+            time.sleep(min(1.0, self._patience))
+
+
+def train_on_device(
+    message: Message,
+    *,
+    model: Any,
+    loss: Loss,
+    data: Examples | Callable[[], Examples],
+    ledger: Ledger | None = None,
+) -> Message:
+    """Answer a message of `AdaDPSStrategy`: train ``model`` on the device's own ``data``.
+
+    ``ledger`` is one of the device's own, for devices that add noise and do not trust the server:
+    every answer is paid for there first, and refused when its budget is spent. What goes wrong is
+    logged on the device; the server hears that there is no answer, not why: that can be private.
+    """
+    try:
+        task, scale = read_question(message.content, model)
+        if ledger is not None:
+            pay_on_device(ledger, task)
+        own = data() if callable(data) else data
+        update = local_update(task, model, loss, own, scale=scale)
+        return Message(answer(update), reply_to=message)
+    except Exception as problem:
+        LOG.error("This device gives no answer: %s", problem)
+        return Message(Error(DEVICE_FAILED, "no answer"), reply_to=message)
+
+
+def _group(batch: Batch) -> str:
+    return f"{batch.run}-{batch.index}"

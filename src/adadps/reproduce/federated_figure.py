@@ -1,0 +1,50 @@
+"""The federated comparison as tables and as the figure of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from adadps.report.plots import Panel, curves_of, draw
+from adadps.reproduce.federated_runs import FEATURES, SCENES
+from adadps.reproduce.federated_table import LABELS
+from adadps.reproduce.keeping import Record
+from adadps.reproduce.rows import Row
+
+COLUMNS = {
+    "method": "method",
+    "mean": "mean",
+    "std": "std",
+    "ε (PLD)": "epsilon_pld",
+    "ε (RDP)": "epsilon_rdp",
+    "δ": "delta",
+}
+
+
+def tables_of(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """A title and its rows, for each scene and kind of features."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        held = row["settings"]
+        title = (
+            f"Debian tags by maintainer, {held['scene']} ({held['users']:,}), {held['cohort']} a "
+            f"round, {held['rounds']} rounds: test accuracy, user-level ε\n{held['features']}"
+        )
+        found.setdefault(title, []).append(row)
+    return list(found.items())
+
+
+def figure_of(records: Mapping[tuple[str, str, str], Sequence[Record]]) -> bytes:
+    """Accuracy against rounds, one panel a scene and kind of features, as PNG."""
+    panels = []
+    for features in FEATURES:
+        for name, scene in SCENES.items():
+            curves = []
+            for method, labels in LABELS.items():
+                mine = [record["curve"] for record in records.get((name, features, method), ())]
+                if mine:
+                    rounds = [step for step, _ in mine[0]]
+                    values = [[value for _, value in curve] for curve in mine]
+                    curves.append(curves_of(labels[0 if scene.private else 1], rounds, values))
+            if curves:
+                panels.append(Panel(f"{name}, {features}", "rounds", "test accuracy", curves))
+    return draw(panels, "png", columns=min(3, len(panels)))

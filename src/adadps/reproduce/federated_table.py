@@ -1,0 +1,159 @@
+"""The federated comparison (figure "so_fed"): twelve trials a method, the same features for all.
+
+Settings are chosen on a fifth of each user's training packages, by source package; the test
+packages are not used. As in the paper, trials are not part of the epsilons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+from adadps.reproduce.federated_runs import (
+    DATASET,
+    FEATURES,
+    FEDADAM,
+    FEDAVG,
+    LOCAL,
+    SCENES,
+    SERVER,
+    FederatedJob,
+    Scene,
+    Setting,
+    run,
+)
+from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.rows import Row, summary
+from adadps.reproduce.workers import run_all
+
+RECORDED = "recorded/federated.json"
+TUNING_SEED = 1000
+CLIPS, LENGTHS = (0.05, 0.15, 0.5), (2.0, 5.0, 12.0, 30.0)
+SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5))
+"""Floor and power of A = max(f/f_max, floor)^power."""
+SERVER_RATES, RATES = (0.02, 0.06, 0.2, 0.6), (2.0, 8.0, 32.0, 128.0)
+LABELS = {
+    FEDAVG: ("DP-FedAvg", "FedAvg"),
+    FEDADAM: ("DP-FedAdam", "FedAdam"),
+    LOCAL: ("AdaDPS, on the device", "AdaS, on the device"),
+    SERVER: ("AdaDPS, at the server", "AdaS, at the server"),
+}
+"""What a method is called with and without privacy."""
+PAPER_SAYS = "no numbers: AdaDPS about 5 points ahead of both others at a claimed epsilon of 34"
+
+
+def settings_of(method: str, scene: Scene) -> list[Setting]:
+    """Twelve settings for each method."""
+    if method in (LOCAL, SERVER):
+        shapes = [{"floor": floor, "power": power} for floor, power in SHAPES]
+        if scene.private:
+            return [{**s, "clip": CLIPS[1], "length": x} for s, x in product(shapes, LENGTHS)]
+        return [{**s, "rate": x} for s, x in product(shapes, RATES)]
+    if method == FEDADAM:
+        own = (
+            [{"clip": clip, "length": 1.0} for clip in CLIPS]  # Adam has no use for its length
+            if scene.private
+            else [{"rate": rate} for rate in RATES[:3]]
+        )
+        return [{**s, "server": x} for s, x in product(own, SERVER_RATES)]
+    if scene.private:
+        return [{"clip": clip, "length": x} for clip, x in product(CLIPS, LENGTHS)]
+    return [{"rate": 2.0**power} for power in range(-1, 11)]
+
+
+def trials_of(scene: str, features: str, method: str) -> list[FederatedJob]:
+    """Every trial of a line."""
+    return [
+        FederatedJob(scene, features, method, setting, TUNING_SEED, tuning=True)
+        for setting in settings_of(method, SCENES[scene])
+    ]
+
+
+def lines(*, quick: bool = False) -> list[tuple[str, str, str]]:
+    """Scene, features and method of each line."""
+    if quick:
+        return [("400 users", "paper", method) for method in (FEDAVG, FEDADAM, LOCAL)]
+    return list(product(SCENES, FEATURES, LABELS))
+
+
+def tune(kept: Kept, workers: int | None = None) -> Record:
+    """Run the trials that are not kept yet; the winner of each line with all its trials."""
+    jobs = [job for line in lines() for job in trials_of(*line)]
+    run_missing(jobs, kept, "trials", workers)
+    return {
+        "protocol": __doc__,
+        "datasets": {DATASET: {_key(*line): _winner(line, kept) for line in lines()}},
+    }
+
+
+def _winner(line: tuple[str, str, str], kept: Kept) -> Record:
+    trials = [
+        (job.setting, float(kept.require(job.describe())["values"]["accuracy"]))
+        for job in trials_of(*line)
+    ]
+    setting, score = max(trials, key=lambda trial: trial[1])
+    return {"winner": setting, "accuracy": score, "trials": [list(trial) for trial in trials]}
+
+
+def run_rows(
+    winners: Record, seeds: int, kept: Kept, workers: int | None = None, *, quick: bool = False
+) -> tuple[list[Row], dict[tuple[str, str, str], list[Record]]]:
+    """Run what is not kept yet; one row a line, and the records behind it."""
+    held = winners["datasets"][DATASET]
+    jobs = {
+        line: [
+            FederatedJob(*line, held[_key(*line)]["winner"], seed, tuning=False)
+            for seed in range(seeds)
+        ]
+        for line in lines(quick=quick)
+    }
+    run_missing([job for mine in jobs.values() for job in mine], kept, "federated", workers)
+    records = {line: [kept.require(job.describe()) for job in mine] for line, mine in jobs.items()}
+    return [_row(line, mine) for line, mine in records.items()], records
+
+
+def _row(line: tuple[str, str, str], records: Sequence[Record]) -> Row:
+    scene, features, method = line
+    first, given = records[0], SCENES[scene]
+    facts: dict[str, Any] = {
+        "experiment": "federated",
+        "dataset": DATASET,
+        "method": LABELS[method][0 if given.private else 1],
+        "side": "public word frequencies" if method in (LOCAL, SERVER) else "none",
+        "metric": "test accuracy",
+        "epsilon_pld": first["epsilon_pld"],
+        "epsilon_rdp": first["epsilon_rdp"],
+        "delta": first["delta"] if first["private"] else None,
+        "paper": None,
+    }
+    return summary(
+        values=[record["values"]["accuracy"] for record in records],
+        settings={
+            **first["job"]["setting"],
+            "scene": scene,
+            "unit": "user (maintainer)",
+            "features": f"{features} ({FEATURES[features]})",
+            "users": first["users"],
+            "cohort": given.cohort,
+            "rounds": given.rounds,
+            "server_momentum": given.momentum,
+            "noise_multiplier": first["noise_multiplier"],
+            "recall@5": [record["values"]["recall@5"] for record in records],
+            "values": [record["values"]["accuracy"] for record in records],
+            "paper_says": PAPER_SAYS,
+        },
+        **facts,
+    )
+
+
+def _key(scene: str, features: str, method: str) -> str:
+    return f"{scene} | {features} | {method}"
+
+
+def run_missing(
+    jobs: Iterable[FederatedJob], kept: Kept, label: str, workers: int | None = None
+) -> None:
+    """Run the jobs of which there is no record yet, each once, and keep their records."""
+    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
+    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)

@@ -1,0 +1,140 @@
+"""What a federation adds to a table with a column of users: they train locally, on cohorts.
+
+Settings follow from those of `adadps.defaults`: the learning rate by rule becomes that of the
+devices, and a user's update is clipped where one step at that rate would be. With the server's rate
+of 1, a federation whose users take one local step is then the user-level method itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from adadps.defaults import Choice
+from adadps.errors import SettingError
+from adadps.named_methods import Method
+from adadps.sampling import Sampler, fixed_size, poisson, shuffled
+from adadps.side.fixed import Fixed
+from adadps.stages import (
+    Chain,
+    adam,
+    by_each_device,
+    by_server,
+    by_user,
+    chain,
+    in_shares,
+    momentum,
+    precondition,
+    privatize,
+    reparametrise,
+    sgd,
+    train_locally,
+)
+from adadps.stages.noise_place import NoisePlace, deviation
+from adadps.table_model.users import OfUsers
+from adadps.types import Accountant, require, require_positive
+
+
+class Noise(StrEnum):
+    """Who adds it."""
+
+    SERVER = "server"
+    SHARES = "shares"
+    DEVICE = "device"
+
+
+class Cohorts(StrEnum):
+    """How the users of a round are drawn."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """Wishes of a person who federates; None is "choose for me"."""
+
+    local_epochs: int = 1
+    local_batch_size: int = 100
+    local_lr: float | None = None
+    server_momentum: float = 0.0
+    noise: Noise = Noise.SERVER
+    minimum: int | None = None
+    cohorts: Cohorts = Cohorts.POISSON
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.local_lr is not None:
+            require_positive("local_lr", self.local_lr)
+        require(
+            0 <= self.server_momentum < 1,
+            "0 <= server momentum < 1",
+            self.server_momentum,
+            "0.9 is common, 0 is none.",
+        )
+        if (self.minimum is not None) != (self.noise is Noise.SHARES):
+            raise SettingError(
+                "Expected a minimum of answers for noise in shares and for nothing else, found "
+                f"noise by the {self.noise.value} and {self.minimum}. Give --minimum with --noise "
+                "shares alone."
+            )
+
+    @property
+    def place(self) -> NoisePlace:
+        """Where the noise is added."""
+        if self.noise is Noise.SHARES:
+            assert self.minimum is not None  # required above
+            return in_shares(minimum=self.minimum)
+        return by_server() if self.noise is Noise.SERVER else by_each_device()
+
+    def accountants(self) -> tuple[Accountant, ...]:
+        """Who can price its cohorts, the default first."""
+        if self.cohorts is Cohorts.FIXED:
+            return (Accountant.RDP,)
+        return (Accountant.PLD, Accountant.RDP)
+
+    def sampler(self, users: int, cohort: float) -> Sampler:
+        """Cohorts of a declared number of users."""
+        if self.cohorts is Cohorts.POISSON:
+            return poisson(users=users, expected_size=cohort)
+        draw = fixed_size if self.cohorts is Cohorts.FIXED else shuffled
+        return draw(users=users, expected_size=round(cohort))
+
+    def more_noise(self, cohort: float) -> float:
+        """How much more noise a sum has than the server alone would add."""
+        return deviation(self.place, 1.0, round(cohort))
+
+    def planned(
+        self,
+        method: Method,
+        side: Fixed | None,
+        choice: Choice,
+        of_users: OfUsers,
+        clip_norm: float | None,
+    ) -> tuple[Choice, Chain]:
+        """The chain, and the choice with the clip norm and the rate of the server."""
+        adaptive = method is Method.DP_ADAM
+        local_lr = self.local_lr or (1.0 if adaptive else choice.lr)
+        chosen = replace(
+            choice,
+            clip_norm=clip_norm or local_lr * choice.clip_norm,
+            lr=choice.lr if adaptive else 1.0,
+        )
+        groups = by_user(most=of_users.most, column=of_users.column, noise=self.place)
+        groups.units_of(choice.sampler).accountants(groups.grouping)  # or it is refused now
+        release = privatize(
+            clip_norm=chosen.clip_norm, noise_multiplier=chosen.noise_multiplier, groups=groups
+        )
+        on_device = method in (Method.ADADPS, Method.ADADPS_TWO_SIDED)
+        local = train_locally(
+            lr=local_lr,
+            batch_size=self.local_batch_size,
+            epochs=self.local_epochs,
+            side=side if on_device else None,
+        )
+        first = [reparametrise(side)] if side is not None and not on_device else []
+        after = [precondition(side)] if side and method is Method.ADADPS_TWO_SIDED else []
+        slow = [momentum(self.server_momentum)] if self.server_momentum else []
+        last = adam(chosen.lr) if adaptive else sgd(chosen.lr)
+        return chosen, chain(*first, local, release, *after, *slow, last)
