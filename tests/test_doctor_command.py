@@ -48,7 +48,7 @@ def ask(public, *more):
 
 @pytest.fixture
 def counts(tmp_path):
-    return write(tmp_path / "my counts.csv", [["word", "frequency"], ["the", 9], ["apple", 1]])
+    return write(tmp_path / "my counts.csv", [["word", "frequency"], ["the", 0.09], ["apple", 0.01]])
 
 
 def test_a_table_of_all_ways_to_train_a_verdict_and_the_next_command(public):
