@@ -46,6 +46,7 @@ from adadps.card.epsilons import MOST_BY_PLD, WHOLE_BUDGET
 from adadps.card.markdown import as_text
 from adadps.card.meaning import factor_of, meaning_of
 from adadps.card.mechanism import epsilon_after
+from adadps.card.sections import digits, measured_on
 from adadps.estimator.account import CLAIM
 from adadps.losses import cross_entropy
 from adadps.report.curves import spending
@@ -187,6 +188,37 @@ def test_a_factor_is_never_understated_and_a_large_one_is_called_so():
         assert float(factor_of(epsilon)) >= math.exp(epsilon)
     weak = {"epsilon": 9.0, "delta": 1e-5, "unit": "example", "relation": "add or remove one"}
     assert "promises little" in meaning_of(weak)
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_shown_epsilon_is_never_below_the_true_one_and_not_far_above(epsilon):
+    shown = float(digits(epsilon))
+    assert shown >= epsilon
+    assert shown <= (epsilon + 0.0011 if epsilon >= 0.01 else 1.11 * epsilon)
+
+
+def test_shown_bounds_are_rounded_to_the_safe_side():
+    assert (digits(2.0004), digits(1.1), digits(3.0)) == ("2.001", "1.100", "3.000")
+    described = trained().describe()
+    described["privacy"]["epsilon"] = 2.0004
+    assert "ε = 2.001 at" in markdown_of(card_of(described))
+    described = claiming()
+    audit = fitting_audit({**OUTCOME, "lower_bound": 0.3999}, described)
+    assert "ε ≥ 0.399 with" in markdown_of(card_of(described, audit)).replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "shown"),
+    [
+        ("republican voters", "public", "republican voters (public)"),
+        ("not public texts", "public", "not public texts (public)"),
+        ("public-domain books", "public", "public-domain books"),
+        ("withheld outcomes", "held out", "withheld outcomes (held out)"),
+        ("held-out packages", "held out", "held-out packages"),
+    ],
+)
+def test_how_data_are_declared_is_left_out_only_if_their_name_says_it(data, declared, shown):
+    assert measured_on(data, declared) == shown
 
 
 def test_the_meaning_stands_on_every_card(kind):

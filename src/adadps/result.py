@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from adadps.card import card_of, write_card
+from adadps.card.sections import digits
 from adadps.data.examples import as_features
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
@@ -82,7 +83,7 @@ class PrivacyStatement:
         if not self.private:
             return "NOT PRIVATE (ε = ∞): " + "; ".join(self.not_private_because)
         return (
-            f"ε = {_digits(self.epsilon)} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
+            f"ε = {digits(self.epsilon)} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
             f"{self.relation}, per {self.unit}{self._tuned()})"
         )
 
@@ -166,11 +167,6 @@ class Result:
             "debug": [_finite(entry) for entry in self.debug],
             "public_facts": _finite(self.public_facts),
         }
-
-
-def _digits(epsilon: float) -> str:
-    """Three places, and never 0 for something that is not."""
-    return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
 
 
 def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:

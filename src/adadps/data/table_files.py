@@ -96,7 +96,9 @@ def text_in(source: Path) -> Iterator[io.TextIOWrapper]:
     with source.open("rb") as raw:
         packed = raw.peek(2)[:2] == GZIP if isinstance(raw, io.BufferedReader) else False
         content: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        with io.TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+        with io.TextIOWrapper(
+            content, encoding="utf-8-sig", errors="surrogateescape", newline=""
+        ) as text:
             yield text
 
 

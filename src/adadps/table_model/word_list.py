@@ -19,7 +19,8 @@ def frequencies_from_file(
 ) -> Frequencies:
     """One frequency for each of ``words`` from a table with the columns word and frequency.
 
-    A frequency is a share of all words: IDF reads counts as words that every text has. Words that are not in the table get 0, i.e. the floor of A; others in it are left aside.
+    A frequency is a share of all words: counts would be read as words that every text has. Words
+    that are not in the table get 0, i.e. the floor of A; others in it are left aside.
     """
     if not source or not public_because:
         raise SideInformationError(
