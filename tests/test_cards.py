@@ -412,6 +412,8 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     assert by["rdp"] == {"epsilon": 3.0, "note": WHOLE_BUDGET}
     assert by["pld"]["epsilon"] is None
     assert "what it paid by" not in markdown_of(card)
+    assert "with 2δ, if one was begun after looking at another" in markdown_of(card)
+    assert any("holds with 2 delta" in gap for gap in card["not_covered"])
     jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(card)))
     found = check(described)
     assert (found.agrees, found.recomputed_epsilon) == (None, None)
@@ -419,6 +421,7 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     assert spending({"run": model.result_}) is None
     first = clone(model).partial_fit(FEATURES, LABELS).result_
     assert check(first.describe()).agrees is True
+    assert not any("2 delta" in gap for gap in card_of(first.describe())["not_covered"])
     assert spending({"run": first}) is not None
 
 

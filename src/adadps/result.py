@@ -55,6 +55,7 @@ class PrivacyStatement:
     a tuning it is the best trial's.
     ``charges`` are the events of which epsilon is composed, each with how often the ledger was
     charged with it; None of a tuning, and in results of versions that did not record them.
+    ``claim`` says what epsilon is where it is not the price of this run.
     """
 
     epsilon: float
@@ -73,6 +74,7 @@ class PrivacyStatement:
     assumed_public: tuple[str, ...] = ()
     tuning: dict[str, Any] | None = None
     charges: tuple[dict[str, Any], ...] | None = None
+    claim: str | None = None
 
     @property
     def private(self) -> bool:
@@ -84,8 +86,11 @@ class PrivacyStatement:
             return "NOT PRIVATE (ε = ∞): " + "; ".join(self.not_private_because)
         return (
             f"ε = {digits(self.epsilon)} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
-            f"{self.relation}, per {self.unit}{self._tuned()})"
+            f"{self.relation}, per {self.unit}{self._tuned()}{self._claimed()})"
         )
+
+    def _claimed(self) -> str:
+        return f"; {self.claim}" if self.claim else ""
 
     def _tuned(self) -> str:
         return f"; {self.tuning['trials']} included" if self.tuning else ""

@@ -154,7 +154,8 @@ def _audit(held: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "lower bound",
             f"ε ≥ {_rounded(held['lower_bound'], ROUND_FLOOR)} with confidence "
-            f"{held['confidence']:g}, beside a claim of {digits(held['claimed_epsilon'])} at δ = {held['delta']:.3g}",
+            f"{held['confidence']:g}, beside a claim of "
+            f"{digits(held['claimed_epsilon'])} at δ = {held['delta']:.3g}",
         ),
         ("how", f"{held['audit']}: {held['runs']} runs, {held['guesses']} guesses"),
         ("of what", held["of"]),

@@ -19,7 +19,10 @@ from adadps.result import Result
 from adadps.types import Accountant
 
 EITHER = (Accountant.RDP, Accountant.PLD)
-CLAIM = "epsilon is the whole budget of the ledger: other runs were charged to it before this one"
+CLAIM = (
+    "epsilon is the whole budget of the ledger: other runs were charged to it before this one; "
+    "with 2 delta, if one was begun after looking at another"
+)
 
 WHOLE = (
     "`epsilon` is the whole budget: set it to that of the ledger, and `epsilon_per_run` to what "
@@ -114,7 +117,7 @@ def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Re
     own = result.privacy
     epsilon = max(terms.whole.epsilon, own.epsilon)
     # the charges of this run are not what such an epsilon is the price of
-    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid, charges=None)
+    privacy = replace(own, epsilon=epsilon, steps_paid=steps_paid, charges=None, claim=CLAIM)
     return replace(
         result,
         privacy=privacy,
