@@ -61,11 +61,79 @@ def test_json_keeps_to_the_schema(folder):
     assert found == json.loads((folder / "card.json").read_text(encoding="utf-8"))
 
 
-def test_a_card_that_is_gone_is_made_anew(folder):
-    (folder / "card.json").unlink()
+@pytest.mark.parametrize("name", ["card.json", "card.md"])
+def test_a_card_that_is_gone_is_made_anew_and_fails_the_check(folder, name):
+    (folder / name).unlink()
+    assert card(folder).exit_code == 0
     shown = card(folder, "--check")
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines()[0].startswith("DIFFERS: ")
+    assert re.search(rf"^- {name}: expected a card in .*, found no such file$", shown.stdout, re.M)
+
+
+EDITS = {
+    "not covered": ("not_covered", 0, "Nothing."),
+    "audit": ("audit", {"verdict": "proven"}),
+    "model": ("model", "reads nothing private"),
+    "format": ("format", 2),
+    "made with": ("made_with", "adadps 99"),
+    "meaning": ("guarantee", "in_words", "Nobody can learn anything."),
+    "note": ("guarantee", "by_accountant", "rdp", "note", "checked by a notary"),
+    "trials": ("tuning", "in_words", "all of them in epsilon"),
+    "unknown": ("certified", True),
+    "unknown inside": ("guarantee", "certified", True),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_whatever_is_edited_on_a_card_fails_the_check(folder, edit):
+    *path, value = EDITS[edit]
+    change(folder, "card.json", *path, value=value)
+    shown = card(folder, "--check")
+    assert shown.exit_code == 1, shown.output
+    assert f"- card.json, {path[0]}" in shown.stdout
+    assert "card.md" not in shown.stdout
+
+
+def test_a_name_that_stands_twice_on_a_card_fails_the_check(folder):
+    file = folder / "card.json"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("{", '{"private": false, ', 1), encoding="utf-8")
+    assert card(folder, "--check").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace("ε = ", "ε = 0.", 1),
+        lambda text: text.replace("- Floating point", "- Nothing", 1),
+        lambda text: text + "Certified.\n",
+        lambda text: "\n".join(text.split("\n")[:-4]),
+        lambda text: "# A card\n" + text,
+        lambda text: text.replace("\n", "\r\n"),
+    ],
+)
+def test_whatever_is_edited_on_the_card_for_people_fails_the_check(folder, edit):
+    file = folder / "card.md"
+    text = file.read_text(encoding="utf-8")
+    file.write_bytes(edit(text).encode("utf-8"))
+    assert file.read_bytes() != text.encode("utf-8")
+    shown = card(folder, "--check")
+    assert shown.exit_code == 1, shown.output
+    assert "- card.md" in shown.stdout
+
+
+def test_a_folder_may_be_renamed_and_the_check_tells_the_name_on_the_card(folder):
+    shown = card(folder.rename(folder.with_name("reviews")), "--check")
     assert shown.exit_code == 0, shown.output
-    assert "there is no card.json" in shown.stdout
+    assert "AGREES" in shown.stdout
+    assert "(card.md calls the model 'model')" in shown.stdout
+
+
+def test_what_cannot_be_checked_does_not_end_well(tmp_path):
+    shown = card(trained(plain_sgd(0.1)).save(tmp_path / "bare"), "--check")
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith("NOT CHECKED: not private")
 
 
 def test_the_check_agrees(folder):
@@ -108,7 +176,9 @@ def test_a_check_that_agrees_is_one_line(folder):
     shown = card(folder, "--check")
     assert shown.exit_code == 0
     (line,) = shown.stdout.splitlines()
-    assert re.match(r"AGREES: .* by PLD is the stored one, .*; card.json states the same\.$", line)
+    assert re.match(
+        r"AGREES: .* by PLD is the stored one, .*; card.json and card.md state the same\.$", line
+    )
 
 
 @pytest.mark.parametrize("edit", ["claim", "tuning"])

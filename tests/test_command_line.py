@@ -89,6 +89,7 @@ def test_the_demo_writes_report_rows_and_model(short_demo, tmp_path):
     folder = tmp_path / "out"
     shown = runner.invoke(app, ["demo", "--out", str(folder), "--json"])
     assert shown.exit_code == 0, shown.output
+    assert shown.stderr == "", "quiet when piped"
     rows = json.loads(shown.stdout)
     assert rows == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
     by_name = {row["method"]: row for row in rows}

@@ -8,7 +8,7 @@ from torch import nn
 
 from adadps import defaults, dp_sgd, examples, fit, methods, privatize, side
 from adadps.accounting import Budget, epsilon_of_run
-from adadps.errors import SettingError
+from adadps.errors import SettingError, SideInformationError
 from adadps.types import Accountant
 
 GIVEN = {"examples": 4000, "budget": Budget(2.0, 1e-5), "gradient_norm": 1.0}
@@ -114,6 +114,14 @@ def test_idf_refuses_what_has_no_meaning(wrong):
     known = side.given_frequencies([0.1], source="list", public_because="published")
     with pytest.raises(SettingError, match="Expected"):
         side.idf(known, **wrong)
+
+
+def test_idf_refuses_counts_and_takes_rates_of_features():
+    told = {"source": "list", "public_because": "published"}
+    with pytest.raises(SideInformationError, match=r"found 50000\. Divide counts by their total"):
+        side.idf(side.given_frequencies([50_000, 300], **told), words_per_text=50)
+    rates = side.given_frequencies([1.0, 0.9, 0.1], **told)
+    assert len(side.idf(rates, words_per_text=1).named["weight"][0]) == 3
 
 
 def test_weighted_features_by_idf_have_its_provenance():

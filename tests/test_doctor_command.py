@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -48,7 +49,9 @@ def ask(public, *more):
 
 @pytest.fixture
 def counts(tmp_path):
-    return write(tmp_path / "my counts.csv", [["word", "frequency"], ["the", 9], ["apple", 1]])
+    return write(
+        tmp_path / "my counts.csv", [["word", "frequency"], ["the", 0.09], ["apple", 0.01]]
+    )
 
 
 def test_a_table_of_all_ways_to_train_a_verdict_and_the_next_command(public):
@@ -63,7 +66,7 @@ def test_a_table_of_all_ways_to_train_a_verdict_and_the_next_command(public):
         assert f"│ {method} " in said
     assert "sharper" not in said
     command = shown.stdout.splitlines()[-1]
-    assert command.startswith("adadps train private.csv --text text --label label --method ")
+    assert command.startswith("adadps train private.csv --text text --label label --classes ")
     *lines, _command = shown.stdout.splitlines()
     assert max(map(len, lines)) <= 80
 
@@ -106,6 +109,44 @@ def test_json_for_other_programs(public, counts):
     assert told["planned"] == {"examples": 2000, "epsilon": 1.0, "delta": 1 / 20_000}
     assert told["public_rows"] == 60
     assert told["next_command"].startswith("adadps train ")
+    assert (
+        f" --classes {','.join(sorted({label for _, label in texts(60)}))} " in told["next_command"]
+    )
+
+
+def test_where_nothing_was_shown_to_help_dp_sgd_is_advised(tmp_path):
+    rows = [["apple pear", "ab"[number // 2 % 2]] for number in range(60)]
+    shown = ask(write(tmp_path / "noise.csv", [["text", "label"], *rows]), "--json")
+    told = json.loads(shown.stdout)
+    assert told["verdict"] == "no gain could be shown"
+    assert told["candidate"] == "DP-SGD"
+    assert " --method dp-sgd " in told["next_command"]
+
+
+RULE = choose(examples=500, budget=Budget(2, 1e-5), gradient_norm=1, noise_multiplier=1)
+ASKED = Request(public=Path("p.csv"), text="t", label="l", examples=500, epsilon=2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "listed"),
+    [
+        (["it's", "so so", "-1"], "-1,it's,so so"),
+        (map(str, range(10, 60)), ",".join(map(str, range(10, 60)))),
+        (map(str, range(51)), None),
+        (["a,b", "c"], None),
+        (["a\nb", "c"], None),
+        (["a", "a "], None),
+    ],
+)
+def test_public_labels_are_declared_as_classes_where_the_option_can_name_them(labels, listed):
+    words = shlex.split(next_command(ASKED, Way(Method.DP_SGD), RULE, list(labels)))
+    found = words[words.index("--classes") + 1] if "--classes" in words else None
+    assert found == listed
+
+
+def test_the_reason_to_be_public_is_left_to_a_person():
+    words = shlex.split(next_command(ASKED, Way(Method.ADADPS, Path("mine.csv")), RULE))
+    assert words[words.index("--side-because") + 1] == "WHY IT IS PUBLIC"
 
 
 @pytest.mark.parametrize("way", [Way(Method.DP_SGD), Way(Method.DP_SGD_WEIGHTED), "file"])
@@ -121,7 +162,9 @@ def test_the_next_command_trains_what_was_planned(way, public, counts, tmp_path,
         examples=300, budget=Budget(2.5, 1e-4), gradient_norm=1, batch_size=37.5, steps=7
     )
     write(tmp_path / "private.csv", [["text", "label"], *texts(300)])
-    program, *words = shlex.split(next_command(asked, way, planned))
+    program, *words = shlex.split(
+        next_command(asked, way, planned, [label for _, label in texts(60)])
+    )
     assert program == "adadps"
     shown = runner.invoke(app, [*words, "--json"])
     assert shown.exit_code == 0, shown.output
@@ -168,9 +211,16 @@ def test_public_tables_that_tell_nothing_are_refused(tmp_path, rows, said):
     assert said in plain(shown.stderr)
 
 
+def test_counts_in_place_of_frequencies_are_refused(public, tmp_path):
+    file = write(tmp_path / "counts.csv", [["word", "frequency"], ["the", 50_000], ["apple", 300]])
+    shown = ask(public, "--side", file)
+    assert shown.exit_code == 1
+    assert "found a sum of 50300. Divide counts by their total." in plain(shown.stderr)
+
+
 def test_files_of_the_same_name_are_refused(public, tmp_path):
     (tmp_path / "other").mkdir()
-    rows = [["word", "frequency"], ["the", 9]]
+    rows = [["word", "frequency"], ["the", 0.9]]
     first, second = (write(place / "a.csv", rows) for place in (tmp_path, tmp_path / "other"))
     shown = ask(public, "--side", first, "--side", second)
     assert shown.exit_code == 2

@@ -63,6 +63,7 @@ def test_calls_share_one_budget_and_the_one_that_does_not_fit_changes_nothing():
     assert model.ledger_.entries == calls * steps == model.privacy_.steps_paid
     assert model.epsilon_ == 2.0, "with several runs, the budget is the claim"
     assert model.result_.settings["claim"] == CLAIM
+    assert "with 2 delta, if one was begun after looking at another" in str(model.privacy_)
     assert model.result_.settings["epsilon_of_this_run"] <= 0.8
     assert model.privacy_.accountant == "rdp"
 
@@ -176,6 +177,15 @@ def test_fits_that_are_in_epsilon_are_no_uncounted_trials(tmp_path):
         assert shared.fit(X, Y).privacy_.tuning_trials == 3, "two without the ledger, and this one"
 
 
+def test_fits_on_another_ledger_are_in_nobodys_epsilon_and_are_counted(tmp_path):
+    model = classifier(epsilon_per_run=0.5, tuning_trials=0)
+    first, second = (clone(model).set_params(ledger=tmp_path / name) for name in "ab")
+    assert first.fit(X, Y).fit(X, Y).privacy_.tuning_trials == 0, "both in the epsilon of a"
+    assert second.fit(X, Y).privacy_.tuning_trials == 3, "two on a, and this one"
+    assert model.fit(X, Y).privacy_.tuning_trials == 4, "all of them, and this one"
+    assert first.partial_fit(X, Y).privacy_.tuning_trials == 3, "on b, in memory, and this one"
+
+
 def test_a_copy_in_this_process_shares_the_count_of_fits():
     model = classifier(accountant="rdp").fit(X, Y).fit(X, Y)
     assert copy.deepcopy(model).fit(X, Y).privacy_.tuning_trials == 3
@@ -212,7 +222,7 @@ def test_fits_in_other_processes_leave_the_number_of_trials_unknown(sent, fits, 
         model.fit(X, Y)
     copied = sent(model)
     for one in (copied, clone(model), clone(copied)):
-        if declared == 1 and one._family.fits == 0:
+        if declared == 1 and one._family.fits.total() == 0:
             assert one.fit(X, Y).privacy_.tuning_trials == 1
             continue
         with pytest.warns(UserWarning, match="not known") as caught:

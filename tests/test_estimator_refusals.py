@@ -97,6 +97,24 @@ def test_bad_data(make, which, tmp_path):
     assert isinstance(error, adadps.AdadpsError)
 
 
+MIXED = {
+    "texts first": (np.array(["a", 1] * 30, dtype=object), None),
+    "numbers first": (np.array([1, "a"] * 30, dtype=object), None),
+    "with nothing": (np.array(["a", None] * 30, dtype=object), None),
+    "with declared classes": (np.array(["a", 1] * 30, dtype=object), ["a", "b"]),
+    "declared": (np.array(["a", "b"] * 30), ["a", 1]),
+    "declared as objects": (np.array(["a", "b"] * 30), np.array(["a", 1], dtype=object)),
+}
+
+
+@pytest.mark.parametrize(("targets", "classes"), MIXED.values(), ids=MIXED)
+def test_texts_beside_numbers_are_no_classes(targets, classes, tmp_path):
+    options = {"classes": classes}
+    error = spent_nothing(adadps.AdaDPSClassifier, X, targets, tmp_path, options)
+    assert isinstance(error, adadps.DataError)
+    assert "found texts beside something else" in str(error)
+
+
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize("features", [NAN, INF])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from types import SimpleNamespace
@@ -358,6 +359,21 @@ def test_several_saved_models_are_compared(folders, tmp_path):
     assert "<h1>All of them</h1>" in html
     for name in folders:
         assert f'<th scope="row">{name}</th>' in html
+
+
+def test_json_tells_what_was_written_and_of_what(folders, tmp_path):
+    other = trained(dp_sgd(privacy(2.0), 0.5)).save(tmp_path / "other")
+    file = tmp_path / "a.html"
+    shown = report(folders["DP-SGD"], other, "--out", file, "--json")
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    assert told["report"] == str(file)
+    assert told["title"] == "Comparison of 2 runs"
+    assert told["models"] == {"DP-SGD": str(folders["DP-SGD"]), "other": str(other)}
+    assert told["audited"] == []
+    assert any("not a fair comparison" in warning for warning in told["warnings"])
+    alone = report(folders["DP-SGD"], "--out", tmp_path / "b.html", "--json")
+    assert json.loads(alone.stdout)["warnings"] == []
 
 
 def test_the_command_says_what_is_not_equal(folders, tmp_path):

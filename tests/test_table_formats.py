@@ -46,9 +46,10 @@ BAD_JSON_LINES = {
     "a list of all": (b'[{"a": 1}]', "something else on line 1"),
     "a name more": (b'{"a": 1}\n{"a": 1, "b": 2}\n', "'b' on line 2"),
     "a name twice": (b'{"a": 1, "a": 2}\n', "'a' twice"),
-    "NaN": (b'{"a": 1}\n\n{"a": NaN}\n', "line 3"),
+    "NaN": (b'{"a": 1}\n{"a": NaN}\n', "line 2"),
     "NUL": (b'{"a": "x"}\n{"a": "x\\u0000"}\n', "a NUL byte on line 2"),
-    "latin-1": (b'{"a": "x"}\n{"a": "caf\xe9"}\n', "Expected text in UTF-8"),
+    "latin-1": (b'{"a": "x"}\n{"a": "caf\xe9"}\n', "found other bytes on line 2"),
+    "empty line": (b'{"a": 1}\n\n{"a": 2}\n', "found line 2 empty"),
     "damaged gzip": (gzip.compress(b'{"a": "xyz"}\n' * 9)[:-9], "found a damaged one"),
 }
 

@@ -10,8 +10,9 @@ import sys
 import time
 
 import pytest
+from dp_accounting import GaussianDpEvent
 
-from adadps import DiskLedger, load_result
+from adadps import Accountant, Budget, DiskLedger, Relation, load_result
 from adadps.table_model import kept_run
 from adadps.table_model.from_table import train_from_table
 from adadps.table_model.request import Request
@@ -71,6 +72,16 @@ def test_bad_tables_leave_nothing_behind(tmp_path, content, more, message):
     assert shown.exit_code == 1, shown.output
     assert message in plain(shown.stderr)
     assert re.match(r"DataError: Expected .*found .*", plain(shown.stderr))
+    assert files(tmp_path) == ["data.csv"]
+
+
+def test_a_column_without_any_number_is_said_to_be_missing(tmp_path):
+    place = HEADER.index("age")
+    empty = [[*row[:place], "", *row[place + 1 :]] for row in rows(40)]
+    data = make(tmp_path / "data.csv", empty)
+    shown = train(data, tmp_path / "model", "--numeric", "age", *LABEL, "--missing", "fill")
+    assert shown.exit_code == 1
+    assert "found that all its cells are missing" in plain(shown.stderr)
     assert files(tmp_path) == ["data.csv"]
 
 
@@ -383,6 +394,19 @@ def test_large_models_are_kept_less_often(tmp_path):
     assert kept.checkpoints(steps=400, weights=1000).every == 8
     assert kept.checkpoints(steps=400, weights=10**8).every == 50
     assert kept.checkpoints(steps=3, weights=1000).every == 1
+
+
+def test_what_was_paid_without_a_checkpoint_is_told_after_an_interruption(tmp_path):
+    kept = kept_run.KeptRun(tmp_path / "run", None, is_ours=True)
+    assert "nothing was spent" in kept.in_words("again")
+    (tmp_path / "run").mkdir()
+    with DiskLedger(tmp_path / "run" / "ledger", budget=Budget(9.0, 1e-5)) as ledger:
+        ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+        for _ in range(3):
+            ledger.authorise(GaussianDpEvent(30.0))
+    told = kept.in_words("again")
+    assert "no step is kept, and 3 steps stay paid for in " in told
+    assert "nothing was spent" not in told
 
 
 def test_what_is_read_off_the_data_is_said_in_one_line(tmp_path):

@@ -174,7 +174,7 @@ SOURCE = ("--side-source", "a shop's catalogue", "--side-because", "it is printe
 
 
 def test_side_information_from_a_file(tmp_path, data):
-    words = word_list(tmp_path, "and 0.1", "apple 1e-5", "unheardof 3")
+    words = word_list(tmp_path, "and 0.1", "apple 1e-5", "unheardof 0.9")
     shown = train(data, tmp_path / "model", "--side", words, *SOURCE)
     assert shown.exit_code == 0, shown.output
     (side,) = load_result(tmp_path / "model").side_information
@@ -188,6 +188,7 @@ BAD_WORDS = {
     "not finite": ("apple 1e999", "'1e999' on line 2"),
     "only zeros": ("apple 0", "above zero"),
     "no known word": ("Apple 1", "above zero"),
+    "counts": ("apple 50000", "found a sum of 50000. Divide counts by their total."),
 }
 
 
@@ -199,10 +200,20 @@ def test_bad_word_lists_are_refused(tmp_path, data, line, message):
 
 
 def test_a_repeated_word_is_refused(tmp_path, data):
-    words = word_list(tmp_path, "apple 1", "apple 2")
+    words = word_list(tmp_path, "apple 0.1", "apple 0.2")
     shown = train(data, tmp_path / "model", "--side", words, *SOURCE)
     assert shown.exit_code == 1
     assert "every word once" in plain(shown.stderr)
+
+
+def test_an_empty_line_in_a_table_is_refused_by_its_number(tmp_path, data):
+    lines = data.read_text(encoding="utf-8").splitlines()
+    broken = tmp_path / "broken.csv"
+    broken.write_text("\n".join([*lines[:4], "", *lines[4:]]), encoding="utf-8")
+    shown = train(broken, tmp_path / "model")
+    assert shown.exit_code == 1
+    assert "found line 5 empty" in plain(shown.stderr)
+    assert not (tmp_path / "model").exists()
 
 
 def test_runs_share_a_ledger_until_its_budget_is_spent(tmp_path, data):

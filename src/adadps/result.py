@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from adadps.card import card_of, write_card
+from adadps.card.sections import digits
 from adadps.data.examples import as_features
 from adadps.data.strict_json import parse_json
 from adadps.errors import DataError
@@ -54,6 +55,7 @@ class PrivacyStatement:
     a tuning it is the best trial's.
     ``charges`` are the events of which epsilon is composed, each with how often the ledger was
     charged with it; None of a tuning, and in results of versions that did not record them.
+    ``claim`` says what epsilon is where it is not the price of this run.
     """
 
     epsilon: float
@@ -72,6 +74,7 @@ class PrivacyStatement:
     assumed_public: tuple[str, ...] = ()
     tuning: dict[str, Any] | None = None
     charges: tuple[dict[str, Any], ...] | None = None
+    claim: str | None = None
 
     @property
     def private(self) -> bool:
@@ -82,9 +85,12 @@ class PrivacyStatement:
         if not self.private:
             return "NOT PRIVATE (ε = ∞): " + "; ".join(self.not_private_because)
         return (
-            f"ε = {_digits(self.epsilon)} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
-            f"{self.relation}, per {self.unit}{self._tuned()})"
+            f"ε = {digits(self.epsilon)} at δ = {self.delta:.3g} ({self.accountant.upper()}, "
+            f"{self.relation}, per {self.unit}{self._tuned()}{self._claimed()})"
         )
+
+    def _claimed(self) -> str:
+        return f"; {self.claim}" if self.claim else ""
 
     def _tuned(self) -> str:
         return f"; {self.tuning['trials']} included" if self.tuning else ""
@@ -166,11 +172,6 @@ class Result:
             "debug": [_finite(entry) for entry in self.debug],
             "public_facts": _finite(self.public_facts),
         }
-
-
-def _digits(epsilon: float) -> str:
-    """Three places, and never 0 for something that is not."""
-    return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
 
 
 def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:

@@ -6,38 +6,19 @@ be charged with; and the epsilon of these charges, computed anew, with the store
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from adadps.accounting import epsilon_of
+from adadps.card.comparing import ROUNDING, Difference
 from adadps.card.epsilons import charged_event, claims_a_whole_budget
 from adadps.card.mechanism import Mechanism, charges_of, mechanism_of
 from adadps.errors import AdadpsError
 from adadps.events import is_free
 from adadps.ledger.event_text import event_of, text_of
 from adadps.types import Accountant, Relation
-
-ROUNDING, LONGEST = 1e-6, 80
-_ABSENT = object()
-_WORDS = {"note", "in_words"}
-_STATEMENTS = (
-    "private", "guarantee", "mechanism", "side_information", "assumed_public", "tuning", "numbers",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A field that is not what it should be."""
-
-    field: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: expected {self.expected}, found {self.found}"
 
 
 @dataclass(frozen=True)
@@ -75,60 +56,6 @@ def check(described: Mapping[str, Any]) -> Checked:
         return _checked(described, stored)
     except (AdadpsError, ValueError, KeyError, TypeError) as error:
         return _cannot(stored, f"the recorded mechanism cannot be priced ({error})")
-
-
-def states_the_same(held: Any, made: Mapping[str, Any]) -> bool:
-    """Does a stored card make the statements of one that was made anew?"""
-    return not differences_of_cards(held, made)
-
-
-def differences_of_cards(held: Any, made: Mapping[str, Any]) -> list[Difference]:
-    """The statements of a stored card that are not those of one that was made anew.
-
-    Words of explanation may differ between versions; numbers may, in their last digits.
-    """
-    if not isinstance(held, dict):
-        return [Difference("the card", "a JSON object", "something else")]
-    return [
-        found
-        for name in _STATEMENTS
-        for found in _differences(name, held.get(name, _ABSENT), made[name])
-    ]
-
-
-def _differences(name: str, held: Any, made: Any) -> list[Difference]:
-    """Field by field, as far down as both have the same ones."""
-    if isinstance(held, dict) and isinstance(made, dict):
-        names = sorted((held.keys() | made.keys()) - _WORDS)
-        return [
-            found
-            for inner in names
-            for found in _differences(
-                f"{name}.{inner}", held.get(inner, _ABSENT), made.get(inner, _ABSENT)
-            )
-        ]
-    if isinstance(held, list) and isinstance(made, list) and len(held) == len(made):
-        return [
-            found
-            for number, (one, other) in enumerate(zip(held, made, strict=True), 1)
-            for found in _differences(f"{name}[{number}]", one, other)
-        ]
-    return [] if _alike(held, made) else [Difference(name, _shown(made), _shown(held))]
-
-
-def _alike(held: Any, made: Any) -> bool:
-    if isinstance(held, float) and isinstance(made, int | float):
-        return math.isclose(held, made, rel_tol=ROUNDING)
-    return type(held) is type(made) and bool(held == made)
-
-
-def _shown(value: Any) -> str:
-    if value is _ABSENT:
-        return "nothing"
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _checked(described: Mapping[str, Any], stored: float) -> Checked:

@@ -20,7 +20,10 @@ MOST_BY_PLD = 20.0
 """Above this epsilon a second number is not worth the minutes that PLD would take."""
 
 OWN = "the run's own: what it paid by"
-WHOLE_BUDGET = "the whole budget of a ledger with several runs, not the price of this one"
+WHOLE_BUDGET = (
+    "the whole budget of a ledger with several runs, not the price of this one; with 2δ, if one "
+    "was begun after looking at another"
+)
 
 
 def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

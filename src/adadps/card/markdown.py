@@ -17,14 +17,22 @@ def markdown_of(card: Mapping[str, Any], name: str = "") -> str:
     Texts of others stay texts: nothing in them is taken for markup.
     """
     headline = headline_of(card)
-    title = f"# Privacy card of {as_text(name)}" if name else "# Privacy card"
-    lines = [title, "", f"## {headline}" if card["private"] else f"# {headline}", ""]
+    lines = [title_of(name), "", f"## {headline}" if card["private"] else f"# {headline}", ""]
     for section in sections_of(card):
         lines += [f"## {section.title}", ""]
         lines += [f"- **{as_text(name)}:** {as_text(value)}" for name, value in section.facts]
         lines += [f"- {as_text(point)}" for point in section.points]
         lines.append("")
     return "\n".join([*lines, f"Made with {as_text(card['made_with'])}.", ""])
+
+
+def title_of(name: str) -> str:
+    """The first line.
+
+    >>> title_of("reviews"), title_of("")
+    ('# Privacy card of reviews', '# Privacy card')
+    """
+    return f"# Privacy card of {as_text(name)}" if name else "# Privacy card"
 
 
 def as_text(text: str) -> str:

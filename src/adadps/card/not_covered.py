@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adadps.card.epsilons import claims_a_whole_budget
+
 UNCOUNTED_TRIALS = (
     "Trials that were not counted: settings chosen by looking at results on private data."
+)
+LOOKING_BETWEEN = (
+    "Looking between runs: if one on this ledger was begun after looking at another, as in a "
+    "search or by further calls of partial_fit, epsilon holds with 2 delta "
+    "(docs/decisions/ledger.md)."
 )
 _ALWAYS = (
     "Whatever was done to the data before: cleaning, scaling, features, vocabularies or labels "
@@ -34,6 +41,8 @@ def what_is_not_covered(described: Mapping[str, Any]) -> list[str]:
             "People with several examples: epsilon is for one example; somebody with k of them has "
             "about k times epsilon, and more than delta."
         )
+    if claims_a_whole_budget(described):
+        found.append(LOOKING_BETWEEN)
     if privacy["tuning"] is None and privacy["tuning_trials"] != 0:
         found.append(UNCOUNTED_TRIALS)
     if any(entry["declared"] == "held out" for entry in described["history"]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
@@ -53,14 +55,12 @@ def sections_of(card: Mapping[str, Any]) -> list[CardSection]:
 
 
 def digits(epsilon: float | None) -> str:
-    """Three places, never 0 for something that is not; ∞ for None.
+    """Three places, rounded up: a bound must not be understated; ∞ for None.
 
-    >>> digits(1.25), digits(0.00123), digits(None)
-    ('1.250', '0.0012', '∞')
+    >>> digits(1.25), digits(2.0004), digits(0.00123), digits(None)
+    ('1.250', '2.001', '0.0013', '∞')
     """
-    if epsilon is None:
-        return "∞"
-    return f"{epsilon:.3f}" if epsilon >= 0.01 else f"{epsilon:.2g}"
+    return "∞" if epsilon is None else _rounded(epsilon, ROUND_CEILING)
 
 
 def readable(name: str) -> str:
@@ -75,10 +75,23 @@ def readable(name: str) -> str:
 def measured_on(data: str, declared: str) -> str:
     """The data of a number and how they are declared, unless their name says it.
 
+    It says it only if it begins so: not all that has "public" in it is.
+
     >>> measured_on("June", "held out"), measured_on("held-out rows", "held out")
     ('June (held out)', 'held-out rows')
+    >>> measured_on("republican voters", "public"), measured_on("public_html", "public")
+    ('republican voters (public)', 'public_html (public)')
     """
-    return data if declared in data.replace("-", " ") else f"{data} ({declared})"
+    says_it = re.match(rf"{re.escape(declared)}(?!\w)", data.replace("-", " "))
+    return data if says_it else f"{data} ({declared})"
+
+
+def _rounded(bound: float, direction: str) -> str:
+    """Of the number as it is written, so that 1.1 stays 1.100."""
+    exact = Decimal(repr(float(bound)))
+    if exact >= Decimal("0.01"):
+        return str(exact.quantize(Decimal("0.001"), rounding=direction))
+    return f"{float(Context(prec=2, rounding=direction).plus(exact)):.2g}"
 
 
 def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -140,8 +153,9 @@ def _audit(held: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("verdict", held["verdict"]),
         (
             "lower bound",
-            f"ε ≥ {digits(held['lower_bound'])} with confidence {held['confidence']:g}, beside a "
-            f"claim of {digits(held['claimed_epsilon'])} at δ = {held['delta']:.3g}",
+            f"ε ≥ {_rounded(held['lower_bound'], ROUND_FLOOR)} with confidence "
+            f"{held['confidence']:g}, beside a claim of "
+            f"{digits(held['claimed_epsilon'])} at δ = {held['delta']:.3g}",
         ),
         ("how", f"{held['audit']}: {held['runs']} runs, {held['guesses']} guesses"),
         ("of what", held["of"]),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands.console import err, out, print_json, table_of_rows, told
+from adadps.commands.console import out, print_json, say_to_people, table_of_rows, told
 
 _COLUMNS = {
     "method": "method",
@@ -36,7 +36,7 @@ def demo(
     from adadps.demo import run_demo  # noqa: PLC0415  (torch and the data load only when needed)
 
     with told():
-        outcome = run_demo(out_folder, epsilon, say=err.print)
+        outcome = run_demo(out_folder, epsilon, say=say_to_people)
         if as_json:
             print_json(outcome.rows)
         else:

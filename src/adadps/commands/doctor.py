@@ -15,18 +15,16 @@ from adadps.commands.console import (
     table_of_rows,
     told,
 )
-from adadps.commands.help_text import whole
+from adadps.commands.help_text import panel, whole
 
 if TYPE_CHECKING:
     from adadps.doctor.from_table import TableFindings
 
 MOST_EXAMPLES, MOST_WORDS, MOST_FOLDS = 10**12, 200_000, 100
-_TABLE, _RUN, _TRIED, _SHOWN = (
-    "The public table",
-    "The private run that is planned",
-    "What is tried, and how often",
-    "What is shown",
-)
+_TABLE = panel("The public table")
+_RUN = panel("The private run that is planned")
+_TRIED = panel("What is tried, and how often")
+_SHOWN = panel("What is shown")
 _COLUMNS = {
     "method": "method",
     "word list": "word_list",
@@ -61,70 +59,45 @@ def doctor(
     public: Annotated[
         Path, typer.Argument(help="Table of PUBLIC labelled texts: .csv, .tsv, .jsonl, .parquet.")
     ],
-    text: Annotated[str, typer.Option(help="Column of the texts.", rich_help_panel=_TABLE)],
-    label: Annotated[str, typer.Option(help="Column of the labels.", rich_help_panel=_TABLE)],
+    text: Annotated[str, _TABLE(help="Column of the texts.")],
+    label: Annotated[str, _TABLE(help="Column of the labels.")],
     examples: Annotated[
         int,
-        typer.Option(
-            callback=whole(1, MOST_EXAMPLES),
-            help="Declared number of PRIVATE examples.",
-            rich_help_panel=_RUN,
-        ),
+        _RUN(callback=whole(1, MOST_EXAMPLES), help="Declared number of PRIVATE examples."),
     ],
-    epsilon: Annotated[
-        float, typer.Option(help="What the private run may spend, later.", rich_help_panel=_RUN)
-    ],
-    delta: Annotated[
-        float | None, typer.Option(help="Default: 1/(10 examples).", rich_help_panel=_RUN)
-    ] = None,
+    epsilon: Annotated[float, _RUN(help="What the private run may spend, later.")],
+    delta: Annotated[float | None, _RUN(help="Default: 1/(10 examples).")] = None,
     steps: Annotated[
         int | None,
-        typer.Option(callback=whole(1), help="Default: by the rule.", rich_help_panel=_RUN),
+        _RUN(callback=whole(1), help="Default: by the rule."),
     ] = None,
-    batch_size: Annotated[
-        float | None, typer.Option(help="Default: by the rule.", rich_help_panel=_RUN)
-    ] = None,
+    batch_size: Annotated[float | None, _RUN(help="Default: by the rule.")] = None,
     side: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Public FILE with columns word and frequency, beside wordfreq; may be repeated.",
-            rich_help_panel=_TRIED,
+        _TRIED(
+            help="Public FILE with columns word and frequency, beside wordfreq; may be repeated."
         ),
     ] = None,
     words: Annotated[
         int,
-        typer.Option(
-            callback=whole(1, MOST_WORDS),
-            help="Size of the public vocabulary.",
-            rich_help_panel=_TRIED,
-        ),
+        _TRIED(callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."),
     ] = 10_000,
-    language: Annotated[
-        str, typer.Option(help="Language of the vocabulary.", rich_help_panel=_TRIED)
-    ] = "en",
+    language: Annotated[str, _TRIED(help="Language of the vocabulary.")] = "en",
     folds: Annotated[
         int,
-        typer.Option(
-            callback=whole(3, MOST_FOLDS),
-            help="Simulated runs for each method.",
-            rich_help_panel=_TRIED,
-        ),
+        _TRIED(callback=whole(3, MOST_FOLDS), help="Simulated runs for each method."),
     ] = 8,
     seed: Annotated[
         int,
-        typer.Option(
-            callback=whole(0), help="Of the folds and the simulated noise.", rich_help_panel=_TRIED
-        ),
+        _TRIED(callback=whole(0), help="Of the folds and the simulated noise."),
     ] = 0,
     terms: Annotated[
         bool,
-        typer.Option(
-            "--terms", help="Also the terms of the paper's theorem.", rich_help_panel=_SHOWN
-        ),
+        _SHOWN("--terms", help="Also the terms of the paper's theorem."),
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=_SHOWN),
+        _SHOWN("--json", help="Print JSON instead of a table."),
     ] = False,
 ) -> None:
     """Weigh side information on public data, before any budget is spent.

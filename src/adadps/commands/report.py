@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands.console import out, say, told
+from adadps.commands.console import out, print_json, say, told
 
 
 def report(
@@ -17,6 +17,9 @@ def report(
         str | None, typer.Option(help="Heading of the page. Default: by the folders' names.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written, and of what, as JSON.")
+    ] = False,
 ) -> None:
     """Write one html page: a run, or several runs side by side.
 
@@ -39,15 +42,28 @@ def report(
             for name, place in places.items()
             if (found := attached_audit(place, results[name].describe()))
         }
+        apart: list[str] = []
         if len(results) == 1:
             ((name, result),) = results.items()
             heading, audit = title or name, audits.get(name)
             report_of_run(result, out_file, title=heading, audit=audit, overwrite=force)
         else:
             heading = title or f"Comparison of {len(results)} runs"
-            for difference in differences(results):
+            apart = differences(results)
+            for difference in apart:
                 say(difference)
             report_of_comparison(results, out_file, title=heading, audits=audits, overwrite=force)
+        if as_json:
+            print_json(
+                {
+                    "report": str(out_file),
+                    "title": heading,
+                    "models": {name: str(place) for name, place in places.items()},
+                    "audited": sorted(audits),
+                    "warnings": apart,
+                }
+            )
+            return
         out.print(f"Report: {out_file}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adadps.data.table_files import checked_header, not_utf_8, require_no_nul
+from adadps.data.table_files import checked_header, empty_line, lines_of, require_no_nul
 from adadps.errors import DataError
 
 LONGEST_FIELD = 2**27
@@ -19,8 +19,11 @@ LONGEST_FIELD = 2**27
 def delimited_rows(
     source: Path, text: io.TextIOWrapper, separator: str
 ) -> tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]]]:
-    """The header, and rows with the line at which each begins; empty lines are skipped."""
-    rows = _checked(source, csv.reader(text, delimiter=separator, strict=True))
+    """The header, and rows with the line at which each begins.
+
+    Lines may be empty before the header and after the last row, but not between.
+    """
+    rows = _checked(source, csv.reader(lines_of(source, text), delimiter=separator, strict=True))
     header = next(rows, None)
     if header is None:
         raise DataError(
@@ -31,7 +34,8 @@ def delimited_rows(
 
 
 def _checked(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
-    begin = 1
+    begin, empty = 1, 0
+    some = False
     while True:
         try:
             with _long_fields():
@@ -41,13 +45,16 @@ def _checked(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
                 f"Expected a table in {source}, found a line {reader.line_num} that is not part of "
                 f"one ({error}). Quote fields with a quote, a line break or a separator in them."
             ) from error
-        except UnicodeDecodeError as error:
-            raise not_utf_8(source, reader.line_num) from error
         if row is None:
             return
         if row:
+            if empty:
+                raise empty_line(source, empty)
             require_no_nul(source, row, f"line {begin}")
+            some = True
             yield begin, row
+        elif some:
+            empty = empty or begin
         begin = reader.line_num + 1
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.data.strict_json import parse_json
-from adadps.data.table_files import not_utf_8, require_no_nul
+from adadps.data.table_files import empty_line, lines_of, require_no_nul
 from adadps.errors import DataError
 
 
@@ -45,17 +45,16 @@ def _rows(
 
 
 def _objects(source: Path, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, Any]]]:
-    line = 0
-    while True:
-        try:
-            written = text.readline()
-        except UnicodeDecodeError as error:
-            raise not_utf_8(source, line) from error
-        if not written:
-            return
-        line += 1
+    """One a line; lines may be empty before the first and after the last, but not between."""
+    some, empty = False, 0
+    for line, written in enumerate(lines_of(source, text), 1):
         if written.strip():
+            if empty:
+                raise empty_line(source, empty)
+            some = True
             yield line, _object(source, written, line)
+        elif some:
+            empty = empty or line
 
 
 def _object(source: Path, written: str, line: int) -> dict[str, Any]:

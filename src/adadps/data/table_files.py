@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 
 from adadps.errors import DataError
 
+_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 
 
@@ -86,11 +88,17 @@ def as_text(value: Any) -> str:
 
 @contextmanager
 def text_in(source: Path) -> Iterator[io.TextIOWrapper]:
-    """The text of a file in UTF-8, with or without a byte order mark, plain or gzip."""
+    """The text of a file in UTF-8, with or without a byte order mark, plain or gzip.
+
+    Bytes that are no UTF-8 pass here as halves of characters: `lines_of` finds them, with their
+    line, which a decoder that reads ahead does not know.
+    """
     with source.open("rb") as raw:
         packed = raw.peek(2)[:2] == GZIP if isinstance(raw, io.BufferedReader) else False
         content: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as text:
+        with io.TextIOWrapper(
+            content, encoding="utf-8-sig", errors="surrogateescape", newline=""
+        ) as text:
             yield text
 
 
@@ -116,11 +124,22 @@ def require_no_nul(source: Path, cells: Sequence[Any], where: str) -> None:
         )
 
 
-def not_utf_8(source: Path, line: int) -> DataError:
-    """What is said about bytes that are no text."""
+def lines_of(source: Path, text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines of a text; the first that is not UTF-8 is refused."""
+    for number, line in enumerate(text, 1):
+        if not line.isascii() and _NOT_UTF_8.search(line):
+            raise DataError(
+                f"Expected text in UTF-8 in {source}, found other bytes on line {number}. Save the "
+                "file as UTF-8."
+            )
+        yield line
+
+
+def empty_line(source: Path, line: int) -> DataError:
+    """What is said about a line without a row, between rows."""
     return DataError(
-        f"Expected text in UTF-8 in {source}, found other bytes after line {line}. Save the file "
-        "as UTF-8."
+        f"Expected a row on every line of {source}, found line {line} empty. Leave it out, or "
+        "write the missing row: what follows would no longer line up with the file."
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from adadps.accounting import Budget, calibrate_noise, default_delta
 from adadps.data.debian import SECTIONS
 from adadps.demo.contenders import Contender
 from adadps.demo.data import VOCABULARY, DemoData
 from adadps.evaluation import accuracy, on_held_out
+from adadps.losses import cross_entropy
 from adadps.named_methods import Method
 from adadps.reproduce.rows import Setting
 from adadps.result import Result
@@ -29,11 +29,6 @@ BATCH, STEPS, TUNING_TRIALS = 1024, 400, 12
 DEFAULTS = "Defaults (no tuning): DP-SGD on IDF features"
 WISHES = Wishes()
 """None: what `adadps train` does when only epsilon is given."""
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every example."""
-    return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def sampler_for(data: DemoData) -> Sampler:

@@ -6,7 +6,7 @@ What is weighed is what `adadps train` can train: its methods by name, with its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from adadps.doctor.candidates import (
 )
 from adadps.doctor.case import Array
 from adadps.doctor.examination import Findings, examine
-from adadps.doctor.next_command import BECAUSE, Way, next_command
+from adadps.doctor.next_command import Way, next_command
 from adadps.doctor.request import Request
-from adadps.doctor.verdict import Shown
 from adadps.errors import DataError, SettingError
 from adadps.named_methods import Method, shaped
 from adadps.side import Frequencies, word_frequencies
@@ -37,12 +36,7 @@ DOORS: dict[Method, Callable[[str, Fixed], Candidate]] = {
     Method.ADADPS: before_the_clip,
     Method.ADADPS_TWO_SIDED: both_sides,
 }
-DEFAULT = "dp-sgd-weighted with wordfreq"
-"""What `adadps train` does with texts where nothing is said."""
-WHY_THE_DEFAULT = (
-    f"Advised is {DEFAULT}, the default of `adadps train`: no loss of it was shown here, and on "
-    "other sets of texts it gained."
-)
+BECAUSE = "declared public to adadps doctor"
 
 
 @dataclass(frozen=True)
@@ -52,12 +46,13 @@ class TableFindings:
     request: Request
     findings: Findings
     ways: dict[str, Way]
+    labels: tuple[str, ...]
 
     @property
     def next_command(self) -> str:
         """The line to run next, with the private table's name to be filled in."""
         way = self.ways[self.findings.verdict.name]
-        return next_command(self.request, way, self.findings.plan.choice)
+        return next_command(self.request, way, self.findings.plan.choice, self.labels)
 
     def describe(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -97,9 +92,8 @@ def examine_table(request: Request, say: Callable[[str], None]) -> TableFindings
         steps=request.steps,
         batch_size=request.batch_size,
         seed=request.seed,
-        otherwise=DEFAULT,
     )
-    return TableFindings(request, _with_the_default_explained(found), ways)
+    return TableFindings(request, found, ways, tuple(sorted(set(labels))))
 
 
 def _ways(request: Request, words: tuple[str, ...]) -> tuple[dict[str, Way], list[Candidate]]:
@@ -122,13 +116,6 @@ def _ways(request: Request, words: tuple[str, ...]) -> tuple[dict[str, Way], lis
             ways[name] = Way(method, file)
             candidates.append(door(name, shaped(frequencies, method)))
     return ways, candidates
-
-
-def _with_the_default_explained(found: Findings) -> Findings:
-    verdict = found.verdict
-    if verdict.shown is not Shown.NEITHER or verdict.name != DEFAULT:
-        return found
-    return replace(found, verdict=replace(verdict, reasons=(*verdict.reasons, WHY_THE_DEFAULT)))
 
 
 def _numbered(labels: Sequence[str]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from adadps.named_methods import Method
 
 PRIVATE_TABLE, MODEL = "private.csv", "model"
 """Stand for the private table and the new folder, whose names the doctor does not know."""
-BECAUSE = "declared public to adadps doctor"
+WHY = "WHY IT IS PUBLIC"
+"""Stands for a reason that only a person can give: it will be on the card."""
+MOST_CLASSES = 50
+"""More than that are no line that anybody reads."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,20 @@ class Way:
         return "wordfreq" if self.side is None else self.side.name
 
 
-def next_command(request: Request, way: Way, choice: Choice) -> str:
+def next_command(request: Request, way: Way, choice: Choice, labels: Sequence[str] = ()) -> str:
     """A line for a shell that trains on the private table as was planned.
+
+    The public ``labels`` are declared as its classes, so that they are not read off private data.
 
     >>> from adadps.accounting import Budget
     >>> from adadps.defaults import choose
     >>> asked = Request(public=Path("p.csv"), text="review", label="stars", examples=500, epsilon=2)
     >>> rule = choose(examples=500, budget=Budget(2, 1e-5), gradient_norm=1, noise_multiplier=1)
-    >>> print(next_command(asked, Way(Method.ADADPS), rule))
-    adadps train private.csv --text review --label stars --method adadps --examples 500 --epsilon 2 --out model
+    >>> print(next_command(asked, Way(Method.ADADPS), rule, ["good", "bad", "so so"]))
+    adadps train private.csv --text review --label stars --classes 'bad,good,so so' --method adadps --examples 500 --epsilon 2 --out model
     """  # noqa: E501
     parts = ["adadps", "train", PRIVATE_TABLE, "--text", request.text, "--label", request.label]
+    parts += _classes(labels)
     parts += ["--method", way.method.value, *_side(way.side)]
     parts += ["--examples", str(request.examples), "--epsilon", _number(request.epsilon)]
     given = {
@@ -58,7 +65,15 @@ def next_command(request: Request, way: Way, choice: Choice) -> str:
 def _side(file: Path | None) -> list[str]:
     if file is None:
         return []
-    return ["--side", str(file), "--side-source", file.name, "--side-because", BECAUSE]
+    return ["--side", str(file), "--side-source", file.name, "--side-because", WHY]
+
+
+def _classes(labels: Sequence[str]) -> list[str]:
+    """Nothing where the option cannot name them: it has commas between them, on one line."""
+    names = sorted({label.strip() for label in labels})
+    listed = ",".join(names)
+    fits = 2 <= len(names) <= MOST_CLASSES and listed.count(",") == len(names) - 1
+    return ["--classes", listed] if fits and listed.isprintable() else []
 
 
 def _number(value: float) -> str:

@@ -90,11 +90,11 @@ class PrivateEstimator(StatedEstimator):
             terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
             choice = self._choice(count, door, task, terms)
             self._facts = self._facts_with(task, count, going_on)
-            trials = self._trials(going_on=going_on, on_disk=terms.path is not None)
             method = _method(door, choice)
             data = private_examples(X, task.targets, task.rows, method.public_rows)
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
+                trials = self._trials(ledger, going_on=going_on)
                 result = self._run(model, task, data, method, door.name, choice, ledger, trials)
                 self._remember_ledger(ledger)
             earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
@@ -102,8 +102,8 @@ class PrivateEstimator(StatedEstimator):
             self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
             self._rows = task.rows
             self.module_ = None if self.module is None else model
-            if not going_on and terms.path is None:  # else it is in the epsilon of a ledger
-                self._siblings().count()
+            if not going_on:
+                self._siblings().count(self._ledger_identity)
             self._keep_coefficients(task)
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,9 @@ class Labels:
 
 def declared_labels(classes: Any, y: Any) -> Labels:
     """Labels by declaration."""
-    held = np.asarray(list(classes)) if not isinstance(classes, np.ndarray) else classes
+    names = classes if isinstance(classes, np.ndarray) else list(classes)
+    require_one_kind(names, "classes")
+    held = np.asarray(names)
     several = _is_indicator(y)
     if held.ndim != 1 or len(held) < 2 or len(np.unique(held)) != len(held):
         raise DataError(
@@ -114,11 +117,27 @@ def whole_numbers(y: Any) -> Any:
 
 def require_usable(y: Any) -> None:
     """Refuse targets that are no classes."""
+    if not is_sparse(y) and y.dtype.kind == "O":
+        require_one_kind(y.flat, "y")
     kind = type_of_target(y, input_name="y", raise_unknown=True)
     if kind not in ("binary", "multiclass", "multilabel-indicator"):
         raise DataError(
             f"Unknown label type: {kind}. Expected classes, or an indicator matrix of 0 and 1 for "
             "several labels, found something else. Use AdaDPSRegressor for numbers."
+        )
+
+
+def require_one_kind(labels: Iterable[Any], where: str) -> None:
+    """Refuse texts beside something else: there is no order among them, and 1 is not "1".
+
+    >>> require_one_kind(["a", 1], "y")
+    Traceback (most recent call last):
+    adadps.errors.DataError: Expected labels of one kind in y, found texts beside ...
+    """
+    if len({isinstance(label, str) for label in labels}) > 1:
+        raise DataError(
+            f"Expected labels of one kind in {where}, found texts beside something else. Give "
+            "integers alone, or texts alone."
         )
 
 

@@ -1,8 +1,9 @@
-"""How many fits an estimator and its clones have made, each with a budget of its own."""
+"""How many fits an estimator and its clones have made, and from which ledger each was paid."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from threading import Lock
 from typing import Any, Self
 
@@ -23,21 +24,21 @@ class Siblings:
     """A count that clones in one process share; what another process does is not known here.
 
     >>> family = Siblings()
-    >>> for _ in range(3):
-    ...     family.count()
-    >>> family.trials(None, itself=False), family.trials(0, itself=False)
-    (4, 4)
+    >>> for ledger in ("a", "b", "b"):
+    ...     family.count(ledger)
+    >>> family.trials(None, ledger="b"), family.trials(0, ledger="c")
+    (2, 4)
     """
 
-    def __init__(self, fits: int = 0, *, sent: bool = False) -> None:
-        self.fits = fits
+    def __init__(self, fits: Counter[str] | None = None, *, sent: bool = False) -> None:
+        self.fits = Counter(fits)
         self._sent = sent
         self._forks = _forks
 
-    def count(self) -> None:
-        """One fit more; searches may fit in several threads at once."""
+    def count(self, ledger: str) -> None:
+        """One fit more that this ledger has paid; searches may fit in several threads at once."""
         with _COUNTING:
-            self.fits += 1
+            self.fits[ledger] += 1
 
     @property
     def elsewhere(self) -> bool:
@@ -47,14 +48,15 @@ class Siblings:
         """
         return self._sent or self._forks != _forks
 
-    def trials(self, declared: int | None, *, itself: bool) -> int | None:
+    def trials(self, declared: int | None, *, ledger: str) -> int | None:
         """How many fits epsilon does not cover there were, the present one included.
 
-        ``itself`` says that the present one is among those that were counted. None is unknown:
-        there may be others that nobody has counted. Never fewer than were counted: a number that
-        is declared is believed unless it is smaller.
+        Covered are those that the same ``ledger`` has paid, and no others. None is unknown: there
+        may be some that nobody has counted. Never fewer than were counted: a number that is
+        declared is believed unless it is smaller.
         """
-        others = self.fits - itself
+        with _COUNTING:
+            others = self.fits.total() - self.fits[ledger]
         counted = others + 1 if others else 0
         if self.elsewhere:
             return declared if declared and declared >= counted else None
@@ -65,8 +67,8 @@ class Siblings:
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._sent = True
-        return _arrived, (self.fits,)
+        return _arrived, (dict(self.fits),)
 
 
-def _arrived(fits: int) -> Siblings:
-    return Siblings(fits, sent=True)
+def _arrived(fits: dict[str, int]) -> Siblings:
+    return Siblings(Counter(fits), sent=True)

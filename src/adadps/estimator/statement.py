@@ -71,15 +71,15 @@ class StatedEstimator(BaseEstimator):  # type: ignore[misc]
         self._ledger = ledger if isinstance(ledger, MemoryLedger) else None
         self._ledger_path = ledger.path.absolute() if isinstance(ledger, DiskLedger) else None
 
-    def _trials(self, *, going_on: bool, on_disk: bool) -> int | None:
+    def _trials(self, ledger: Ledger, *, going_on: bool) -> int | None:
         """What is declared, or what was counted if that is more; None is unknown.
 
         A model that goes on is not warned of: that it was saved in between is nothing unusual.
         """
         declared = None if self.tuning_trials is None else int(self.tuning_trials)
-        counted = going_on and self._ledger_path is None
+        on_disk = isinstance(ledger, DiskLedger)
         family = self._siblings()
-        trials = family.trials(declared, itself=counted)
+        trials = family.trials(declared, ledger=ledger.identity)
         if trials is None and family.elsewhere and not (going_on or on_disk):
             warnings.warn(UNCOUNTED, stacklevel=4)
         return trials

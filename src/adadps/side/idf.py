@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from adadps.errors import SideInformationError
 from adadps.side.fixed import Fixed
 from adadps.side.fixed import fixed as fixed_source
 from adadps.side.frequency import Frequencies
@@ -38,6 +39,11 @@ def idf(
     >>> idf(f, words_per_text=100).named["weight"][0].round(decimals=0)
     tensor([63.,  1.], dtype=torch.float64)
     """
+    if not frequencies.of_texts and float(frequencies.values.max()) > 1:
+        raise SideInformationError(
+            "Expected frequencies that are shares of all words, at most 1, found "
+            f"{float(frequencies.values.max()):g}. Divide counts by their total."
+        )
     require_positive("words_per_text", words_per_text)
     require_positive("power", power)
     origin = frequencies.provenance

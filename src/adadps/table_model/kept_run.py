@@ -77,11 +77,16 @@ class KeptRun:
         """What is kept after an interruption, and how to go on."""
         try:
             held = self.latest() if self.folder.exists() else None
-            paid = self.charges() if held is not None else 0
+            paid = self.charges()
         except AdadpsError as error:  # of somebody else who works there, or after damage
             return f"no model was written; {self.folder} cannot be read ({error})"
-        if held is None or not paid:
+        if not paid:
             return f"no model was written, and nothing was spent. To begin again:\n{command}"
+        if held is None:
+            return (
+                f"no model was written; no step is kept, and {paid} steps stay paid for in "
+                f"{self.folder / LEDGER}. To begin again:\n{command}"
+            )
         return (
             f"no model was written; {held.taken} of {held.planned} steps are kept in "
             f"{self.folder}, and {paid} steps stay paid for. To go on:\n{command}"

@@ -90,7 +90,12 @@ class _Range:
             self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
 
     def bounds(self, name: str, source: str) -> tuple[float, float]:
-        if not self.low < self.high:
+        if self.low > self.high:
+            raise DataError(
+                f"Expected numbers in column '{name}' of {source}, found that all its cells are "
+                "missing. Leave the column out, or check its name."
+            )
+        if self.low == self.high:
             raise DataError(
                 f"Expected different numbers in column '{name}' of {source}, found the same one "
                 "everywhere. Declare its bounds, or leave the column out."

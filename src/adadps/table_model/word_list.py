@@ -10,13 +10,17 @@ from adadps.data.tables import Table, read_table
 from adadps.errors import DataError, SideInformationError
 from adadps.side import Frequencies, given_frequencies
 
+MOST_IN_ALL = 1.01
+"""Shares of all words add up to 1; those of a published list are rounded."""
+
 
 def frequencies_from_file(
     path: Path, words: Sequence[str], *, source: str | None, public_because: str | None
 ) -> Frequencies:
     """One frequency for each of ``words`` from a table with the columns word and frequency.
 
-    Words that are not in the table get 0, i.e. the floor of A; others in it are left aside.
+    A frequency is a share of all words: counts would be read as words that every text has. Words
+    that are not in the table get 0, i.e. the floor of A; others in it are left aside.
     """
     if not source or not public_because:
         raise SideInformationError(
@@ -24,7 +28,13 @@ def frequencies_from_file(
             "--side-source TEXT and --side-because TEXT: both stand in the result."
         )
     table = read_table(path)
-    known = dict(zip(table.column("word"), _numbers(table), strict=True))
+    numbers = _numbers(table)
+    if (total := math.fsum(numbers)) > MOST_IN_ALL:
+        raise SideInformationError(
+            f"Expected shares of all words in the column frequency of {path}, which add up to at "
+            f"most 1, found a sum of {total:.6g}. Divide counts by their total."
+        )
+    known = dict(zip(table.column("word"), numbers, strict=True))
     if len(known) != len(table):
         raise DataError(
             f"Expected every word once in {path}, found one more than once. Add them up first."
