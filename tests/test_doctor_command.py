@@ -136,6 +136,7 @@ ASKED = Request(public=Path("p.csv"), text="t", label="l", examples=500, epsilon
         (["a,b", "c"], None),
         (["a\nb", "c"], None),
         (["a", "a "], None),
+        ([" a", "b"], None),
     ],
 )
 def test_public_labels_are_declared_as_classes_where_the_option_can_name_them(labels, listed):

@@ -258,6 +258,7 @@ BAD_NEW = {
         "Did you mean 'titel'? Then give --text NAME",
     ),
     "no number": (b"title,age,country\nx,y,de\n", "'y' on line 2"),
+    "an empty line": (b"title,age,country\nx,3,de\n\nx,3,de\n", "found line 3 empty"),
     "a bad row after good ones": (
         b"title,age,country\n" + b"x,3,de\n" * 5000 + b"x,3\n",
         "found 2 on line 5002",

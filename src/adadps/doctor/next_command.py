@@ -70,10 +70,15 @@ def _side(file: Path | None) -> list[str]:
 
 def _classes(labels: Sequence[str]) -> list[str]:
     """Nothing where the option cannot name them: it has commas between them, on one line."""
-    names = sorted({label.strip() for label in labels})
+    names = sorted(set(labels))
     listed = ",".join(names)
-    fits = 2 <= len(names) <= MOST_CLASSES and listed.count(",") == len(names) - 1
-    return ["--classes", listed] if fits and listed.isprintable() else []
+    fits = 2 <= len(names) <= MOST_CLASSES and listed.isprintable()
+    return ["--classes", listed] if fits and names == _as_read(listed) else []
+
+
+def _as_read(listed: str) -> list[str]:
+    """What `adadps train` makes of it."""
+    return [name.strip() for name in listed.split(",")]
 
 
 def _number(value: float) -> str:
