@@ -32,7 +32,7 @@ TUNING_SEED = 1000
 CLIPS, LENGTHS = (0.05, 0.15, 0.5), (2.0, 5.0, 12.0, 30.0)
 SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5))
 """Floor and power of A = max(f/f_max, floor)^power."""
-SERVER_RATES, RATES = (0.02, 0.06, 0.2, 0.6), (2.0, 8.0, 32.0, 128.0)
+SERVER_RATES, RATES = (0.06, 0.2, 0.6, 2.0), (2.0, 8.0, 32.0, 128.0)
 LABELS = {
     FEDAVG: ("DP-FedAvg", "FedAvg"),
     FEDADAM: ("DP-FedAdam", "FedAdam"),
