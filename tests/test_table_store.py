@@ -9,8 +9,8 @@ from scipy import sparse
 
 from adadps import DataError
 from adadps.data.identity import identities_of_rows, identities_of_texts, joined
+from adadps.data.row_store import RowStore
 from adadps.table_model.loading import load_rows
-from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel
 from adadps.table_model.schema import Categorical, Label, Numeric, Schema
 from test_train_command import write

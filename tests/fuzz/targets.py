@@ -17,6 +17,7 @@ from adadps import DiskLedger, examples, load_result
 from adadps.accounting import epsilon_of
 from adadps.card import card_of, markdown_of
 from adadps.card.checking import check
+from adadps.data.row_store import RowStore
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
 from adadps.ledger.event_text import event_of
@@ -25,7 +26,6 @@ from adadps.ledger.summary import summarise
 from adadps.report.page import render
 from adadps.report.single import page_of_run
 from adadps.table_model.loading import load_rows
-from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel, load_model
 from adadps.table_model.schema_file import read_schema_file, schema_of
 from adadps.table_model.survey import complete

@@ -126,7 +126,7 @@ def reproduce(
             _defaults(count, rows, picture, winners, workers, quick=quick, tune=tune)
         elif experiment == "federated":
             count = 1 if quick else seeds or 3
-            _federated(count, rows, picture, winners, workers, quick=quick, tune=tune)
+            _federated(count, rows, picture, winners, workers, dataset, quick=quick, tune=tune)
         elif tune:
             _tune(experiment, dataset, rows, workers)
         else:
@@ -140,7 +140,6 @@ def _require_meant(experiment: str, **given: object) -> None:
         "toy": ("winners", "dataset"),
         "moments": tuple(given),
         "defaults": ("dataset",),
-        "federated": ("dataset",),
     }
     unused = known.get(experiment, ())
     for name in unused:
@@ -291,15 +290,23 @@ def _federated(
     picture: Path,
     winners: Path | None,
     workers: int | None,
+    dataset: str | None,
     *,
     quick: bool,
     tune: bool,
 ) -> None:
-    from adadps.reproduce import federated_figure, federated_table  # noqa: PLC0415
+    from adadps.reproduce import federated_figure, federated_runs, federated_table  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners  # noqa: PLC0415
 
+    known = (federated_runs.DATASET, federated_runs.PUBLISHED_DATASET)
+    chosen_set = dataset or federated_runs.DATASET
+    if chosen_set not in known or (tune and dataset is not None):
+        raise SettingError(
+            f"Expected --dataset among {', '.join(known)}, and none with --tune, which is done on "
+            f"{known[0]}, found {chosen_set}. Leave it out."
+        )
     if tune:
         write_json(path, federated_table.tune(Kept(path.parent / "trials.jsonl"), workers))
         out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
@@ -307,7 +314,9 @@ def _federated(
     chosen = read_winners(winners, federated_table.RECORDED)
     kept = Kept(path.parent / "runs.jsonl")
     say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
-    rows, records = federated_table.run_rows(chosen, seeds, kept, workers, quick=quick)
+    rows, records = federated_table.run_rows(
+        chosen, seeds, kept, workers, quick=quick, dataset=chosen_set
+    )
     write_json(path, rows)
     write_file(picture, federated_figure.figure_of(records))
     for title, part in federated_figure.tables_of(rows):

@@ -26,7 +26,7 @@ def tables_of(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     for row in rows:
         held = row["settings"]
         title = (
-            f"Debian tags by maintainer, {held['scene']} ({held['users']:,}), {held['cohort']} a "
+            f"{row['dataset']} by user, {held['scene']} ({held['users']:,}), {held['cohort']} a "
             f"round, {held['rounds']} rounds: test accuracy, user-level ε\n{held['features']}"
         )
         found.setdefault(title, []).append(row)

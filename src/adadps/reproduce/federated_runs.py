@@ -1,9 +1,11 @@
 """One run of the federated comparison: a job that is plain data, and its record.
 
 Debian's packages by maintainer, tags to be predicted; a maintainer's packages are split into
-training and test by source package. Settings are free of scale: ``length`` is how far an output
-moves in a round if all users agree, ``clip`` the norm at which a user's update is clipped, relative
-to that of a typical row, ``rate`` the learning rate on the device in the same units.
+training and test by source package. (Stack Overflow's posts by user, where its files are.)
+
+Settings are free of scale: ``length`` is how far an output moves in a round if all users agree,
+``clip`` the norm at which a user's update is clipped, relative to that of a typical row, ``rate``
+the learning rate on the device in the same units.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ from adadps.stages import (
 from adadps.training import fit
 from adadps.types import Accountant
 
-DATASET = "debian-tags"
+DATASET, PUBLISHED_DATASET = "debian-tags", "stackoverflow"
+"""Debian's packages come with adadps; the paper's posts are used where their files are."""
 LOCAL_BATCH, MOST_ROWS, POINTS = 100, 1000, 11
 VERSION = 1
 """Raise it when what is behind a job changes; records of older versions are run again."""
@@ -92,6 +95,7 @@ class FederatedJob:
     setting: Setting
     seed: int
     tuning: bool
+    dataset: str = DATASET
 
     def describe(self) -> Record:
         """The job as it is kept."""
@@ -99,7 +103,7 @@ class FederatedJob:
         return {
             "experiment": "federated",
             "version": VERSION,
-            "dataset": DATASET,
+            "dataset": self.dataset,
             "scene": self.scene,
             "users": scene.users,
             "cohort": scene.cohort,
@@ -135,7 +139,7 @@ def run(job: FederatedJob) -> Record:
     """Train, and measure on packages of the same users that were held out."""
     start = time.perf_counter()
     scene = SCENES[job.scene]
-    given = _federation(scene.users, job.features, job.tuning)
+    given = _federation(job.dataset, scene.users, job.features, job.tuning)
     sampler = poisson(users=given.users, expected_size=scene.cohort)
     delta = scene.delta or 1 / (10 * given.users)
     sigma = _sigma(scene, given.users, delta)
@@ -217,9 +221,9 @@ def _informed(given: Federation, setting: Setting) -> tuple[Fixed, Array]:
 
 
 @lru_cache(maxsize=4)
-def _federation(users: int | None, features: str, tuning: bool) -> Federation:
+def _federation(dataset: str, users: int | None, features: str, tuning: bool) -> Federation:
     """The same users whether settings are tuned or not."""
-    whole = corpus(DATASET)
+    whole = corpus(dataset)
     chosen = _chosen(whole.train, users)
     held = whole.for_tuning() if tuning else whole
     train = held.train.take(np.isin(_users(held.train), chosen))

@@ -32,7 +32,7 @@ TUNING_SEED = 1000
 CLIPS, LENGTHS = (0.05, 0.15, 0.5), (2.0, 5.0, 12.0, 30.0)
 SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5))
 """Floor and power of A = max(f/f_max, floor)^power."""
-SERVER_RATES, RATES = (0.02, 0.06, 0.2, 0.6), (2.0, 8.0, 32.0, 128.0)
+SERVER_RATES, RATES = (0.06, 0.2, 0.6, 2.0), (2.0, 8.0, 32.0, 128.0)
 LABELS = {
     FEDAVG: ("DP-FedAvg", "FedAvg"),
     FEDADAM: ("DP-FedAdam", "FedAdam"),
@@ -97,13 +97,22 @@ def _winner(line: tuple[str, str, str], kept: Kept) -> Record:
 
 
 def run_rows(
-    winners: Record, seeds: int, kept: Kept, workers: int | None = None, *, quick: bool = False
+    winners: Record,
+    seeds: int,
+    kept: Kept,
+    workers: int | None = None,
+    *,
+    quick: bool = False,
+    dataset: str = DATASET,
 ) -> tuple[list[Row], dict[tuple[str, str, str], list[Record]]]:
-    """Run what is not kept yet; one row a line, and the records behind it."""
+    """Run what is not kept yet; one row a line, and the records behind it.
+
+    Settings are free of scale: on another data set those found on Debian's packages are used.
+    """
     held = winners["datasets"][DATASET]
     jobs = {
         line: [
-            FederatedJob(*line, held[_key(*line)]["winner"], seed, tuning=False)
+            FederatedJob(*line, held[_key(*line)]["winner"], seed, tuning=False, dataset=dataset)
             for seed in range(seeds)
         ]
         for line in lines(quick=quick)
@@ -118,7 +127,7 @@ def _row(line: tuple[str, str, str], records: Sequence[Record]) -> Row:
     first, given = records[0], SCENES[scene]
     facts: dict[str, Any] = {
         "experiment": "federated",
-        "dataset": DATASET,
+        "dataset": first["job"]["dataset"],
         "method": LABELS[method][0 if given.private else 1],
         "side": "public word frequencies" if method in (LOCAL, SERVER) else "none",
         "metric": "test accuracy",

@@ -13,6 +13,7 @@ import torch
 
 from adadps.accounting import Budget, default_delta
 from adadps.data.examples import Examples
+from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
 from adadps.errors import BudgetError, DataError, SettingError
 from adadps.evaluation import on_held_out
@@ -24,7 +25,6 @@ from adadps.table_model.loading import load_rows, row_names
 from adadps.table_model.methods import Plan, plan_training
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
-from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel, save_model
 from adadps.table_model.schema import Schema
 from adadps.table_model.survey import complete, facts

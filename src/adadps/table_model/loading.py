@@ -9,11 +9,11 @@ import numpy as np
 
 from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_cells, identities_of_texts, joined
+from adadps.data.row_store import RowStore
 from adadps.data.same_text import normalised
 from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
 from adadps.errors import DataError
 from adadps.table_model.cells import MISSING, joined_texts
-from adadps.table_model.row_store import RowStore
 from adadps.table_model.saved import TableModel
 
 

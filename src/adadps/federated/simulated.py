@@ -1,0 +1,49 @@
+"""Users for a simulation, from anything that yields them one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from adadps.data.examples import Examples
+from adadps.data.row_store import RowStore
+from adadps.errors import DataError
+
+
+@contextmanager
+def simulated_users(
+    users: Iterable[tuple[Any, Any]], *, width: int, folder: Path | None = None
+) -> Iterator[Examples]:
+    """Examples of users that are yielded as (features, targets), one pair a user.
+
+    Their rows go to the disk as they come, into ``folder``, so that hundreds of thousands of users
+    need no more memory than one; they are gone when the block ends. Users without rows are left
+    out; the number that is declared to the sampler counts them.
+
+    >>> from adadps.federated import simulated_users
+    >>> ann = sparse.csr_matrix([[1.0, 0.0], [0.5, 0.5]]), [0, 1]
+    >>> bob = sparse.csr_matrix([[0.0, 1.0]]), [1]
+    >>> with simulated_users([ann, bob], width=2) as data:
+    ...     len(data), data.users.tolist()
+    (3, [0, 0, 1])
+    """
+    with RowStore(folder, width=width) as store:
+        for number, (features, targets) in enumerate(users):
+            rows = sparse.csr_matrix(features, dtype=np.float32)
+            values = np.asarray(targets)
+            if not rows.shape[0]:
+                continue
+            if not np.isfinite(rows.data).all():
+                raise DataError(
+                    f"Expected finite features, found others in user {number} of the iterator. "
+                    "Leave the row out, or fill it with a public constant."
+                )
+            store.append(rows, values, np.full(rows.shape[0], number))
+        if not len(store):
+            raise DataError("Expected at least one row of at least one user, found none.")
+        yield store.examples(None)

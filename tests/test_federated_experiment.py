@@ -1,0 +1,80 @@
+"""`adadps reproduce federated`: the same chance for every method, and the epsilon of the paper."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from adadps import Accountant, by_user, dp_sgd, epsilon_of_run, poisson, privatize
+from adadps.reproduce import federated_figure, federated_runs, federated_table
+from adadps.reproduce.federated_runs import PUBLISHED, SCENES, FederatedJob, run
+from adadps.reproduce.federated_table import LABELS, lines, settings_of, trials_of
+
+
+def test_every_method_has_twelve_trials():
+    for scene in SCENES.values():
+        for method in LABELS:
+            settings = settings_of(method, scene)
+            assert len(settings) == 12
+            assert len({json.dumps(setting) for setting in settings}) == 12
+    for line in lines():
+        assert {job.tuning for job in trials_of(*line)} == {True}, "never on the test packages"
+
+
+def test_the_published_federation_costs_what_the_paper_says():
+    """34 by RDP as claimed, 24.1 by PLD, at δ = 1/400."""
+    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.3, groups=by_user(most=1)), 1.0)
+    sampler = poisson(users=PUBLISHED.users, expected_size=PUBLISHED.cohort)
+    found = [
+        epsilon_of_run(method, sampler, PUBLISHED.rounds, delta=PUBLISHED.delta, accountant=one)
+        for one in (Accountant.PLD, Accountant.RDP)
+    ]
+    assert found[0] == pytest.approx(24.1, abs=0.05)
+    assert found[1] == pytest.approx(34, abs=1)
+
+
+@pytest.fixture(scope="module")
+def records():
+    """Two rounds with few users, with and without privacy."""
+    small = {
+        "400 users": replace(PUBLISHED, users=30, cohort=10, rounds=2),
+        "400 users, no privacy": replace(
+            SCENES["400 users, no privacy"], users=30, cohort=10, rounds=2
+        ),
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(federated_runs, "SCENES", small)
+        found = {}
+        for scene in small:
+            for method in LABELS:
+                setting = settings_of(method, SCENES[scene])[0]
+                job = FederatedJob(scene, "paper", method, setting, 0, tuning=False)
+                found[scene, "paper", method] = [run(job)]
+    return found
+
+
+def test_private_runs_state_an_epsilon_for_users_and_twins_none(records):
+    for (scene, _, _), (record,) in records.items():
+        private = SCENES[scene].private
+        assert (record["epsilon_pld"] is not None) is private is record["private"]
+        assert 0 <= record["values"]["accuracy"] <= 1
+        assert record["users"] == 30
+
+
+def test_methods_differ_where_they_should(records):
+    chains = {method: records["400 users", "paper", method][0]["chain"] for method in LABELS}
+    assert "precondition" in chains["adadps-server"]
+    assert "A = max" in chains["adadps-local"].split(">")[0], "at every local step"
+    assert "A = max" not in chains["fedavg"] + chains["fedadam"]
+    assert "adam(" in chains["fedadam"]
+    twin = records["400 users, no privacy", "paper", "fedavg"][0]["chain"]
+    assert "average(users" in twin
+    assert "momentum(0.9" in twin
+
+
+def test_rows_and_a_figure(records):
+    rows = [federated_table._row(line, mine) for line, mine in records.items()]
+    assert {"experiment", "dataset", "method", "mean", "epsilon_pld", "settings"} <= rows[0].keys()
+    assert {row["method"] for row in rows} >= {"DP-FedAvg", "FedAvg", "AdaDPS, on the device"}
+    assert federated_figure.figure_of(records).startswith(b"\x89PNG")
+    assert sum(len(part) for _, part in federated_figure.tables_of(rows)) == len(rows)
