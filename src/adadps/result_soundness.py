@@ -38,7 +38,11 @@ def require_sound(held: Any) -> None:
     if held["private"] != private or (private and privacy["not_private_because"]):
         raise _wrong("a statement that agrees with itself", "a private and a not private one")
     if private and (mechanism is None or epsilon < mechanism):
-        raise _wrong("an epsilon that its mechanism can keep", f"{epsilon:g}")
+        least = "which has none" if mechanism is None else f"{mechanism:g}"
+        raise _wrong(
+            f"an epsilon of at least that of its mechanism, {least}",
+            f"privacy.epsilon = {epsilon:g}",
+        )
 
 
 def _require(held: dict[str, Any], checks: dict[str, Check], where: str) -> None:
