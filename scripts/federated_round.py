@@ -2,8 +2,9 @@
 
     python scripts/federated_round.py --clients 1000 --json docs/results/federated/round.json
 
-Made-up posts of 30 words by Zipf's law, 10,000 words, 500 classes, 100 posts a client, local batches
-of 100. Rounds of all methods take turns, and the median of each is told: ratios of one run.
+Made-up posts of 30 words by Zipf's law, 10,000 words, 500 classes, 100 posts a client, batches of
+100 on the devices. Rounds of all methods take turns, and the median of each is told: ratios of one
+run.
 """
 
 from __future__ import annotations
