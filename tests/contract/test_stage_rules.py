@@ -38,6 +38,7 @@ from adadps.stages import (
     reparametrise,
     rmsprop,
     sgd,
+    train_locally,
 )
 from adadps.stages.chain import Informed, Preparation, Release, Stage
 from adadps.types import Kind, Params, Step
@@ -62,6 +63,7 @@ STAGES = {
 PREPARATIONS = {
     "reparametrise": reparametrise(SIDE),
     "pretrain": pretrain(DATA, rmsprop(0.1), epochs=1),
+    "train_locally": train_locally(lr=0.1, batch_size=2),
 }
 EVERY = {**STAGES, **PREPARATIONS}
 UPDATES = ("sgd", "adam", "rmsprop", "adagrad")
@@ -100,8 +102,9 @@ def step(index: int = 1) -> Step:
 def test_every_stage_of_the_package_stands_in_these_tables():
     joins = {"Chain", "Groups", "Stage", "Users", "chain"}
     groups = {"by_label", "by_position", "by_user", "in_advance"}
+    noise = {"by_server", "in_shares", "by_each_device"}
     schedules = {"cosine", "inverse_sqrt"}
-    assert set(EVERY) == set(stages.__all__) - joins - groups - schedules
+    assert set(EVERY) == set(stages.__all__) - joins - groups - noise - schedules
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES.keys())
@@ -314,7 +317,7 @@ def test_a_chain_reads_like_its_order():
 
 @pytest.mark.parametrize("stage", EVERY.values(), ids=EVERY.keys())
 def test_no_stage_shows_its_memory_address(stage):
-    assert re.fullmatch(r"[a-z]+\(.*\)", str(stage))
+    assert re.fullmatch(r"[a-z_]+\(.*\)", str(stage))
     assert " at 0x" not in str(stage)
 
 
@@ -323,7 +326,8 @@ def test_preparations_and_steps_are_told_apart():
     assert method.preparations == tuple(PREPARATIONS.values())
     assert method.steps == (PRIVACY, sgd(0.1))
     assert method.release is PRIVACY
-    assert method.informed == tuple(PREPARATIONS.values())
+    reads = (PREPARATIONS["reparametrise"], PREPARATIONS["pretrain"])
+    assert method.informed == reads, "local training without side information reads none"
 
 
 def with_side(event: object) -> object:
@@ -439,7 +443,7 @@ def test_no_other_stage_takes_groups():
     takes = {
         name for name in EVERY if "groups" in inspect.signature(getattr(stages, name)).parameters
     }
-    assert takes == {"privatize"}
+    assert takes == {"privatize", "average"}
 
 
 def test_an_average_has_no_groups():

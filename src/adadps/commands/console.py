@@ -102,7 +102,7 @@ def table_of_facts(title: str, facts: dict[str, Any]) -> Table:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
         table.add_row(escape(printable(name.replace("_", " "))), escape(printable(shown)))
     return table
 

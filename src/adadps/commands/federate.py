@@ -11,7 +11,6 @@ from adadps.commands.console import (
     Missing,
     out,
     print_json,
-    say,
     say_to_people,
     table_of_facts,
     told,
@@ -223,7 +222,7 @@ def federate(
             ),
         )
     with told(interrupted=lambda: kept_run(request).in_words(this_command())):
-        result = train_from_table(request, say_to_people, say)
+        result = train_from_table(request, say_to_people)
         if as_json:
             print_json(result.describe())
         else:

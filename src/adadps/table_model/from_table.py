@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from adadps.ledger import DiskLedger, require_same_budget
 from adadps.ledger.summary import summarise
 from adadps.result import Result
 from adadps.table_model.kept_run import KeptRun
-from adadps.table_model.loading import load_rows, row_names
+from adadps.table_model.loading import load_rows, row_names, shared_columns
 from adadps.table_model.methods import Plan, plan_training
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
@@ -57,19 +57,14 @@ def kept_run(request: Request) -> KeptRun:
     return KeptRun(request.run_folder, request.ledger, is_ours=request.checkpoint is None)
 
 
-def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Result:
-    """Train and save as asked; the folder appears when everything has gone well.
-
-    ``say`` tells what is under way, ``warn`` what the owner of the data should know (default: as
-    ``say``).
-    """
-    warn = warn or say
+def train_from_table(request: Request, say: Say) -> Result:
+    """Train and save as asked; the folder appears when everything has gone well."""
     declared = request.declared()
     kept = kept_run(request)
     with new_folder(request.out) as draft, kept.cleaned(), ExitStack() as stores:
         if request.epsilon > LARGE_EPSILON:
-            warn(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
-        prepared = _prepare(request, declared, stores, say, warn)
+            say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
+        prepared = _prepare(request, declared, stores, say)
         say("Planning the noise ...")
         plan = _plan(request, declared, prepared)
         choice = plan.choice
@@ -86,9 +81,7 @@ def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Res
     return result
 
 
-def _prepare(
-    request: Request, declared: Declared, stores: ExitStack, say: Say, warn: Say
-) -> _Prepared:
+def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) -> _Prepared:
     say(f"Reading {request.data} ...")
     schema = declared.schema
     if schema.unknown:
@@ -97,7 +90,7 @@ def _prepare(
     counted = declared.examples if declared.of_users is None else declared.users
     read_off += [f"the number of {declared.units}"] if counted is None else []
     if read_off:
-        warn(
+        say(
             f"Read off the private data, and assumed public: {', '.join(read_off)}. Declare them "
             "if they are not; --strict refuses instead."
         )
@@ -144,9 +137,15 @@ def _held_out(test: Examples, request: Request, schema: Schema) -> Examples:
     """Without training rows, or users: their accuracy would be an un-noised fact about them."""
     user, path = request.user, request.test
     assert path is not None  # whoever asks has read it
-    texts = () if user is not None else schema.texts
-    others = (user,) if user is not None else tuple(set(schema.columns) - set(texts))
-    names = [row_names(one, texts, sorted(others)) for one in (path, request.data)]
+    texts: Sequence[str] = ()
+    if user is not None:
+        others = [user]
+    elif schema.texts:  # rarely twice the same: whatever other columns there are, it is that row
+        texts = schema.texts
+        others = sorted(set(schema.columns) - set(texts))
+    else:
+        others = shared_columns(path, request.data)
+    names = [row_names(one, texts, others) for one in (path, request.data)]
     seen = names[0].within([names[1]])
     if seen.mean() > MOSTLY:
         whose = "training rows" if user is None else "rows of users who were"

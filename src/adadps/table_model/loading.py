@@ -61,6 +61,12 @@ def row_names(path: Path, texts: Sequence[str], others: Sequence[str]) -> Identi
     return joined(found)
 
 
+def shared_columns(one: Path, other: Path) -> list[str]:
+    """The columns that both tables have."""
+    first, second = (next(iter(read_chunks(path))).header for path in (one, other))
+    return sorted(set(first) & set(second))
+
+
 def _as_number(cell: str) -> str:
     """A number in one spelling; anything else without case and blanks around it.
 
