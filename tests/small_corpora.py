@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from adadps import losses
-from adadps.reproduce import corpora, jobs, trials
+from adadps.reproduce import corpora, jobs, missing
 from adadps.reproduce.corpora import SEVERAL, SINGLE
 from adadps.reproduce.jobs import Size
 from adadps.reproduce.labelled import Corpus, Labelled
@@ -104,5 +104,5 @@ def put_in_place(monkeypatch, **made):
     for name, one in made.items():
         monkeypatch.setitem(corpora.CORPORA, name.replace("_", "-"), lambda one=one: one)
         monkeypatch.setitem(jobs.SIZES, name.replace("_", "-"), TINY)
-    monkeypatch.setattr(trials, "run_all", run_here)
+    monkeypatch.setattr(missing, "run_all", run_here)
     return ran

@@ -155,7 +155,7 @@ def test_workers_are_as_many_as_asked_for(ran, winners, tmp_path, monkeypatch, g
         asked.append(most)
         raise KeyboardInterrupt
 
-    for room in ("trials", "toy_figure"):
+    for room in ("missing", "toy_figure"):
         monkeypatch.setattr(f"adadps.reproduce.{room}.run_all", stopped)
     for words in (
         ["imdb", "--quick", "--winners", winners],
@@ -224,7 +224,7 @@ def test_an_interrupted_run_goes_on(ran, winners, tmp_path, monkeypatch):
         return whole(job)
 
     with monkeypatch.context() as until:
-        until.setattr("adadps.reproduce.trials.run", stopped)
+        until.setattr("adadps.reproduce.tables.run", stopped)
         shown = called(*words)
     assert shown.exit_code == 130
     assert "what has ended is kept" in said(shown)

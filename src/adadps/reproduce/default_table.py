@@ -26,8 +26,8 @@ from adadps.reproduce.default_runs import (
     run,
 )
 from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.missing import run_missing
 from adadps.reproduce.rows import Row, summary
-from adadps.reproduce.workers import run_all
 
 RECORDED = "recorded/defaults.json"
 
@@ -108,7 +108,7 @@ def tune(datasets: Iterable[str], kept: Kept, workers: int | None = None) -> Rec
     """Run the trials that are not kept yet; winners of each problem, and constants for each."""
     names = tuple(datasets)
     for dataset in names:
-        run_missing(trials_of(dataset), kept, f"trials of {dataset}", workers)
+        run_missing(run, trials_of(dataset), kept, f"trials of {dataset}", workers)
     texts = [dataset for dataset in names if dataset in TEXTS]
     return {
         "datasets": {dataset: _winners(dataset, kept) for dataset in names},
@@ -190,7 +190,7 @@ def run_rows(
     """Run what is not kept yet; one row for each problem, epsilon and line."""
     lines = {dataset: jobs_of(dataset, winners, seeds) for dataset in datasets}
     jobs = [job for mine in lines.values() for held in mine.values() for job in held]
-    run_missing(jobs, kept, "defaults", workers)
+    run_missing(run, jobs, kept, "defaults", workers)
     rows = []
     for dataset, mine in lines.items():
         for (line, epsilon), jobs in mine.items():
@@ -227,11 +227,3 @@ def _row(dataset: str, line: str, epsilon: float, records: list[Record]) -> Row:
         },
         **facts,
     )
-
-
-def run_missing(
-    jobs: Iterable[DefaultJob], kept: Kept, label: str, workers: int | None = None
-) -> None:
-    """Run the jobs of which there is no record yet, each once, and keep their records."""
-    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)

@@ -45,6 +45,7 @@ from adadps.stages import (
 )
 from adadps.training import fit
 from adadps.types import Accountant
+from adadps.typical_texts import median_norm
 
 DATASET, PUBLISHED_DATASET = "debian-tags", "stackoverflow"
 """Debian's packages come with adadps; the paper's posts are used where their files are."""
@@ -128,11 +129,9 @@ class Federation:
     users: int
     typical: sparse.csr_matrix
 
-    def norm(self, scale: Array | None = None) -> float:
-        """Median norm of D∘x over rows that are made of public frequencies."""
-        rows = self.typical if scale is None else self.typical @ sparse.diags(scale)
-        squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-        return float(np.sqrt(np.median(squares)))
+    def norm(self, a: Array | None = None) -> float:
+        """Of a typical row, or of x / A, over rows that are made of public frequencies."""
+        return median_norm(self.typical, a)
 
 
 def run(job: FederatedJob) -> Record:
@@ -192,10 +191,10 @@ def build(
     method: str, setting: Setting, given: Federation, sigma: float, server_momentum: float
 ) -> Chain:
     """The chain of a method; without noise, its twin."""
-    side, scale = None, None
+    side, a = None, None
     if method in (LOCAL, SERVER):
-        side, scale = _informed(given, setting)
-    plain, scaled = given.norm(), given.norm(scale)
+        side, a = _informed(given, setting)
+    plain, scaled = given.norm(), given.norm(a)
     if sigma:
         clip_norm = setting["length"] / plain
         rate = clip_norm / (setting["clip"] * scaled)
@@ -217,7 +216,7 @@ def _informed(given: Federation, setting: Setting) -> tuple[Fixed, Array]:
     side = frequency(given.corpus.frequencies, floor=setting["floor"], power=setting["power"])
     entry = side.named["weight"]
     values = entry[0] if isinstance(entry, tuple) else entry
-    return side, (1 / values.double()).numpy()
+    return side, values.double().numpy()
 
 
 @lru_cache(maxsize=4)

@@ -6,7 +6,7 @@ packages are not used. As in the paper, trials are not part of the epsilons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -24,8 +24,8 @@ from adadps.reproduce.federated_runs import (
     run,
 )
 from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.missing import run_missing
 from adadps.reproduce.rows import Row, summary
-from adadps.reproduce.workers import run_all
 
 RECORDED = "recorded/federated.json"
 TUNING_SEED = 1000
@@ -80,7 +80,7 @@ def lines(*, quick: bool = False) -> list[tuple[str, str, str]]:
 def tune(kept: Kept, workers: int | None = None) -> Record:
     """Run the trials that are not kept yet; the winner of each line with all its trials."""
     jobs = [job for line in lines() for job in trials_of(*line)]
-    run_missing(jobs, kept, "trials", workers)
+    run_missing(run, jobs, kept, "trials", workers)
     return {
         "protocol": __doc__,
         "datasets": {DATASET: {_key(*line): _winner(line, kept) for line in lines()}},
@@ -117,7 +117,7 @@ def run_rows(
         ]
         for line in lines(quick=quick)
     }
-    run_missing([job for mine in jobs.values() for job in mine], kept, "federated", workers)
+    run_missing(run, [job for mine in jobs.values() for job in mine], kept, "federated", workers)
     records = {line: [kept.require(job.describe()) for job in mine] for line, mine in jobs.items()}
     return [_row(line, mine) for line, mine in records.items()], records
 
@@ -158,11 +158,3 @@ def _row(line: tuple[str, str, str], records: Sequence[Record]) -> Row:
 
 def _key(scene: str, features: str, method: str) -> str:
     return f"{scene} | {features} | {method}"
-
-
-def run_missing(
-    jobs: Iterable[FederatedJob], kept: Kept, label: str, workers: int | None = None
-) -> None:
-    """Run the jobs of which there is no record yet, each once, and keep their records."""
-    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)

@@ -8,13 +8,14 @@ from typing import Any
 from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.corpora import WORD_STATISTICS
 from adadps.reproduce.experiments import Experiment, Line
-from adadps.reproduce.jobs import SIZES, Job
+from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.missing import run_missing
 from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.published_cost import OF_DATASET
 from adadps.reproduce.rows import Row, summary
 from adadps.reproduce.sound_records import sound_run
-from adadps.reproduce.trials import Choice, Winners, chosen, run_missing
+from adadps.reproduce.trials import Choice, Winners, chosen
 
 STAND_INS = (
     "so-titles",
@@ -40,7 +41,7 @@ def run_lines(
 ) -> list[Record]:
     """Run what is not kept yet, one record after the other; the records of all lines."""
     jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
-    run_missing(jobs, kept, label, workers)
+    run_missing(run, jobs, kept, label, workers)
     return [sound_run(kept, job.describe()) for job in jobs]
 
 

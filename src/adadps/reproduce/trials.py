@@ -24,11 +24,11 @@ from adadps.reproduce.contenders import CONTENDERS
 from adadps.reproduce.experiments import BEST, PAPER, PLAIN, TF_IDF, Experiment, Line
 from adadps.reproduce.jobs import SIZES, Job, run
 from adadps.reproduce.keeping import Kept, Record
+from adadps.reproduce.missing import run_missing
 from adadps.reproduce.problem import ONE_PERCENT
 from adadps.reproduce.recipes import Recipe
 from adadps.reproduce.rows import Setting
 from adadps.reproduce.sound_records import sound_trial
-from adadps.reproduce.workers import run_all
 
 TUNING_SEED = 1000
 STEPS_OUTSIDE = 2
@@ -71,11 +71,11 @@ def tune(
             for key, line in lines.items()
         }
         first = [job for trials in jobs.values() for job in trials]
-        run_missing(first, kept, f"tuning {dataset}", workers)
+        run_missing(run, first, kept, f"tuning {dataset}", workers)
         for _ in range(STEPS_OUTSIDE):
             further = {key: _further(trials, kept) for key, trials in jobs.items()}
             outside = [job for trials in further.values() for job in trials]
-            run_missing(outside, kept, f"edges of {dataset}", workers)
+            run_missing(run, outside, kept, f"edges of {dataset}", workers)
             jobs = {key: trials + further[key] for key, trials in jobs.items()}
         for key, trials in jobs.items():
             best = _best(trials, kept, lambda job: dict(job.setting))
@@ -147,7 +147,7 @@ def _choose_features(dataset: str, kept: Kept, workers: int | None) -> Record:
         for recipe in recipes.CANDIDATES
         for length in size.lengths[:3]
     ]  # fmt: skip
-    run_missing(jobs, kept, f"features of {dataset}", workers)
+    run_missing(run, jobs, kept, f"features of {dataset}", workers)
     plain = [job for job in jobs if not job.recipe.power]
     return {
         **_best(jobs, kept, lambda job: asdict(job.recipe)),
@@ -193,12 +193,6 @@ def _best(jobs: Iterable[Job], kept: Kept, named: Callable[[Job], Any]) -> Recor
 
 def _accuracy(job: Job, kept: Kept) -> float:
     return float(sound_trial(kept, job.describe())["values"]["accuracy"])
-
-
-def run_missing(jobs: Iterable[Job], kept: Kept, label: str, workers: int | None = None) -> None:
-    """Run the jobs of which there is no record yet, each once, and keep their records."""
-    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)
 
 
 def _tuned_on(line: Line) -> str:
