@@ -1,21 +1,27 @@
 """Build the embedded files `debian_packages.csv.xz` and `debtags.txt` from apt's own index files.
 
 What it makes: one row for each package of Debian bookworm (main, amd64 and all) that carries
-at least one debtag, with the columns `package,source,section,tags,maintainer,title,body`,
+at least one debtag, with the columns `package,source,section,tags,maintainer,user,title,body`,
 sorted by package name, as a UTF-8 CSV file packed with xz. The same index files give the same
 bytes (with the same liblzma). Beside it, `debtags.txt`: all tags that the index uses, one a line,
 sorted.
 
-From what: `Packages` (section, maintainer, debtags, short description, Description-md5) and
-`Translation-en` (long descriptions, joined by Description-md5), as `apt-get update` leaves
-them on a Debian machine. A machine that does not keep translations gets them with
+From what: `Packages` (section, maintainer, debtags, short description, Description-md5),
+`Translation-en` (long descriptions, joined by Description-md5) and `Sources` (uploaders), as
+`apt-get update` leaves them on a Debian machine. A machine that does not keep translations gets
+them with
 
     apt-get -o Acquire::Languages=en update
+
+and one that does not keep `Sources` with a `deb-src` line for bookworm main.
+
+A package's user is the person who looks after it: its maintainer, or the first uploader of its
+source where the maintainer's address is that of a team.
 
 Licence remark: the descriptions are part of Debian's package index, and each one carries the
 licence of its package; everything in `main` is free under the Debian Free Software Guidelines.
 
-Personal data: each maintainer is replaced by a number, in the order of first appearance, and
+Personal data: maintainers and users are replaced by numbers, in the order of first appearance, and
 e-mail addresses inside the descriptions by `<email>`. Names that authors wrote into a
 description (for example an "Author:" line) are part of the text and stay.
 """
@@ -29,38 +35,46 @@ import lzma
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from email.utils import parseaddr
+from collections.abc import Iterable, Iterator
+from email.utils import getaddresses, parseaddr
 from pathlib import Path
 
 CODENAME = "bookworm"
 COMPONENT = "main"
 ARCHITECTURES = ("amd64", "all")
-COLUMNS = ("package", "source", "section", "tags", "maintainer", "title", "body")
+COLUMNS = ("package", "source", "section", "tags", "maintainer", "user", "title", "body")
 MAX_BYTES = 4_000_000
 DATA_FOLDER = Path(__file__).resolve().parents[1] / "src/adadps/data/embedded"
 
 APT_HELPER = "/usr/lib/apt/apt-helper"
 APT_LANGUAGE = ("-o", "Acquire::Languages=en")
 TARGET_FIELDS = ("CREATED_BY", "ORIGIN", "CODENAME", "COMPONENT", "ARCHITECTURE", "LANGUAGE")
+OF_KIND = {
+    "Packages": {"ARCHITECTURE": "amd64"},
+    "Translations": {"LANGUAGE": "en"},
+    "Sources": {},
+}
 HOW_TO_GET = f"""\
 no {{kind}} index of Debian {CODENAME}/{COMPONENT} found; get it (as root) with
     apt-get -o Acquire::Languages=en update
 or put  Acquire::Languages "en";  into a file in /etc/apt/apt.conf.d and run  apt-get update
-(a machine that is not amd64 needs  dpkg --add-architecture amd64  before that),
+(`Sources` comes with a deb-src line for {CODENAME} {COMPONENT};
+a machine that is not amd64 needs  dpkg --add-architecture amd64  before that),
 or name the file with {{option}} FILE"""
 
 ADDRESS = r"[\w.%+-]+@(?:[\w-]+\.)+[^\W\d_]{2,}"
 EMAIL = re.compile(f"<{ADDRESS}>|{ADDRESS}")
+TEAM = re.compile(r"@.*lists|@tracker\.|@packages\.|team")
+"""Addresses behind which there are several people."""
 BRACES = re.compile(r"([^\s,{}]+)\{([^{}]*)\}")
 
 Stanza = dict[str, str]
 
 
 def find_index(kind: str, option: str) -> Path:
-    """The file where apt keeps its `Packages` or `Translations` index, or exit with advice."""
+    """The file where apt keeps an index of this kind, or exit with advice."""
     wanted = {"CREATED_BY": kind, "ORIGIN": "Debian", "CODENAME": CODENAME, "COMPONENT": COMPONENT}
-    wanted |= {"ARCHITECTURE": "amd64"} if kind == "Packages" else {"LANGUAGE": "en"}
+    wanted |= OF_KIND[kind]
     line_format = "|".join(f"$({field})" for field in (*TARGET_FIELDS, "FILENAME"))
     command = ["apt-get", *APT_LANGUAGE, "indextargets", "--format", line_format]
     try:
@@ -117,14 +131,35 @@ def version_key(version: str) -> tuple[object, ...]:
 
 def newest_packages(text: str) -> list[Stanza]:
     """One stanza for each package name, the newest version, sorted by name."""
+    newest = newest_of(s for s in stanzas(text) if s.get("Architecture") in ARCHITECTURES)
+    return [newest[name] for name in sorted(newest)]
+
+
+def newest_of(found: Iterable[Stanza]) -> dict[str, Stanza]:
+    """Name -> stanza of the newest version."""
     newest: dict[str, Stanza] = {}
-    for stanza in stanzas(text):
-        if stanza.get("Architecture") not in ARCHITECTURES:
-            continue
+    for stanza in found:
         known = newest.get(stanza["Package"])
         if known is None or version_key(known["Version"]) < version_key(stanza["Version"]):
             newest[stanza["Package"]] = stanza
-    return [newest[name] for name in sorted(newest)]
+    return newest
+
+
+def users_of_sources(text: str) -> dict[str, str]:
+    """Source -> address of the person who looks after it."""
+    return {name: person(stanza) for name, stanza in newest_of(stanzas(text)).items()}
+
+
+def person(source: Stanza) -> str:
+    """The maintainer, or the first uploader of what a team maintains."""
+    maintainer = address_of(source["Maintainer"])
+    listed = " ".join(source.get("Uploaders", "").split())
+    uploaders = [address.lower() for _, address in getaddresses([listed]) if "@" in address]
+    return uploaders[0] if uploaders and TEAM.search(maintainer) else maintainer
+
+
+def address_of(field: str) -> str:
+    return parseaddr(field)[1].lower() or field
 
 
 def long_descriptions(text: str) -> dict[str, str]:
@@ -152,20 +187,24 @@ def without_addresses(text: str) -> str:
     return EMAIL.sub("<email>", text)
 
 
-def table(packages: list[Stanza], bodies: dict[str, str]) -> Iterator[tuple[str | int, ...]]:
+def table(
+    packages: list[Stanza], bodies: dict[str, str], people: dict[str, str]
+) -> Iterator[tuple[str | int, ...]]:
     """The rows of the data set, for the packages that have a debtag."""
     maintainers: dict[str, int] = {}
+    users: dict[str, int] = {}
     for stanza in packages:
         tags = debtags(stanza.get("Tag", ""))
         if not tags:
             continue
-        address = parseaddr(stanza["Maintainer"])[1].lower() or stanza["Maintainer"]
+        source = stanza.get("Source", stanza["Package"]).split(" ")[0]
         yield (
             stanza["Package"],
-            stanza.get("Source", stanza["Package"]).split(" ")[0],
+            source,
             stanza["Section"].rpartition("/")[2],
             " ".join(tags),
-            maintainers.setdefault(address, len(maintainers)),
+            maintainers.setdefault(address_of(stanza["Maintainer"]), len(maintainers)),
+            users.setdefault(people[source], len(users)),
             without_addresses(stanza["Description"].split("\n")[0]),
             without_addresses(bodies.get(stanza["Description-md5"], "")),
         )
@@ -190,14 +229,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build debian_packages.csv.xz from apt's index.")
     parser.add_argument("--packages", type=Path, help="Packages file (default: ask apt)")
     parser.add_argument("--translation", type=Path, help="Translation-en file (default: ask apt)")
+    parser.add_argument("--sources", type=Path, help="Sources file (default: ask apt)")
     parser.add_argument("--out", type=Path, default=DATA_FOLDER / "debian_packages.csv.xz")
     parser.add_argument("--tags", type=Path, default=DATA_FOLDER / "debtags.txt")
     args = parser.parse_args()
     packages_file = args.packages or find_index("Packages", "--packages")
     translation_file = args.translation or find_index("Translations", "--translation")
+    sources_file = args.sources or find_index("Sources", "--sources")
 
+    people = users_of_sources(read_index(sources_file))
     bodies = long_descriptions(read_index(translation_file))
-    rows = list(table(newest_packages(read_index(packages_file)), bodies))
+    rows = list(table(newest_packages(read_index(packages_file)), bodies, people))
     packed = packed_csv(rows)
     if len(packed) > MAX_BYTES:
         sys.exit(f"{len(packed)} bytes are more than {MAX_BYTES}: not written")

@@ -295,13 +295,13 @@ def _federated(
     quick: bool,
     tune: bool,
 ) -> None:
-    from adadps.reproduce import federated_figure, federated_runs, federated_table  # noqa: PLC0415
+    from adadps.reproduce import federated_data, federated_figure, federated_table  # noqa: PLC0415
     from adadps.reproduce.keeping import Kept  # noqa: PLC0415
     from adadps.reproduce.rows import write_file, write_json  # noqa: PLC0415
     from adadps.reproduce.trials import read_winners  # noqa: PLC0415
 
-    known = (federated_runs.DATASET, federated_runs.PUBLISHED_DATASET)
-    chosen_set = dataset or federated_runs.DATASET
+    known = (federated_data.DATASET, federated_data.PUBLISHED_DATASET)
+    chosen_set = dataset or federated_data.DATASET
     if chosen_set not in known or (tune and dataset is not None):
         raise SettingError(
             f"Expected --dataset among {', '.join(known)}, and none with --tune, which is done on "

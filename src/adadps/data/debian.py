@@ -1,8 +1,9 @@
 """Debian package descriptions: the real data that comes with the package.
 
-30,300 packages of Debian 12 (bookworm, main) with section, tags, maintainer number and description,
-made by ``scripts/build_debian_packages.py`` from apt's own index. Maintainers are numbers, e-mail
-addresses are removed; the descriptions are part of the packages and free like them (see NOTICE).
+30,300 packages of Debian 12 (bookworm, main) with section, tags, maintainer, user and description,
+made by ``scripts/build_debian_packages.py`` from apt's own index. Maintainers (people and teams)
+and users (the 2,009 people who look after the packages) are numbers, e-mail addresses are removed;
+the descriptions are part of the packages and free like them (see NOTICE).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Package:
     section: str
     tags: tuple[str, ...]
     maintainer: int
+    user: int
+    """The person who looks after it: the maintainer, or the first uploader where that is a team."""
     title: str
     body: str
 
@@ -75,6 +78,7 @@ def debian_packages() -> list[Package]:
             section=row["section"],
             tags=tuple(row["tags"].split()),
             maintainer=int(row["maintainer"]),
+            user=int(row["user"]),
             title=row["title"],
             body=row["body"],
         )

@@ -140,7 +140,7 @@ def _debian_tags() -> Corpus:
             uniform_over([package.tags for package in packages], DEBTAGS),
             texts,
             [package.source for package in packages],
-            np.array([package.maintainer for package in packages]),
+            np.array([package.user for package in packages]),
         )
 
     train, test = labelled(held_out=False), labelled(held_out=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from adadps.report.plots import Panel, curves_of, draw
-from adadps.reproduce.federated_runs import FEATURES, SCENES
+from adadps.reproduce.federated_data import FEATURES
+from adadps.reproduce.federated_runs import SCENES
 from adadps.reproduce.federated_table import LABELS
 from adadps.reproduce.keeping import Record
 from adadps.reproduce.rows import Row

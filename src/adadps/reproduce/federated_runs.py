@@ -1,8 +1,5 @@
 """One run of the federated comparison: a job that is plain data, and its record.
 
-Debian's packages by maintainer, tags to be predicted; a maintainer's packages are split into
-training and test by source package. (Stack Overflow's posts by user, where its files are.)
-
 Settings are free of scale: ``length`` is how far an output moves in a round if all users agree,
 ``clip`` the norm at which a user's update is clipped, relative to that of a typical row, ``rate``
 the learning rate on the device in the same units.
@@ -15,19 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from scipy import sparse
 
 from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
-from adadps.data.examples import Examples, examples
 from adadps.evaluation import on_held_out
 from adadps.layout import sparse_linear
-from adadps.reproduce.corpora import corpus
+from adadps.reproduce.federated_data import DATASET, Federation, federation
 from adadps.reproduce.keeping import Record
-from adadps.reproduce.labelled import Array, Corpus, Labelled
-from adadps.reproduce.problem import Features, typical_counts
-from adadps.reproduce.recipes import PAPER, Recipe
+from adadps.reproduce.labelled import Array
 from adadps.sampling import poisson
 from adadps.side import frequency
 from adadps.side.fixed import Fixed
@@ -45,16 +37,10 @@ from adadps.stages import (
 )
 from adadps.training import fit
 from adadps.types import Accountant
-from adadps.typical_texts import median_norm
 
-DATASET, PUBLISHED_DATASET = "debian-tags", "stackoverflow"
-"""Debian's packages come with adadps; the paper's posts are used where their files are."""
 LOCAL_BATCH, MOST_ROWS, POINTS = 100, 1000, 11
-VERSION = 1
+VERSION = 2
 """Raise it when what is behind a job changes; records of older versions are run again."""
-FEATURES = {"paper": PAPER, "best for DP-SGD": Recipe(dampened=True, power=1.0)}
-"""The second is what DP-SGD was best with on these texts (`recorded/text.json`)."""
-
 Setting = dict[str, float]
 
 
@@ -84,6 +70,8 @@ EVERYBODY = Scene("all users", 80, 25, epsilon=8.0)
 SCENES = {scene.name: scene for scene in (PUBLISHED, EVERYBODY, WITHOUT_NOISE)}
 
 FEDAVG, FEDADAM, LOCAL, SERVER = "fedavg", "fedadam", "adadps-local", "adadps-server"
+TWO_SIDED = "adadps-two-sided"
+INFORMED = (LOCAL, SERVER, TWO_SIDED)
 
 
 @dataclass(frozen=True)
@@ -119,26 +107,11 @@ class FederatedJob:
         }
 
 
-@dataclass(frozen=True)
-class Federation:
-    """Users with their rows, held-out rows of the same users, and public scales."""
-
-    corpus: Corpus
-    train: Examples
-    test: Examples
-    users: int
-    typical: sparse.csr_matrix
-
-    def norm(self, a: Array | None = None) -> float:
-        """Of a typical row, or of x / A, over rows that are made of public frequencies."""
-        return median_norm(self.typical, a)
-
-
 def run(job: FederatedJob) -> Record:
     """Train, and measure on packages of the same users that were held out."""
     start = time.perf_counter()
     scene = SCENES[job.scene]
-    given = _federation(job.dataset, scene.users, job.features, job.tuning)
+    given = federation(job.dataset, scene.users, job.features, job.tuning)
     sampler = poisson(users=given.users, expected_size=scene.cohort)
     delta = scene.delta or 1 / (10 * given.users)
     sigma = _sigma(scene, given.users, delta)
@@ -192,11 +165,11 @@ def build(
 ) -> Chain:
     """The chain of a method; without noise, its twin."""
     side, a = None, None
-    if method in (LOCAL, SERVER):
+    if method in INFORMED:
         side, a = _informed(given, setting)
     plain, scaled = given.norm(), given.norm(a)
     if sigma:
-        clip_norm = setting["length"] / plain
+        clip_norm = setting["length"] / (scaled if method == TWO_SIDED else plain)
         rate = clip_norm / (setting["clip"] * scaled)
         release: Any = privatize(
             clip_norm=clip_norm, noise_multiplier=sigma, groups=by_user(most=MOST_ROWS)
@@ -204,11 +177,13 @@ def build(
     else:
         rate = setting["rate"] / (plain * scaled)
         release = average(groups=by_user(most=MOST_ROWS))
-    local = train_locally(lr=rate, batch_size=LOCAL_BATCH, side=side if method == LOCAL else None)
+    local = train_locally(lr=rate, batch_size=LOCAL_BATCH, side=side if method in (LOCAL, TWO_SIDED) else None)
     before = [precondition(side)] if method == SERVER and side is not None else []
     if method == FEDADAM:
         return chain(local, release, adam(setting["server"]))
-    after = [momentum(server_momentum)] if server_momentum else []
+    after: list[Any] = [momentum(server_momentum)] if server_momentum else []
+    if method == TWO_SIDED and side is not None:
+        after.append(precondition(side))
     return chain(local, *before, release, *after, sgd(1.0))
 
 
@@ -217,35 +192,6 @@ def _informed(given: Federation, setting: Setting) -> tuple[Fixed, Array]:
     entry = side.named["weight"]
     values = entry[0] if isinstance(entry, tuple) else entry
     return side, values.double().numpy()
-
-
-@lru_cache(maxsize=4)
-def _federation(dataset: str, users: int | None, features: str, tuning: bool) -> Federation:
-    """The same users whether settings are tuned or not."""
-    whole = corpus(dataset)
-    chosen = _chosen(whole.train, users)
-    held = whole.for_tuning() if tuning else whole
-    train = held.train.take(np.isin(_users(held.train), chosen))
-    test = held.test.take(np.isin(_users(held.test), np.unique(_users(train))))
-    made = Features(held, FEATURES[features])
-    return Federation(
-        corpus=held,
-        train=examples(made.rows(train.counts), train.targets, users=train.users),
-        test=examples(made.rows(test.counts), test.targets),
-        users=len(np.unique(_users(train))),
-        typical=made.rows(typical_counts(held)),
-    )
-
-
-def _chosen(train: Labelled, users: int | None) -> Array:
-    numbers, sizes = np.unique(_users(train), return_counts=True)
-    found: Array = numbers[np.argsort(-sizes, kind="stable")]
-    return found if users is None else found[:users]
-
-
-def _users(labelled: Labelled) -> Array:
-    assert labelled.users is not None  # packages have maintainers
-    return labelled.users
 
 
 @lru_cache

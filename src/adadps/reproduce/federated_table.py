@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+from adadps.reproduce.federated_data import DATASET, FEATURES
 from adadps.reproduce.federated_runs import (
-    DATASET,
-    FEATURES,
     FEDADAM,
     FEDAVG,
     LOCAL,

@@ -47,6 +47,19 @@ class Labelled:
             None if self.users is None else self.users[numbers],
         )
 
+    def and_also(self, other: Labelled) -> Labelled:
+        """These rows, then those of the other."""
+        users = None
+        if self.users is not None and other.users is not None:
+            users = np.concatenate([self.users, other.users])
+        return Labelled(
+            sparse.csr_matrix(sparse.vstack([self.counts, other.counts])),
+            np.concatenate([self.targets, other.targets]),
+            [*self.texts, *other.texts],
+            [*self.together, *other.together],
+            users,
+        )
+
     def with_words(self, words: int) -> Labelled:
         """The same texts with the first ``words`` words."""
         return replace(self, counts=sparse.csr_matrix(self.counts[:, :words]))
