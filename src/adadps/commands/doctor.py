@@ -16,11 +16,12 @@ from adadps.commands.console import (
     told,
 )
 from adadps.commands.help_text import panel, whole
+from adadps.commands.table_options import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
     from adadps.doctor.from_table import TableFindings
 
-MOST_EXAMPLES, MOST_WORDS, MOST_FOLDS = 10**12, 200_000, 100
+MOST_FOLDS = 100
 _TABLE = panel("The public table")
 _RUN = panel("The private run that is planned")
 _TRIED = panel("What is tried, and how often")

@@ -7,22 +7,17 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands.console import (
-    Missing,
-    out,
-    print_json,
-    say_to_people,
-    table_of_facts,
-    told,
-)
+from adadps.commands import table_options as options
+from adadps.commands.console import told
 from adadps.commands.help_text import panel, whole
-from adadps.commands.train import MOST_EXAMPLES, MOST_WORDS, facts_of, this_command
+from adadps.commands.table_options import MOST_EXAMPLES
+from adadps.commands.table_training import train_and_show
 from adadps.named_methods import Method
 from adadps.table_model.federation import Cohorts, Federation, Noise
 
-_column, _privacy = panel("More about columns"), panel("Privacy")
+_privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")
-_side, _place = panel("Method and side information (public words)"), panel("Places on disk")
+_side = panel("Method and side information (public words)")
 METHODS = (
     "auto; dp-sgd: DP-FedAvg; dp-adam: DP-FedAdam; adadps: side information at every local step; "
     "adadps-two-sided; dp-sgd-weighted"
@@ -37,39 +32,19 @@ def federate(
     epsilon: Annotated[
         float, typer.Option(metavar="NUMBER", help="What this run may spend, per user.")
     ],
-    out_folder: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="New folder for the model.")
-    ],
-    label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column that is to be predicted.")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="All labels, declared.")
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Column of texts; may be repeated.")
-    ] = None,
-    numeric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=LOW,HIGH", help="Column of numbers; may be repeated."),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=A,B,other", help="Column of categories; may be repeated."),
-    ] = None,
+    out_folder: options.OutFolder,
+    label: options.Label = None,
+    classes: options.Classes = None,
+    text: options.Texts = None,
+    numeric: options.Numbers = None,
+    categorical: options.Categories = None,
     test: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rows of other users, for the accuracy.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    label_separator: Annotated[
-        str | None, _column(metavar="TEXT", help="What stands between several labels of a row.")
-    ] = None,
-    missing: Annotated[
-        Missing | None, _column(help="Empty cells: refuse (default), or fill as declared.")
-    ] = None,
-    schema: Annotated[
-        Path | None, _column(metavar="FILE", help="All of this in JSON, instead of options.")
-    ] = None,
+    as_json: options.AsJson = False,
+    label_separator: options.LabelSeparator = None,
+    missing: options.EmptyCells = None,
+    schema: options.SchemaFile = None,
     delta: Annotated[
         float | None, _privacy(metavar="NUMBER", help="Default: the ledger's, else 1/(10 users).")
     ] = None,
@@ -96,18 +71,10 @@ def federate(
         Cohorts,
         _privacy(help="How users are drawn. Shares need fixed or shuffled, devices shuffled."),
     ] = Cohorts.POISSON,
-    ledger: Annotated[
-        Path | None,
-        _privacy(metavar="FILE", help="Ledger that the runs on this data share; made if new."),
-    ] = None,
-    ledger_budget: Annotated[
-        float | None,
-        _privacy(metavar="NUMBER", help="Epsilon of a new ledger. Default: that of this run."),
-    ] = None,
-    strict: Annotated[
-        bool,
-        _privacy("--strict", help="Refuse to read off the data anything that is not declared."),
-    ] = False,
+    ledger: options.LedgerFile = None,
+    ledger_budget: options.LedgerBudget = None,
+    strict: options.Strict = False,
+    trials: options.Trials = None,
     rounds: Annotated[
         int | None, _device(metavar="COUNT", callback=whole(1), help="Cohorts in all.")
     ] = None,
@@ -136,33 +103,15 @@ def federate(
         ),
     ] = None,
     method: Annotated[Method, _side(metavar="NAME", help=METHODS)] = Method.AUTO,
-    words: Annotated[
-        int,
-        _side(
-            metavar="COUNT", callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."
-        ),
-    ] = 10_000,
-    language: Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")] = "en",
-    side: Annotated[
-        str | None,
-        _side(metavar="FILE", help="Table of word and frequency; or wordfreq, or none."),
-    ] = None,
-    side_source: Annotated[
-        str | None, _side(metavar="TEXT", help="Where it comes from; stands in the result.")
-    ] = None,
-    side_because: Annotated[
-        str | None, _side(metavar="TEXT", help="Why it is public; stands in the result.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        _place(
-            metavar="FOLDER", help="Where the run is kept while it lasts. Default: OUT.checkpoint."
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        _place(metavar="FOLDER", help="Room for the rows. Default: beside the checkpoint."),
-    ] = None,
+    words: options.Words = 10_000,
+    language: options.Language = "en",
+    side: options.SideFile = None,
+    side_source: options.SideSource = None,
+    side_because: options.SideBecause = None,
+    public: options.PublicFile = None,
+    public_because: options.PublicBecause = None,
+    checkpoint: options.CheckpointFolder = None,
+    store: options.StoreFolder = None,
 ) -> None:
     r"""Federated training with user-level privacy, simulated in this process.
 
@@ -176,7 +125,6 @@ def federate(
       --classes ham,spam --noise shares --minimum 50 --cohorts fixed \
       --cohort 60 --rounds 50 --epsilon 8 --out model
     """
-    from adadps.table_model.from_table import kept_run, train_from_table  # noqa: PLC0415
     from adadps.table_model.request import Request  # noqa: PLC0415
 
     with told():
@@ -199,6 +147,8 @@ def federate(
             side=side,
             side_source=side_source,
             side_because=side_because,
+            public=public,
+            public_because=public_because,
             delta=delta,
             batch_size=cohort,
             clip_norm=clip_norm,
@@ -209,6 +159,7 @@ def federate(
             checkpoint=checkpoint,
             store=store,
             strict=strict,
+            trials=trials,
             test=test,
             federation=Federation(
                 local_epochs=local_epochs,
@@ -221,9 +172,4 @@ def federate(
                 rounds=rounds,
             ),
         )
-    with told(interrupted=lambda: kept_run(request).in_words(this_command())):
-        result = train_from_table(request, say_to_people)
-        if as_json:
-            print_json(result.describe())
-        else:
-            out.print(table_of_facts("Federated", facts_of(result, out_folder)))
+    train_and_show(request, "Federated", as_json=as_json)

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from adadps.commands.console import (
-    Missing,
-    out,
-    print_json,
-    say_to_people,
-    table_of_facts,
-    told,
-)
+from adadps.commands import table_options as options
 from adadps.commands.help_text import panel, whole
+from adadps.commands.table_options import MOST_EXAMPLES
+from adadps.commands.table_training import train_and_show
 from adadps.named_methods import Method
 
-if TYPE_CHECKING:
-    from adadps.result import Result
-
-MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
 _column, _privacy = panel("More about columns"), panel("Privacy")
 _user = panel("Users: epsilon then protects all rows of a user together")
 _side = panel("Method and side information (public words)")
-_setting, _place = panel("Settings of training (default: by rule)"), panel("Places on disk")
+_setting = panel("Settings of training (default: by rule)")
 
 
 def train(
@@ -35,50 +24,23 @@ def train(
         Path, typer.Argument(help="Private table: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
     epsilon: Annotated[float, typer.Option(metavar="NUMBER", help="What this run may spend.")],
-    out_folder: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="New folder for the model.")
-    ],
-    label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column that is to be predicted.")
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Column of texts; may be repeated.")
-    ] = None,
-    numeric: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=LOW,HIGH",
-            help="Column of numbers; may be repeated. Without bounds: read off the data.",
-        ),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=A,B,other",
-            help="Column of categories; may be repeated. Without levels: read off the data.",
-        ),
-    ] = None,
+    out_folder: options.OutFolder,
+    label: options.Label = None,
+    text: options.Texts = None,
+    numeric: options.Numbers = None,
+    categorical: options.Categories = None,
     test: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Held-out rows, for the accuracy.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    classes: Annotated[
-        str | None,
-        _column(metavar="A,B,C", help="Default: the labels in the file, then assumed public."),
-    ] = None,
-    missing: Annotated[
-        Missing | None, _column(help="Empty cells: refuse (default), or fill as declared.")
-    ] = None,
+    as_json: options.AsJson = False,
+    classes: options.Classes = None,
+    missing: options.EmptyCells = None,
     regression: Annotated[bool, _column("--regression", help="The label is a number.")] = False,
     label_bounds: Annotated[
         str | None, _column(metavar="LOW,HIGH", help="Bounds of the label of a regression.")
     ] = None,
-    label_separator: Annotated[
-        str | None, _column(metavar="TEXT", help="What stands between several labels of a row.")
-    ] = None,
-    schema: Annotated[
-        Path | None, _column(metavar="FILE", help="All of this in JSON, instead of options.")
-    ] = None,
+    label_separator: options.LabelSeparator = None,
+    schema: options.SchemaFile = None,
     delta: Annotated[
         float | None,
         _privacy(metavar="NUMBER", help="Default: the ledger's, else 1/(10 examples or users)."),
@@ -91,26 +53,10 @@ def train(
             help="Declared number of rows. Default: that of the file, then assumed public.",
         ),
     ] = None,
-    strict: Annotated[
-        bool,
-        _privacy("--strict", help="Refuse to read off the data anything that is not declared."),
-    ] = False,
-    trials: Annotated[
-        int | None,
-        _privacy(
-            metavar="COUNT",
-            callback=whole(0),
-            help="Runs on this data by which settings were chosen; stands on the card.",
-        ),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        _privacy(metavar="FILE", help="Ledger that the runs on this data share; made if new."),
-    ] = None,
-    ledger_budget: Annotated[
-        float | None,
-        _privacy(metavar="NUMBER", help="Epsilon of a new ledger. Default: that of this run."),
-    ] = None,
+    strict: options.Strict = False,
+    trials: options.Trials = None,
+    ledger: options.LedgerFile = None,
+    ledger_budget: options.LedgerBudget = None,
     user: Annotated[str | None, _user(metavar="NAME", help="Column that tells them apart.")] = None,
     users: Annotated[
         int | None,
@@ -127,30 +73,13 @@ def train(
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
     ] = Method.AUTO,
-    words: Annotated[
-        int,
-        _side(
-            metavar="COUNT", callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."
-        ),
-    ] = 10_000,
-    language: Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")] = "en",
-    side: Annotated[
-        str | None,
-        _side(metavar="FILE", help="Table of word and frequency; or wordfreq, or none."),
-    ] = None,
-    side_source: Annotated[
-        str | None, _side(metavar="TEXT", help="Where it comes from; stands in the result.")
-    ] = None,
-    side_because: Annotated[
-        str | None, _side(metavar="TEXT", help="Why it is public; stands in the result.")
-    ] = None,
-    public: Annotated[
-        Path | None,
-        _side(metavar="FILE", help="Public texts: vocabulary and word frequencies are theirs."),
-    ] = None,
-    public_because: Annotated[
-        str | None, _side(metavar="TEXT", help="Why they are public; stands in the result.")
-    ] = None,
+    words: options.Words = 10_000,
+    language: options.Language = "en",
+    side: options.SideFile = None,
+    side_source: options.SideSource = None,
+    side_because: options.SideBecause = None,
+    public: options.PublicFile = None,
+    public_because: options.PublicBecause = None,
     epochs: Annotated[
         float | None, _setting(metavar="NUMBER", help="Passes over the data.")
     ] = None,
@@ -161,16 +90,8 @@ def train(
         float | None, _setting(metavar="NUMBER", help="Longest gradient that counts in full.")
     ] = None,
     lr: Annotated[float | None, _setting(metavar="NUMBER", help="Learning rate.")] = None,
-    checkpoint: Annotated[
-        Path | None,
-        _place(
-            metavar="FOLDER", help="Where the run is kept while it lasts. Default: OUT.checkpoint."
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        _place(metavar="FOLDER", help="Room for the rows. Default: beside the checkpoint."),
-    ] = None,
+    checkpoint: options.CheckpointFolder = None,
+    store: options.StoreFolder = None,
 ) -> None:
     r"""Train a private linear model on texts, numbers and categories at one epsilon.
 
@@ -186,7 +107,6 @@ def train(
       --user sender --users 900 --ledger mails.ledger --ledger-budget 3 \
       --epsilon 1 --out model
     """
-    from adadps.table_model.from_table import kept_run, train_from_table  # noqa: PLC0415
     from adadps.table_model.request import Request  # noqa: PLC0415
 
     request = Request(
@@ -228,34 +148,4 @@ def train(
         trials=trials,
         test=test,
     )
-    with told(interrupted=lambda: kept_run(request).in_words(this_command())):
-        result = train_from_table(request, say_to_people)
-        if as_json:
-            print_json(result.describe())
-        else:
-            out.print(table_of_facts("Trained", facts_of(result, out_folder)))
-
-
-def this_command() -> str:
-    """The command line that was given, for a shell."""
-    return shlex.join(["adadps", *sys.argv[1:]])
-
-
-def facts_of(result: Result, folder: Path) -> dict[str, Any]:
-    """What may be shown: nothing here was computed from private data without noise."""
-    from adadps.card.sections import measured_on  # noqa: PLC0415
-
-    privacy = result.privacy
-    measured = {
-        f"{m.metric}, on {measured_on(m.data, m.declared)}": m.value for m in result.history
-    }
-    return {
-        "model": str(folder),
-        "guarantee": str(privacy),
-        "method": result.method,
-        "steps": privacy.steps,
-        "steps paid": privacy.steps_paid,
-        "noise multiplier": privacy.noise_multiplier,
-        **measured,
-        **{f"assumed public ({n})": fact for n, fact in enumerate(privacy.assumed_public, 1)},
-    }
+    train_and_show(request, "Trained", as_json=as_json)

@@ -177,7 +177,9 @@ def build(
     else:
         rate = setting["rate"] / (plain * scaled)
         release = average(groups=by_user(most=MOST_ROWS))
-    local = train_locally(lr=rate, batch_size=LOCAL_BATCH, side=side if method in (LOCAL, TWO_SIDED) else None)
+    local = train_locally(
+        lr=rate, batch_size=LOCAL_BATCH, side=side if method in (LOCAL, TWO_SIDED) else None
+    )
     before = [precondition(side)] if method == SERVER and side is not None else []
     if method == FEDADAM:
         return chain(local, release, adam(setting["server"]))

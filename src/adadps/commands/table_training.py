@@ -1,0 +1,51 @@
+"""What `adadps train` and `adadps federate` do with a request: run it, and show the result."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adadps.commands.console import out, print_json, say_to_people, table_of_facts, told
+
+if TYPE_CHECKING:
+    from adadps.result import Result
+    from adadps.table_model.request import Request
+
+
+def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
+    """Train as requested; print a table of facts, or JSON."""
+    from adadps.table_model.from_table import kept_run, train_from_table  # noqa: PLC0415
+
+    with told(interrupted=lambda: kept_run(request).in_words(_this_command())):
+        result = train_from_table(request, say_to_people)
+        if as_json:
+            print_json(result.describe())
+        else:
+            out.print(table_of_facts(title, _facts_of(result, request.out)))
+
+
+def _this_command() -> str:
+    """The command line that was given, for a shell."""
+    return shlex.join(["adadps", *sys.argv[1:]])
+
+
+def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
+    """What may be shown: nothing here was computed from private data without noise."""
+    from adadps.card.sections import measured_on  # noqa: PLC0415
+
+    privacy = result.privacy
+    measured = {
+        f"{m.metric}, on {measured_on(m.data, m.declared)}": m.value for m in result.history
+    }
+    return {
+        "model": str(folder),
+        "guarantee": str(privacy),
+        "method": result.method,
+        "steps": privacy.steps,
+        "steps paid": privacy.steps_paid,
+        "noise multiplier": privacy.noise_multiplier,
+        **measured,
+        **{f"assumed public ({n})": fact for n, fact in enumerate(privacy.assumed_public, 1)},
+    }
