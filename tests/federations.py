@@ -5,7 +5,7 @@ import torch
 from scipy import sparse
 from torch import nn
 
-from adadps import by_user, examples, privatize, side
+from adadps import by_user, examples, poisson, privatize, side
 from adadps.federated import FederatedRun, local_update
 from adadps.layout import sparse_linear
 from adadps.stages import chain, momentum, sgd, train_locally
@@ -19,6 +19,10 @@ WORDS = sparse.random(
     len(OWNERS), WIDTH, density=0.3, format="csr", random_state=_RNG, dtype=np.float32
 )
 LABELS = _RNG.integers(CLASSES, size=len(OWNERS))
+
+EVERYBODY = poisson(users=USERS, expected_size=USERS)
+SOME = poisson(users=USERS, expected_size=2)
+QUIET = {"noise_multiplier": 0.0}
 
 
 def known_words(at="weight"):
