@@ -3,22 +3,49 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from adadps import Accountant, by_user, dp_sgd, epsilon_of_run, poisson, privatize
 from adadps.reproduce import federated_figure, federated_runs, federated_table
+from adadps.reproduce.corpora import corpus
+from adadps.reproduce.federated_data import DATASET, federation, held_out_within
 from adadps.reproduce.federated_runs import PUBLISHED, SCENES, FederatedJob, run
 from adadps.reproduce.federated_table import LABELS, lines, settings_of, trials_of
 
 
-def test_every_method_has_twelve_trials():
+def test_every_method_has_fifteen_trials_of_three_runs():
     for scene in SCENES.values():
         for method in LABELS:
             settings = settings_of(method, scene)
-            assert len(settings) == 12
-            assert len({json.dumps(setting) for setting in settings}) == 12
+            assert len(settings) == 15
+            assert len({json.dumps(setting) for setting in settings}) == 15
     for line in lines():
-        assert {job.tuning for job in trials_of(*line)} == {True}, "never on the test packages"
+        for setting, jobs in trials_of(*line):
+            assert {(job.setting == setting, job.tuning) for job in jobs} == {(True, True)}
+            assert len({job.seed for job in jobs}) == 3
+
+
+def test_everybody_trains_and_nobodys_test_packages_are_read_while_tuning():
+    """2,009 people; packages of one source are on one side."""
+    whole, tuned = (federation(DATASET, None, "paper", tuning) for tuning in (False, True))
+    assert whole.users == tuned.users == 2009
+    for made in (whole, tuned):
+        assert len(torch.unique(made.train.users)) == 2009
+    assert len(tuned.train) + len(tuned.test) == len(whole.train)
+    everything = corpus(DATASET)
+    assert len(whole.train) + len(whole.test) == len(everything.train) + len(everything.test)
+
+
+def test_what_belongs_together_is_held_out_together():
+    users = np.repeat(np.arange(40), 12)
+    sources = [f"{user}/{number // 2}" for user in range(40) for number in range(12)]
+    held = held_out_within(users, sources, salt="test")
+    by_source = held.reshape(-1, 2)
+    assert (by_source[:, 0] == by_source[:, 1]).all()
+    assert (held.reshape(40, 12).sum(axis=1) == 2).all(), "one of six sources of everybody"
+    assert (held != held_out_within(users, sources, salt="validation")).any()
 
 
 def test_the_published_federation_costs_what_the_paper_says():
@@ -65,6 +92,7 @@ def test_methods_differ_where_they_should(records):
     chains = {method: records["400 users", "paper", method][0]["chain"] for method in LABELS}
     assert "precondition" in chains["adadps-server"]
     assert "A = max" in chains["adadps-local"].split(">")[0], "at every local step"
+    assert chains["adadps-two-sided"].count("A = max") == 2, "on the device and after the noise"
     assert "A = max" not in chains["fedavg"] + chains["fedadam"]
     assert "adam(" in chains["fedadam"]
     twin = records["400 users, no privacy", "paper", "fedavg"][0]["chain"]

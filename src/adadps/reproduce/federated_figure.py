@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from adadps.report.plots import Panel, curves_of, draw
 from adadps.reproduce.federated_data import FEATURES
 from adadps.reproduce.federated_runs import SCENES
-from adadps.reproduce.federated_table import LABELS
+from adadps.reproduce.federated_table import LABELS, label_of
 from adadps.reproduce.keeping import Record
 from adadps.reproduce.rows import Row
 
@@ -40,12 +40,13 @@ def figure_of(records: Mapping[tuple[str, str, str], Sequence[Record]]) -> bytes
     for features in FEATURES:
         for name, scene in SCENES.items():
             curves = []
-            for method, labels in LABELS.items():
+            for method in LABELS:
                 mine = [record["curve"] for record in records.get((name, features, method), ())]
-                if mine:
+                label = label_of(method, scene)
+                if mine and label:
                     rounds = [step for step, _ in mine[0]]
                     values = [[value for _, value in curve] for curve in mine]
-                    curves.append(curves_of(labels[0 if scene.private else 1], rounds, values))
+                    curves.append(curves_of(label, rounds, values))
             if curves:
                 panels.append(Panel(f"{name}, {features}", "rounds", "test accuracy", curves))
     return draw(panels, "png", columns=min(3, len(panels)))
