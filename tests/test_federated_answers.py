@@ -42,6 +42,8 @@ BROKEN = {
     "another shape": lambda u: {**u, "bias": torch.zeros(4)},
     "integers": lambda u: {**u, "bias": torch.zeros(3, dtype=torch.int64)},
     "a number": lambda u: {**u, "bias": 1.0},
+    "other numbers": lambda u: {**u, "bias": torch.zeros(3).to(torch.float8_e4m3fn)},
+    "no numbers": lambda u: {**u, "bias": torch.zeros(3, device="meta")},
     "NaN": lambda u: {**u, "bias": torch.tensor([0.0, math.nan, 0.0])},
     "infinity": lambda u: {**u, "bias": torch.tensor([0.0, math.inf, 0.0])},
     "NaN in a row": lambda u: {**u, "weight": rows(ROWS, torch.full((2, 3), math.nan))},
@@ -74,11 +76,15 @@ def test_a_broken_answer_counts_as_none(fault):
         assert torch.equal(found[name], value)
 
 
-def test_rows_along_another_axis_are_rows_too():
-    params = dict(model().named_parameters())
+def test_rows_along_another_axis_are_taken_as_a_table():
+    """So that one device cannot change the form in which those of others are added up."""
+    params, axes = dict(model().named_parameters()), {"weight": 1, "bias": 0}
     turned = BROKEN["another axis"]({"bias": torch.zeros(3)})
-    assert sound(turned, params, math.inf) is not None
-    assert sound({**turned, "bias": torch.zeros(3)}, params, 1.0) is None, "longer than 1"
+    taken = sound(turned, params, math.inf, axes)
+    assert torch.equal(taken["weight"], turned["weight"].to_dense())
+    assert sound({**turned, "bias": torch.zeros(3)}, params, 1.0, axes) is None, "longer than 1"
+    usual = {"weight": rows(ROWS, torch.ones(2, 3)), "bias": torch.zeros(3)}
+    assert isinstance(sound(usual, params, math.inf, axes)["weight"], RowSparse)
 
 
 @pytest.mark.parametrize("at_once", [1, 40, 2**24])

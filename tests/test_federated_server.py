@@ -1,6 +1,8 @@
 """A server without data against the same method in one process; refusals, and what is kept."""
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,6 +48,7 @@ from federations import (
     USERS,
     WORDS,
     all_rows,
+    answer_of,
     federated,
     known_words,
     method,
@@ -68,6 +71,10 @@ def in_process(chosen, sampler, *, kind="sparse", weights=None, rounds=4, **opti
     for batch in run.batches():
         run.step(batch)
     return run
+
+
+def gaussian(noise_multiplier):
+    return {"GaussianDpEvent": {"noise_multiplier": noise_multiplier}}
 
 
 # --- one method, two engines ---
@@ -107,22 +114,45 @@ def test_the_same_average_without_privacy():
 
 
 @pytest.mark.parametrize(
-    ("noise", "sampler"),
+    ("noise", "sampler", "event"),
     [
-        (by_server(), SOME),
-        (by_server(), fixed_size(users=USERS, expected_size=2)),
-        (by_server(), shuffled(users=USERS, expected_size=2)),
-        (in_shares(minimum=2), fixed_size(users=USERS, expected_size=3)),
-        (by_each_device(), shuffled(users=USERS, expected_size=2)),
+        (by_server(), SOME, (
+            {"PoissonSampledDpEvent": {"sampling_probability": 0.4, "event": gaussian(2.0)}}, 4)),
+        (by_server(), fixed_size(users=USERS, expected_size=2), (
+            {"SampledWithoutReplacementDpEvent": {
+                "source_dataset_size": 5, "sample_size": 2, "event": gaussian(1.0)}}, 4)),
+        (by_server(), shuffled(users=USERS, expected_size=2), (gaussian(2.0), 2)),
+        (in_shares(minimum=2), shuffled(users=USERS, expected_size=3), (gaussian(2.0), 2)),
+        (by_each_device(), shuffled(users=USERS, expected_size=2), (gaussian(2.0), 2)),
     ],
-)
-def test_the_same_ledger_as_in_one_process(noise, sampler):
+)  # fmt: skip
+def test_the_same_ledger_as_in_one_process(noise, sampler, event):
+    """By the events of the contract's table, spelled out; what is assumed apart."""
     chosen = method(noise, noise_multiplier=2.0)
     wanted = in_process(chosen, sampler).result().privacy
     found = play(federated(chosen, sampler))[0].result().privacy
-    assert found == wanted
+    assert replace(found, assumed_public=wanted.assumed_public) == wanted
     assert 0 < found.epsilon < math.inf
+    charged = [charge for charge in found.charges if "NoOp" not in charge["event"]]
+    assert [(json.loads(one["event"]), one["count"]) for one in charged] == [event]
     assert found.unit == "user"
+
+
+def test_hazard_14_users_weigh_the_same_however_many_rows_they_have():
+    """1 row or 7: what a user brings is added once, and divided by the expected cohort."""
+    chosen = chain(train_locally(lr=0.7, batch_size=2), average(groups=by_user(most=99)), sgd(1.0))
+    for sampler in (EVERYBODY, SOME):
+        run = federated(chosen, sampler, rounds=1)
+        for batch in run.batches():
+            before = {name: value.clone() for name, value in run.params.items()}
+            asked = run.cohort(batch, range(USERS))
+            updates = [answer_of(run, node) for node in asked]
+            for node, update in zip(asked, updates, strict=True):
+                run.answer(batch, node, update)
+            run.step(batch)
+        moved = before["bias"] - run.params["bias"]
+        wanted = sum((update["bias"] for update in updates), torch.zeros(3))
+        torch.testing.assert_close(moved, wanted / sampler.expected_size)
 
 
 # --- refusals, before anything is paid ---
@@ -134,7 +164,7 @@ def test_the_same_ledger_as_in_one_process(noise, sampler):
         (chain(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=by_user(most=1)), sgd(1.0)),
          ContractError, "train_locally"),
         (chain(train_locally(lr=1.0, batch_size=1), privatize(clip_norm=1.0, noise_multiplier=1.0),
-               sgd(1.0)), ContractError, "each user as one"),
+               sgd(1.0)), ContractError, "clips by user"),
         (method(in_shares(minimum=1), before=(precondition(known_words()),)),
          ContractError, "right after"),
         (method(before=(precondition(side.fixed(
@@ -171,7 +201,7 @@ def test_poisson_cohorts_with_noise_of_devices_are_refused(noise):
 
 def test_a_minimum_above_the_cohort_is_refused():
     with pytest.raises(SettingError, match="Lower the minimum"):
-        federated(method(in_shares(minimum=3)), fixed_size(users=USERS, expected_size=2))
+        federated(method(in_shares(minimum=3)), shuffled(users=USERS, expected_size=2))
 
 
 def test_a_plan_beyond_its_budget_is_refused():
@@ -224,7 +254,7 @@ def test_evaluation_on_held_out_data():
 
 
 def test_a_new_server_goes_on_where_the_old_one_died(tmp_path):
-    """Without noise the same weights; with noise, what was lost is paid for again."""
+    """Without noise, with the same weights."""
     quiet = method(**QUIET)
     whole = play(federated(quiet, EVERYBODY, rounds=6))[0].params
     kept = Checkpoints(tmp_path / "quiet", every=2)
@@ -232,6 +262,25 @@ def test_a_new_server_goes_on_where_the_old_one_died(tmp_path):
     again, _ = play(federated(quiet, EVERYBODY, rounds=6, checkpoints=kept))
     for name, value in whole.items():
         torch.testing.assert_close(again.params[name], value)
+
+
+def test_an_answer_to_the_round_of_a_dead_server_is_dropped(tmp_path):
+    """The round has the same number in the new one's life, and is another round."""
+    kept = Checkpoints(tmp_path, every=1)
+    quiet = method(**QUIET)
+    first = federated(quiet, EVERYBODY, rounds=2, checkpoints=kept)
+    old = next(iter(first.batches()))
+    first.cohort(old, range(USERS))
+    stale = answer_of(first, 0)
+    del first
+    run = federated(quiet, EVERYBODY, rounds=2, checkpoints=kept)
+    before = {name: value.clone() for name, value in run.params.items()}
+    batch = next(iter(run.batches()))
+    assert (batch.run, batch.index) == (old.run, old.index)
+    run.cohort(batch, range(USERS))
+    run.answer(old, 0, stale)
+    run.step(batch)
+    assert all(torch.equal(run.params[name], value) for name, value in before.items())
 
 
 def test_lost_rounds_are_paid_for_again(tmp_path):

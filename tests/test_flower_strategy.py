@@ -121,7 +121,7 @@ def test_a_device_is_sent_what_it_needs_and_sends_its_update_alone():
     held.start(grid, train_config=ConfigRecord({"mine": 7}))
     sent = grid.sent[0].content
     assert set(sent) == {"arrays", "config", "adadps.task", "adadps.scale"}
-    assert sent["config"]["mine"] == 7
+    assert (sent["config"]["mine"], sent["config"]["server-round"]) == (7, 1)
     assert grid.sent[0].metadata.message_type == MessageType.TRAIN
     reply = honest(100, grid.sent[0]).content
     assert set(reply) == {"adadps.update", "adadps.rows", "adadps.axes"}
@@ -223,6 +223,35 @@ def test_it_waits_for_the_right_number_of_nodes_and_then_ends(nodes):
     held = strategy(patience=0.01)
     with pytest.raises(ContractError, match="between 1 and 5 connected nodes"):
         held.start(Nodes(honest, nodes=nodes))
+    assert held.run.result().privacy.steps_paid == 0, "nobody was asked, nothing is paid"
+
+
+def test_a_question_lives_as_long_as_its_answer_is_waited_for():
+    """Else a database would keep updates that came too late, as they are."""
+    grid = Nodes(honest)
+    strategy(rounds=1, answer_within=7.0).start(grid)
+    strategy(rounds=1).start(grid, timeout=9.0)
+    lives = [message.metadata.ttl for message in grid.sent]
+    assert lives == [7.0] * USERS + [9.0] * USERS
+
+
+def test_a_second_answer_after_an_unreadable_one_does_not_count():
+    class Again(Nodes):
+        def send_and_receive(self, messages, **_timeout):
+            messages = list(messages)
+            return [
+                *(_bytes_for_an_array(honest(100, m), m) for m in messages if _is(100, m)),
+                *super().send_and_receive(messages),
+            ]
+
+    found = strategy().start(Again(honest)).arrays.to_torch_state_dict()
+    silent = Nodes(spoiled(SPOILED["no answer"]))
+    wanted = strategy().start(silent).arrays.to_torch_state_dict()
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def _is(node, message):
+    return message.metadata.dst_node_id == node
 
 
 def test_nodes_may_come_later():
@@ -324,6 +353,29 @@ def test_the_server_does_not_hear_why_a_device_failed():
     wrong = examples(np.zeros((1, 4), np.float32), [0])
     reply = train_on_device(question(), model=model(), loss=cross_entropy, data=wrong)
     assert reply.error.reason == "no answer"
+
+
+@pytest.mark.parametrize("rows", ["none", "a wrong label", "a reader that fails"])
+def test_a_device_that_adds_noise_answers_whatever_its_rows_are(rows):
+    """Else the sum would tell that somebody's rows are of no use: with less noise, or none."""
+    message = question(by_each_device(), shuffled(users=USERS, expected_size=USERS))
+
+    def fails():
+        raise OSError("disk")
+
+    held = {
+        "none": lambda: examples(np.zeros((0, 12), np.float32), np.zeros(0, np.int64)),
+        "a wrong label": examples(np.ones((1, 12), np.float32), [17]),
+        "a reader that fails": fails,
+    }
+    reply = train_on_device(message, model=model(), loss=cross_entropy, data=held[rows])
+    assert reply.has_content()
+    update = reply.content["adadps.update"]
+    assert {name: update[name].numpy().shape for name in update} == {
+        "weight": (3, 12),
+        "bias": (3,),
+    }
+    assert np.abs(update["weight"].numpy()).min() > 0, "noise everywhere"
 
 
 def test_a_diverged_device_answers_with_zero():

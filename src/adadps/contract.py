@@ -65,9 +65,8 @@ TABLE: dict[tuple[Sampling, Relation, Grouping], dict[Accountant, int]] = {
     (Sampling.FIXED, _REPLACE, Grouping.USERS): {_RDP: 2},
     (Sampling.SHUFFLED, _ZERO, Grouping.USERS): {_PLD: 1, _RDP: 1},
     (Sampling.SHUFFLED, _REPLACE, Grouping.USERS): {_PLD: 1, _RDP: 2},
-    # noise in shares: the number of devices must not be left to chance, as it is under Poisson
-    # sampling, where an empty cohort would have no noise
-    (Sampling.FIXED, _REPLACE, Grouping.USERS_IN_SHARES): {_RDP: 2},
+    # noise in shares: how much there is depends on who of a cohort answers, so two cohorts are not
+    # two sums with the same noise, and sampling amplifies nothing: paid per participation alone
     (Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},
     (Sampling.SHUFFLED, _REPLACE, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 2},
     # noise by each device: the server sees who answers, so only what is paid per participation

@@ -29,6 +29,8 @@ class Batch:
 
     run: str
     index: int
+    life: str = ""
+    """Of the process that drew it: a resumed run draws another batch of the same index."""
 
 
 @dataclass(frozen=True)

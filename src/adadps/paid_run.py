@@ -7,6 +7,7 @@ a step *is* stands elsewhere: on data that is here (`adadps.run`), or on devices
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ class PaidRun:
         accountant = accountant or _accountant(method, sampler, ledger)
         plan = plan_of(method, sampler, steps, accountant)
         self._plan_hash = plan.plan_hash(sampler.relation, accountant)
-        self._process = os.getpid()
+        self._process, self._life = os.getpid(), secrets.token_hex(8)
         self.method, self.sampler, self._planned = method, sampler, steps
         self.randomness = randomness or secure()
         self.debug = debug
@@ -379,7 +380,7 @@ class PaidRun:
             self._payment.pay_for_step(self._taken + 1, self.steps)
 
     def _draw(self) -> Drawn:
-        return self._work.draw(Batch(self.name, self._taken + 1))
+        return self._work.draw(Batch(self.name, self._taken + 1, self._life))
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._process:

@@ -81,8 +81,7 @@ EXPECTED = {
     (Sampling.SHUFFLED, ZERO, USERS, RDP): FULL,
     (Sampling.SHUFFLED, REPLACE, USERS, PLD): FULL,
     (Sampling.SHUFFLED, REPLACE, USERS, RDP): HALF,
-    # noise in shares has no Poisson cohorts, whose number of devices is left to chance
-    (Sampling.FIXED, REPLACE, IN_SHARES, RDP): FIXED_HALF,
+    # noise of devices is paid per participation: how much there is depends on who answers
     (Sampling.SHUFFLED, ZERO, IN_SHARES, PLD): FULL,
     (Sampling.SHUFFLED, ZERO, IN_SHARES, RDP): FULL,
     (Sampling.SHUFFLED, REPLACE, IN_SHARES, PLD): FULL,

@@ -69,7 +69,7 @@ def federate(
     ] = None,
     cohorts: Annotated[
         Cohorts,
-        _privacy(help="How users are drawn. Shares need fixed or shuffled, devices shuffled."),
+        _privacy(help="How users are drawn. With noise of devices: shuffled."),
     ] = Cohorts.POISSON,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
@@ -122,7 +122,7 @@ def federate(
     adadps federate mails.csv --user sender --text body --label kind \
       --classes ham,spam --epsilon 4 --out model
     adadps federate mails.csv --user sender --text body --label kind \
-      --classes ham,spam --noise shares --minimum 50 --cohorts fixed \
+      --classes ham,spam --noise shares --minimum 50 --cohorts shuffled \
       --cohort 60 --rounds 50 --epsilon 8 --out model
     """
     from adadps.table_model.request import Request  # noqa: PLC0415

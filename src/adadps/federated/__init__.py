@@ -4,9 +4,16 @@
 with a method that begins with `train_locally` simulates the same.
 """
 
-from adadps.federated.client import local_update, pay_on_device
+from adadps.federated.client import empty_update, local_update, pay_on_device
 from adadps.federated.server import FederatedRun
 from adadps.federated.simulated import simulated_users
 from adadps.federated.task import Task
 
-__all__ = ["FederatedRun", "Task", "local_update", "pay_on_device", "simulated_users"]
+__all__ = [
+    "FederatedRun",
+    "Task",
+    "empty_update",
+    "local_update",
+    "pay_on_device",
+    "simulated_users",
+]

@@ -17,6 +17,8 @@ from adadps.types import Params
 HONEST = 40.0
 """N(0, 1) in any number of dimensions d is longer than √d + 40 with probability e^-800."""
 
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 ENTRIES_AT_ONCE = 2**24
 """So many numbers of answers are added up together."""
 
@@ -40,12 +42,17 @@ def longest(task: Task, params: Params) -> float:
     return task.clip_norm * (1 + task.noise * (math.sqrt(entries) + HONEST))
 
 
-def sound(update: Any, params: Params, most: float) -> dict[str, Part] | None:
+def sound(
+    update: Any, params: Params, most: float, axes: Mapping[str, int]
+) -> dict[str, Part] | None:
     """The update with names, shapes and finite numbers as they must be, or None.
 
-    >>> sound({"weight": torch.ones(2)}, {"weight": torch.zeros(2)}, math.inf)
+    Rows that do not lie along the axis of their table are taken as a whole table: the form in which
+    one device answers must not change how those of others are added up.
+
+    >>> sound({"weight": torch.ones(2)}, {"weight": torch.zeros(2)}, math.inf, {"weight": 0})
     {'weight': tensor([1., 1.])}
-    >>> sound({"weight": torch.ones(3)}, {"weight": torch.zeros(2)}, math.inf) is None
+    >>> sound({"weight": torch.ones(3)}, {"weight": torch.zeros(2)}, math.inf, {}) is None
     True
     """
     if not isinstance(update, Mapping) or set(update) != set(params):
@@ -58,21 +65,16 @@ def sound(update: Any, params: Params, most: float) -> dict[str, Part] | None:
         if not fits:
             return None
         square += float(_values(part).double().square().sum())
-        kept[name] = _on(part, like.device)
+        kept[name] = _on(_along(part, axes[name]), like.device)
     return kept if math.sqrt(square) <= most else None
 
 
 def side_by_side(answers: Sequence[Mapping[str, Part]]) -> list[list[Mapping[str, Part]]]:
-    """The answers in pieces of one form each, as many at once as fit in a modest memory.
-
-    Rows can be added to rows along the same axis: whoever sends others sends a whole table.
-    """
-    axes: dict[str, int] = {}
+    """The answers in pieces of one form each, as many at once as fit in a modest memory."""
     forms: dict[tuple[bool, ...], list[Mapping[str, Part]]] = {}
     for answer in answers:
-        alike = {name: _along(part, axes, name) for name, part in answer.items()}
-        form = tuple(isinstance(part, RowSparse) for part in alike.values())
-        forms.setdefault(form, []).append(alike)
+        form = tuple(isinstance(part, RowSparse) for part in answer.values())
+        forms.setdefault(form, []).append(answer)
     pieces = []
     for same in forms.values():
         room = -1
@@ -87,11 +89,8 @@ def side_by_side(answers: Sequence[Mapping[str, Part]]) -> list[list[Mapping[str
     return pieces
 
 
-def _along(part: Part, axes: dict[str, int], name: str) -> Part:
-    """Rows along the first axis that was seen for this name; others as a whole table."""
-    if isinstance(part, RowSparse) and axes.setdefault(name, part.axis) != part.axis:
-        return part.to_dense()
-    return part
+def _along(part: Part, axis: int) -> Part:
+    return part.to_dense() if isinstance(part, RowSparse) and part.axis != axis else part
 
 
 def _values(part: Part) -> Tensor:
@@ -102,7 +101,8 @@ def _fits(part: Any, shape: tuple[int, ...]) -> bool:
     return (
         isinstance(part, Tensor)
         and part.layout is torch.strided
-        and part.is_floating_point()
+        and part.dtype in NUMBERS
+        and not part.is_meta
         and tuple(part.shape) == tuple(shape)
         and bool(torch.isfinite(part).all())
     )

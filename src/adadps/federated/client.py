@@ -58,6 +58,24 @@ def local_update(
     }
 
 
+def empty_update(
+    task: Task, model: nn.Module, *, randomness: Randomness | None = None
+) -> dict[str, Part]:
+    """What a device answers whose rows could not be used: zero, with its noise.
+
+    Where devices add noise, one that is missing can be told from the sum. Whether somebody's rows
+    are fit for training is a fact about them, so the answer must not depend on it.
+    """
+    randomness = randomness or secure()
+    return {
+        name: _ready(torch.zeros_like(value), value.dtype, task.noise * task.clip_norm, randomness)
+        if task.noise
+        else torch.zeros_like(value)
+        for name, value in model.named_parameters()
+        if value.requires_grad
+    }
+
+
 def pay_on_device(ledger: Ledger, task: Task) -> None:
     """Charge one answer on a ledger of the device's own, before it is drawn, or refuse it.
 

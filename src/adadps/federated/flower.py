@@ -21,12 +21,14 @@ from typing import Any
 from adadps.data.examples import Examples
 from adadps.drawing import Batch
 from adadps.errors import ContractError, DataError
-from adadps.federated.client import local_update, pay_on_device
+from adadps.federated.client import empty_update, local_update, pay_on_device
 from adadps.federated.server import FederatedRun
+from adadps.federated.task import Task
+from adadps.gradients.local import Part
 from adadps.gradients.loss import Loss
 from adadps.ledger import Ledger
 from adadps.training import epsilon_at_most
-from adadps.types import require
+from adadps.types import Params, require
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord
@@ -41,6 +43,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 LOG = logging.getLogger("flwr")
+ROUND = "server-round"
+"""As Flower's own strategies tell devices the round."""
 DEVICE_FAILED = 0
 """Flower's code of an error without a kind."""
 
@@ -90,6 +94,8 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         data.
         """
         before, left = self.run.taken, self.run.steps - self.run.taken
+        if timeout is not None:
+            self._within = timeout
 
         def evaluate(taken: int, arrays: ArrayRecord) -> MetricRecord | None:
             return evaluate_fn(before + taken, arrays) if evaluate_fn else None
@@ -98,7 +104,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             grid,
             self.arrays(),
             num_rounds=left if num_rounds is None else min(num_rounds, left),
-            timeout=self._within if timeout is None else timeout,
+            timeout=self._within,
             train_config=train_config,
             evaluate_config=evaluate_config,
             evaluate_fn=evaluate if evaluate_fn else None,
@@ -119,13 +125,18 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Pay, draw, and ask: one message for each node of the cohort."""
+        """Wait, pay, draw, and ask: one message for each node of the cohort.
+
+        A message lives as long as its answer is waited for, so that no update lies about after it.
+        """
+        nodes = self._connected(grid)
         batch = self._batch = next(self._rounds)
-        cohort = self.run.cohort(batch, self._connected(grid))
+        cohort = self.run.cohort(batch, nodes)
         _ = self.run.params
+        config[ROUND] = batch.index
         content = question(self.run.model, self.run.task, self.run.scale, config)
-        group = _group(batch)
-        return [Message(content, node, MessageType.TRAIN, group_id=group) for node in cohort]
+        group, kind, lives = _group(batch), MessageType.TRAIN, self._within
+        return [Message(content, node, kind, ttl=lives, group_id=group) for node in cohort]
 
     def aggregate_train(
         self,
@@ -139,9 +150,9 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
                 "Expected a round that was asked for, found none. Call `configure_train` first."
             )
         for reply in replies:
-            fits = reply.has_content() and reply.metadata.group_id == _group(batch)
-            update = read_answer(reply.content, self.run.params) if fits else None
-            if update is not None:
+            if reply.metadata.group_id == _group(batch):
+                readable = reply.has_content()
+                update = read_answer(reply.content, self.run.params) if readable else None
                 self.run.answer(batch, reply.metadata.src_node_id, update)
         self.run.step(batch)
         spent = epsilon_at_most(self.run)
@@ -186,7 +197,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
                 raise ContractError(
                     f"Expected between {self._least} and {self.run.sampler.examples} connected "
                     f"nodes, found {len(nodes)} for {self._patience:g} seconds. Connect more, or "
-                    "declare more users in a new run; nobody was asked, the round stays paid."
+                    "declare more users in a new run; nobody was asked, and nothing was paid."
                 )
             time.sleep(min(1.0, self._patience))
 
@@ -203,19 +214,36 @@ def train_on_device(
 
     ``ledger`` is one of the device's own, for devices that add noise and do not trust the server:
     every answer is paid for there first, and refused when its budget is spent. What goes wrong is
-    logged on the device; the server hears that there is no answer, not why: that can be private.
+    logged on the device alone: the server hears that there is no answer. Where devices add noise it
+    does not hear that either, and is sent noise: whether somebody's rows can be used is private.
     """
     try:
         task, scale = read_question(message.content, model)
         if ledger is not None:
             pay_on_device(ledger, task)
-        own = data() if callable(data) else data
-        update = local_update(task, model, loss, own, scale=scale)
+        update = _trained(task, scale, model, loss, data)
         return Message(answer(update), reply_to=message)
     except Exception as problem:
         LOG.error("This device gives no answer: %s", problem)
         return Message(Error(DEVICE_FAILED, "no answer"), reply_to=message)
 
 
+def _trained(
+    task: Task,
+    scale: Params | None,
+    model: Any,
+    loss: Loss,
+    data: Examples | Callable[[], Examples],
+) -> dict[str, Part]:
+    try:
+        own = data() if callable(data) else data
+        return local_update(task, model, loss, own, scale=scale)
+    except Exception as problem:
+        if not task.noise:
+            raise  # to a sum that the server noises, no answer and zero are the same
+        LOG.error("This device answers zero, since its rows cannot be used: %s", problem)
+        return empty_update(task, model)
+
+
 def _group(batch: Batch) -> str:
-    return f"{batch.run}-{batch.index}"
+    return f"{batch.run}-{batch.life}-{batch.index}"

@@ -31,7 +31,7 @@ from adadps.federated.answers import longest, side_by_side, sound
 from adadps.federated.cohorts import Cohorts
 from adadps.federated.task import Task, scale_of, task_of
 from adadps.gradients.chunked import ChunkedGradients
-from adadps.gradients.local import Part, of_updates
+from adadps.gradients.local import Part, of_updates, table_axis
 from adadps.gradients.objective import predict
 from adadps.noise import Randomness
 from adadps.paid_run import PaidRun
@@ -45,6 +45,7 @@ from adadps.training import require_within_ledger
 from adadps.types import Params, Step
 
 NOT_COMPARED = "no user has rows of the public data, with which devices cannot be compared"
+WHO_TAKES_PART = "which users take part, and when: noise of devices protects what they hold alone"
 
 
 @dataclass
@@ -75,8 +76,7 @@ class FederatedRun(PaidRun):
         **options: Unpack[PaidOptions],
     ) -> None:
         self._devices = work = OnDevices(model)
-        if isinstance(method, Chain) and method.public_rows:
-            options["assumed_public"] = (*options.get("assumed_public", ()), NOT_COMPARED)
+        options["assumed_public"] = (*options.get("assumed_public", ()), *_taken_for_public(method))
         super().__init__(
             work,
             method=method,
@@ -123,8 +123,9 @@ class FederatedRun(PaidRun):
     def answer(self, batch: Batch, node: int, update: Any) -> None:
         """Take the answer of a node: a tensor, or rows of one (`RowSparse`), for each parameter.
 
-        Dropped without a word: what comes after its round, from who was not asked, or as a second
-        answer. What is not finite, or has other names or shapes, counts as no answer.
+        From one thread at a time, like every call on a run; answers are held until `step`. Dropped
+        without a word: what comes after its round, from who was not asked, or as a second answer.
+        What is not finite, or has other names or shapes, counts as no answer.
         """
         drawn = self._drawn
         if not isinstance(drawn, Round) or drawn.batch != batch:
@@ -166,6 +167,7 @@ class OnDevices:
             )
         self.scale = scale_of(method, self._params)
         self._longest = longest(self.task, self._params)
+        self._axes = {name: table_axis(self.model, name) for name in self._params}
 
     def begin(
         self,
@@ -196,7 +198,7 @@ class OnDevices:
 
     def checked(self, update: Any) -> dict[str, Part] | None:
         """An answer that can be added, or None."""
-        return sound(update, self._params, self._longest)
+        return sound(update, self._params, self._longest, self._axes)
 
     def take(self, drawn: Round, index: int) -> None:
         """Clip, add, noise, move; with too few answers for their noise to be enough, nothing."""
@@ -216,6 +218,14 @@ class OnDevices:
             answers=len(answers),
         )
         self._moving.move(pieces, (), step)
+
+
+def _taken_for_public(method: Chain) -> list[str]:
+    """What epsilon does not cover, for it happens where the server has no data."""
+    if not isinstance(method, Chain):
+        return []  # it is refused in a moment
+    compared = [NOT_COMPARED] if method.public_rows else []
+    return [*compared, *([WHO_TAKES_PART] if task_of(method).noise else [])]
 
 
 def _no_public_data(_public: PublicExamples) -> NoReturn:

@@ -13,7 +13,7 @@ from adadps.side.fixed import Fixed, Uniform
 from adadps.stages.chain import Chain, Release
 from adadps.stages.local import TrainLocally, TrainLocallyInformed
 from adadps.stages.users import Users
-from adadps.types import Params, Unit, require, require_positive
+from adadps.types import SMALLEST_DEVIATION, Params, Unit, require, require_positive
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,12 @@ class Task:
         noise, clip_norm = float(settings["noise"]), float(settings["clip_norm"])
         require(0 <= noise < math.inf, "noise >= 0", noise, cure)
         require_positive("clip_norm", clip_norm, infinite=noise == 0)
+        require(
+            noise == 0 or noise * clip_norm >= SMALLEST_DEVIATION,
+            f"noise of a standard deviation of at least {SMALLEST_DEVIATION:g}",
+            noise * clip_norm,
+            cure,
+        )
         lr = require_positive("lr", float(settings["lr"]))
         return cls(lr=lr, clip_norm=clip_norm, noise=noise, **whole)
 

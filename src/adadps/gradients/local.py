@@ -59,7 +59,7 @@ class LocalEngine:
     def update(self, params: Params, rows: Examples) -> dict[str, Part]:
         """w_0 - w_T of one user; row-sparse for a table of which they read few rows."""
         features, tables = self._own_words(rows.features)
-        axes = {name: _axis(self.model, name) for name in tables}
+        axes = {name: table_axis(self.model, name) for name in tables}
         start = {
             name: rows_of(value, tables[name], axes[name]) if name in tables else value.clone()
             for name, value in params.items()
@@ -156,7 +156,7 @@ def _descend(held: Tensor, total: Sum, rate: Tensor, rows_first: bool) -> None:
     held.sub_((whole * rate).to(held.dtype))
 
 
-def _axis(model: nn.Module, name: str) -> int:
+def table_axis(model: nn.Module, name: str) -> int:
     """Along which axis of a table its words lie."""
     owner = model.get_submodule(name.rpartition(".")[0])
     return 1 if isinstance(owner, nn.Linear) else 0

@@ -9,7 +9,8 @@ noise                  a sum of k users has a deviation of          who has to b
 `by_each_device`       σC √k: every device adds σC                  nobody
 =====================  ===========================================  ==============================
 
-What each may claim under which sampling stands in `adadps.contract`.
+What each may claim under which sampling stands in `adadps.contract`. Where devices add noise, it is
+what users hold that is protected; who of them takes part can be told by how much noise there is.
 """
 
 from __future__ import annotations
