@@ -370,6 +370,37 @@ MUTATIONS = {
         "return float(count) / self.declared_examples",
         "tests/test_tuning.py -k noised",
     ),
+    "a device sends its update without noise": Mutation(
+        "federated/client.py",
+        "randomness.release(dense(total), standard_deviation=deviation)",
+        "randomness.release(dense(total), standard_deviation=1e-6 * deviation)",
+        "tests/test_federated_noise.py -k hazard_15",
+    ),
+    "a device does not clip before its noise": Mutation(
+        "federated/client.py",
+        "clip_weights(found.norms(), task.clip_norm)",
+        "torch.ones_like(found.norms())",
+        "tests/test_federated_noise.py -k clips_before_its_noise",
+    ),
+    "a device with useless rows is silent": Mutation(
+        "federated/flower.py",
+        "            raise  # to a sum that the server noises, no answer and zero are the same",
+        "            pass\n        raise",
+        "tests/test_flower_strategy.py -k whatever_its_rows",
+    ),
+    "sampling amplifies noise in shares": Mutation(
+        "contract.py",
+        "(Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},",
+        "(Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},"
+        " (Sampling.FIXED, _REPLACE, Grouping.USERS_IN_SHARES): {_RDP: 2},",
+        "tests/test_noise_places.py -k cannot_be_accounted",
+    ),
+    "a round of an earlier life is this one": Mutation(
+        "paid_run.py",
+        "Batch(self.name, self._taken + 1, self._life)",
+        "Batch(self.name, self._taken + 1)",
+        "tests/test_federated_server.py -k dead_server",
+    ),
 }
 
 
@@ -382,6 +413,7 @@ ESSENTIAL = (
     "a parameter is read without its noise",
     "public rows are trained on as private ones",
     "an exposed chain prints an epsilon",
+    "a device sends its update without noise",
 )
 CHOSEN = list(MUTATIONS) if os.environ.get("ADADPS_MUTATIONS") == "all" else ESSENTIAL
 

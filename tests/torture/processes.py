@@ -72,11 +72,11 @@ class Federation:
                 continue
         process.wait()
 
-    def start_link(self):
+    def start_link(self, *more):
         quiet = ("--insecure", "--disable-runtime-dependency-installation")
         database = str(self.folder / "link.db")
         where = ("--host", "127.0.0.1", "--port", str(self.port), "--database", database)
-        self.start("link", "flower-superlink", *quiet, *where)
+        self.start("link", "flower-superlink", *quiet, *where, *more)
         self.wait(lambda: _listens(self.port), "the SuperLink to listen")
 
     def start_node(self, number):
@@ -84,10 +84,10 @@ class Federation:
         where = ("--superlink", link, "--port", own, "--node-config", f"partition-id={number}")
         self.start(f"node-{number}", "flower-supernode", "--insecure", *where)
 
-    def submit(self, config):
+    def submit(self, config, *more):
         """Start the app; the number of the run is in what it prints."""
         given = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
-        command = ["flwr", "run", str(APP), "loopback", "--run-config", given]
+        command = ["flwr", "run", str(APP), "loopback", "--run-config", given, *more]
         done = subprocess.run(
             command,
             cwd=self.folder,

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("ADADPS_FLOWER") != "1", reason="slow: set ADADPS_FLOWER=1, or `make torture`"
 )
 
-NODES = (1, 2, 3)  # maintainers with few packages: nobody has to choose among them
+NODES = (1, 2, 3)  # people with few packages: nobody has to choose among them
 CONFIG = {
     "users": len(NODES),
     "cohort": 2,
@@ -80,35 +80,53 @@ def _paid(kept):
         return ledger.entries
 
 
+QUIET = {
+    **CONFIG,
+    "answer-within": 600.0,
+    "cohort": len(NODES),
+    "rounds": 2,
+    "noise-multiplier": 0.0,
+    "clip-norm": 0.5,
+}
+
+
 def test_the_same_model_as_in_one_process(tmp_path):
     """Without noise, everybody asked at every round, the clip on: up to float32."""
-    quiet = {
-        **CONFIG,
-        "answer-within": 600.0,
-        "cohort": len(NODES),
-        "rounds": 2,
-        "noise-multiplier": 0.0,
-        "clip-norm": 0.5,
-    }
     out = tmp_path / "out"
     with Federation(tmp_path) as federation:
         federation.start_link()
         for number in NODES:
             federation.start_node(number)
-        federation.submit({**quiet, "checkpoints": "", "out": out, "least-nodes": len(NODES)})
+        federation.submit({**QUIET, "checkpoints": "", "out": out, "least-nodes": len(NODES)})
         federation.wait(out.exists, "the end", seconds=1500)
+    require_the_model_of_one_process(out, NODES)
+
+
+def test_the_same_model_under_ray(tmp_path):
+    """Flower's own simulation, which numbers its nodes from 0."""
+    out = tmp_path / "out"
+    size = "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=2"
+    with Federation(tmp_path) as federation:
+        federation.start_link("--simulation")
+        config = {**QUIET, "checkpoints": "", "out": out, "least-nodes": 3}
+        federation.submit(config, "--federation-config", size)
+        federation.wait(out.exists, "the end", seconds=1500)
+    require_the_model_of_one_process(out, range(3))
+
+
+def require_the_model_of_one_process(out, people):
     found = load_result(out).params
-    server = server_app.new_run({**quiet, "checkpoints": ""})
+    server = server_app.new_run({**QUIET, "checkpoints": ""})
     start = {name: value.clone() for name, value in server.params.items()}
     model = task.new_model()
     model.load_state_dict(start)
     run = PrivateRun(
         model,
         cross_entropy,
-        rows_of_everybody(),
+        rows_of_everybody(people),
         method=server.method,
         sampler=server.sampler,
-        steps=2,
+        steps=QUIET["rounds"],
     )
     for batch in run.batches():
         run.step(batch)
@@ -117,9 +135,9 @@ def test_the_same_model_as_in_one_process(tmp_path):
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
 
 
-def rows_of_everybody():
+def rows_of_everybody(people):
     """The rows of all nodes, in one table with users."""
-    parts = [task.rows_and_labels_of(user) for user in NODES]
+    parts = [task.rows_and_labels_of(user) for user in people]
     owners = [user for user, (_, labels) in enumerate(parts) for _ in labels]
     rows = sparse.vstack([rows for rows, _ in parts], format="csr")
     return examples(rows, [label for _, labels in parts for label in labels], users=owners)

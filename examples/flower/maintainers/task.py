@@ -26,14 +26,14 @@ def packages():
 
 
 def rows_of(partition_id):
-    """The packages of one maintainer. A device of yours would read its own file here."""
+    """The packages of one person. A device of yours would read its own file here."""
     return adadps.examples(*rows_and_labels_of(partition_id))
 
 
 def rows_and_labels_of(partition_id):
     """The same as a sparse matrix and a list."""
-    known = sorted({package.maintainer for package in packages() if not package.held_out})
-    own = [p for p in packages() if not p.held_out and p.maintainer == known[partition_id]]
+    known = sorted({package.user for package in packages() if not package.held_out})
+    own = [p for p in packages() if not p.held_out and p.user == known[partition_id]]
     return _features_and_labels(own)
 
 
