@@ -11,6 +11,7 @@ from adadps import (
     poisson,
     shuffled,
 )
+from adadps.card import card_of
 from adadps.federated import empty_update, local_update
 from adadps.federated.answers import longest, sound
 from adadps.federated.server import WHO_TAKES_PART
@@ -188,3 +189,16 @@ def test_a_device_brings_at_most_so_many_rows():
     seen = {tuple(answer_of(run, 3)["weight"].rows.tolist()) for _ in range(60)}
     own = WORDS[LABELS.shape[0] - 10 : LABELS.shape[0] - 3]
     assert seen == {tuple(row.indices.tolist()) for row in own.sorted_indices()}
+
+
+@pytest.mark.parametrize(
+    ("noise", "sampler", "said"),
+    [
+        (by_server(), SOME, "sees updates before their noise"),
+        (in_shares(minimum=2), shuffled(users=USERS, expected_size=4), "look at sums alone"),
+        (by_each_device(), shuffled(users=USERS, expected_size=4), "nobody but the device"),
+    ],
+)
+def test_the_card_says_who_has_to_be_trusted(noise, sampler, said):
+    card = card_of(federated(method(noise), sampler).result().describe())
+    assert sum(said in gap for gap in card["not_covered"]) == 1
