@@ -13,7 +13,7 @@ from adadps.commands.help_text import panel, whole
 from adadps.commands.table_options import MOST_EXAMPLES
 from adadps.commands.table_training import train_and_show
 from adadps.named_methods import Method
-from adadps.table_model.federation import Cohorts, Federation, Noise
+from adadps.table_model.federation import DrawnBy, Federation, NoiseBy
 
 _privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")
@@ -57,8 +57,8 @@ def federate(
         ),
     ] = None,
     noise: Annotated[
-        Noise, _privacy(help="Who adds it: the server, devices in shares, or each device alone.")
-    ] = Noise.SERVER,
+        NoiseBy, _privacy(help="Who adds it: the server, devices in shares, or each device alone.")
+    ] = NoiseBy.SERVER,
     minimum: Annotated[
         int | None,
         _privacy(
@@ -68,9 +68,9 @@ def federate(
         ),
     ] = None,
     cohorts: Annotated[
-        Cohorts,
+        DrawnBy,
         _privacy(help="How users are drawn. With noise of devices: shuffled."),
-    ] = Cohorts.POISSON,
+    ] = DrawnBy.POISSON,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
     strict: options.Strict = False,

@@ -35,7 +35,7 @@ from adadps.table_model.users import OfUsers
 from adadps.types import Accountant, require, require_positive
 
 
-class Noise(StrEnum):
+class NoiseBy(StrEnum):
     """Who adds it."""
 
     SERVER = "server"
@@ -43,7 +43,7 @@ class Noise(StrEnum):
     DEVICE = "device"
 
 
-class Cohorts(StrEnum):
+class DrawnBy(StrEnum):
     """How the users of a round are drawn."""
 
     POISSON = "poisson"
@@ -59,9 +59,9 @@ class Federation:
     local_batch_size: int = 100
     local_lr: float | None = None
     server_momentum: float = 0.0
-    noise: Noise = Noise.SERVER
+    noise: NoiseBy = NoiseBy.SERVER
     minimum: int | None = None
-    cohorts: Cohorts = Cohorts.POISSON
+    cohorts: DrawnBy = DrawnBy.POISSON
     rounds: int | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Federation:
             self.server_momentum,
             "0.9 is common, 0 is none.",
         )
-        if (self.minimum is not None) != (self.noise is Noise.SHARES):
+        if (self.minimum is not None) != (self.noise is NoiseBy.SHARES):
             raise SettingError(
                 "Expected a minimum of answers for noise in shares and for nothing else, found "
                 f"noise by the {self.noise.value} and {self.minimum}. Give --minimum with --noise "
@@ -83,22 +83,22 @@ class Federation:
     @property
     def place(self) -> NoisePlace:
         """Where the noise is added."""
-        if self.noise is Noise.SHARES:
+        if self.noise is NoiseBy.SHARES:
             assert self.minimum is not None  # required above
             return in_shares(minimum=self.minimum)
-        return by_server() if self.noise is Noise.SERVER else by_each_device()
+        return by_server() if self.noise is NoiseBy.SERVER else by_each_device()
 
     def accountants(self) -> tuple[Accountant, ...]:
         """Who can price its cohorts, the default first."""
-        if self.cohorts is Cohorts.FIXED:
+        if self.cohorts is DrawnBy.FIXED:
             return (Accountant.RDP,)
         return (Accountant.PLD, Accountant.RDP)
 
     def sampler(self, users: int, cohort: float) -> Sampler:
         """Cohorts of a declared number of users."""
-        if self.cohorts is Cohorts.POISSON:
+        if self.cohorts is DrawnBy.POISSON:
             return poisson(users=users, expected_size=cohort)
-        draw = fixed_size if self.cohorts is Cohorts.FIXED else shuffled
+        draw = fixed_size if self.cohorts is DrawnBy.FIXED else shuffled
         return draw(users=users, expected_size=round(cohort))
 
     def more_noise(self, cohort: float) -> float:
