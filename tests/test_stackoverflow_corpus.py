@@ -1,5 +1,6 @@
 """Stack Overflow itself as a problem, from small h5 files of its layout."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 
 from adadps.data.tff_stackoverflow import StackOverflowUsers, stackoverflow_train
-from adadps.reproduce import corpora
+from adadps.reproduce import corpora, federated_runs
+from adadps.reproduce.federated_data import federation
+from adadps.reproduce.federated_runs import PUBLISHED
 from adadps.reproduce.public_words import technical_words
 from test_tff_stackoverflow import write
 
@@ -110,6 +113,36 @@ def test_words_and_their_statistics_are_public(folder):
         first.frequencies.values.numpy(), second.frequencies.values.numpy()
     )
     assert first.private_words is False
+
+
+@pytest.fixture
+def forgotten():
+    """What other tests have read from other files."""
+    for held in (corpora.corpus, federation):
+        held.cache_clear()
+    yield
+    for held in (corpora.corpus, federation):
+        held.cache_clear()
+
+
+@pytest.mark.usefixtures("folder", "forgotten")
+def test_a_federation_of_its_users(monkeypatch):
+    """The users of the training file, whose own posts are split; the test file has others."""
+    held = federation("stackoverflow", 5, "paper", False)
+    assert held.users == 5
+    assert (len(held.train), len(held.test)) == (15, 5), "of four posts each, one is held out"
+    assert sorted(np.unique(held.train.users)) == list(range(5))
+    tuned = federation("stackoverflow", 5, "paper", True)
+    assert (len(tuned.train), len(tuned.test)) == (10, 5)
+    small = replace(PUBLISHED, users=5, cohort=2, rounds=2)
+    monkeypatch.setattr(federated_runs, "SCENES", {PUBLISHED.name: small})
+    setting = {"clip": 0.15, "length": 5.0, "floor": 0.01, "power": 0.5}
+    job = federated_runs.FederatedJob(
+        PUBLISHED.name, "paper", federated_runs.LOCAL, setting, 0, False, dataset="stackoverflow"
+    )
+    record = federated_runs.run(job)
+    assert (record["users"], record["rows"], record["private"]) == (5, 15, True)
+    assert 0 <= record["values"]["accuracy"] <= 1
 
 
 def test_the_file_is_closed_afterwards(folder):
