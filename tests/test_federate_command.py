@@ -59,9 +59,9 @@ def test_every_method_by_name(table, method):
 @pytest.mark.parametrize(
     ("given", "relation"),
     [
-        (("--cohorts", "fixed"), Relation.REPLACE_ONE),
-        (("--noise", "shares", "--minimum", 30, "--cohorts", "shuffled"), Relation.ZERO_OUT),
-        (("--noise", "device", "--cohorts", "shuffled"), Relation.ZERO_OUT),
+        (("--sampling", "fixed"), Relation.REPLACE_ONE),
+        (("--noise", "shares", "--minimum", 30), Relation.ZERO_OUT),
+        (("--noise", "device"), Relation.ZERO_OUT),
     ],
 )
 def test_other_cohorts_and_noise_elsewhere(table, given, relation):
@@ -82,11 +82,10 @@ def test_a_ledger_is_shared_with_other_runs(table):
     [
         (("--noise", "shares"), "--minimum", 2),
         (("--minimum", 5), "--minimum", 2),
-        (("--noise", "device"), "known guarantee", 2),
-        (("--noise", "shares", "--minimum", 5), "known guarantee", 2),
-        (("--noise", "shares", "--minimum", 5, "--cohorts", "fixed"), "known guarantee", 2),
-        (("--noise", "shares", "--minimum", 90, "--cohorts", "shuffled"), "Lower the minimum", 2),
-        (("--cohorts", "fixed", "--users", 300), "300 declared users", 1),
+        (("--noise", "device", "--sampling", "poisson"), "--sampling shuffled", 2),
+        (("--noise", "shares", "--minimum", 5, "--sampling", "fixed"), "--sampling shuffled", 2),
+        (("--noise", "shares", "--minimum", 90), "Lower the minimum", 2),
+        (("--sampling", "fixed", "--users", 300), "300 declared users", 1),
         (("--server-momentum", 1), "server momentum", 2),
         (("--local-lr", 0), "local_lr", 2),
         (("--local-epochs", 0), "at least 1", 2),

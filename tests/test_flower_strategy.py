@@ -386,6 +386,17 @@ def test_a_diverged_device_answers_with_zero():
     assert float(np.abs(reply.content["adadps.update"]["bias"].numpy()).max()) == 0
 
 
+def test_other_weights_than_those_of_the_run_are_refused():
+    """They would not be trained, and epsilon would be spent on others."""
+    held = strategy(rounds=1)
+    others = ArrayRecord({name: value + 1 for name, value in model().state_dict().items()})
+    with pytest.raises(SettingError, match="Give the model with its weights"):
+        held.start(Nodes(honest), initial_arrays=others)
+    assert held.run.result().privacy.steps_paid == 0
+    held.start(Nodes(honest), initial_arrays=held.arrays())
+    assert held.run.taken == 1
+
+
 def test_wrong_numbers_of_nodes_are_refused():
     with pytest.raises(SettingError, match="least_nodes between 0 and the 5"):
         strategy(least_nodes=6)

@@ -48,10 +48,13 @@ def winning(privacy: Mapping[str, Any]) -> float:
 
     >>> winning({"epsilon": 1.0, "delta": 1e-5}), winning({"epsilon": 900.0, "delta": 1e-5})
     (73.2, 100.0)
+    >>> winning({"epsilon": 8.0, "delta": 1e-5})
+    99.97
     """
     unlikely = math.exp(-float(privacy["epsilon"]))
     wins = (1 + float(privacy["delta"]) * unlikely) / (1 + unlikely)
-    return min(100.0, math.ceil(1000 * wins) / 10)
+    rounded = (math.ceil(100 * wins * 10**digits) / 10**digits for digits in (1, 2, 3, 4))
+    return next((percent for percent in rounded if percent < 100), 100.0)
 
 
 def factor_of(epsilon: float) -> str:

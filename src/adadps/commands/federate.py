@@ -67,10 +67,10 @@ def federate(
             help="With --noise shares: a round with fewer answers is discarded.",
         ),
     ] = None,
-    cohorts: Annotated[
-        DrawnBy,
-        _privacy(help="How users are drawn. With noise of devices: shuffled."),
-    ] = DrawnBy.POISSON,
+    sampling: Annotated[
+        DrawnBy | None,
+        _privacy(help="How cohorts are drawn. Default: poisson; with noise of devices shuffled."),
+    ] = None,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
     strict: options.Strict = False,
@@ -122,7 +122,7 @@ def federate(
     adadps federate mails.csv --user sender --text body --label kind \
       --classes ham,spam --epsilon 4 --out model
     adadps federate mails.csv --user sender --text body --label kind \
-      --classes ham,spam --noise shares --minimum 50 --cohorts shuffled \
+      --classes ham,spam --noise shares --minimum 50 \
       --cohort 60 --rounds 50 --epsilon 8 --out model
     """
     from adadps.table_model.request import Request  # noqa: PLC0415
@@ -168,7 +168,7 @@ def federate(
                 server_momentum=server_momentum,
                 noise=noise,
                 minimum=minimum,
-                cohorts=cohorts,
+                sampling=sampling,
                 rounds=rounds,
             ),
         )

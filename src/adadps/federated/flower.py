@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from adadps.data.examples import Examples
 from adadps.drawing import Batch
 from adadps.errors import ContractError, DataError
@@ -43,6 +45,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 LOG = logging.getLogger("flwr")
+EPSILON = "epsilon-at-most"
+"""A bound that is quick to compute after every round, hence above the epsilon of the result."""
 ROUND = "server-round"
 """As Flower's own strategies tell devices the round."""
 DEVICE_FAILED = 0
@@ -80,7 +84,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
     def start(
         self,
         grid: Grid,
-        initial_arrays: ArrayRecord | None = None,  # noqa: ARG002
+        initial_arrays: ArrayRecord | None = None,
         num_rounds: int | None = None,
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
@@ -89,13 +93,14 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
     ) -> Result:
         """Take all rounds that are left, or ``num_rounds`` of them.
 
-        The weights are those of the run, which may have been resumed: ``initial_arrays`` are not
-        read. ``evaluate_fn`` is given the round as the run counts it, and reads public or held-out
-        data.
+        The weights are those of the run, which may have been resumed; other ``initial_arrays`` are
+        refused. ``evaluate_fn`` is given the round as the run counts it, and reads public or
+        held-out data.
         """
         before, left = self.run.taken, self.run.steps - self.run.taken
         if timeout is not None:
             self._within = timeout
+        self._require_own(initial_arrays)
 
         def evaluate(taken: int, arrays: ArrayRecord) -> MetricRecord | None:
             return evaluate_fn(before + taken, arrays) if evaluate_fn else None
@@ -156,7 +161,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
                 self.run.answer(batch, reply.metadata.src_node_id, update)
         self.run.step(batch)
         spent = epsilon_at_most(self.run)
-        said = MetricRecord({"round": batch.index, "epsilon-at-most": spent})
+        said = MetricRecord({"round": batch.index, EPSILON: spent})
         return self.arrays(), said
 
     def configure_evaluate(
@@ -184,7 +189,28 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         LOG.info("\t├── Method: %s", run.method)
         LOG.info("\t├── Sampling: %s", run.sampler.describe())
         LOG.info("\t├── Rounds taken: %d of %d", run.taken, run.steps)
-        LOG.info("\t└── Epsilon after all rounds: %s (delta %g)", planned, run.delta)
+        LOG.info(
+            "\t└── Epsilon after all rounds: %s by %s (delta %g); %s, below, is a quicker bound",
+            planned,
+            run.accountant.value.upper(),
+            run.delta,
+            EPSILON,
+        )
+
+    def _require_own(self, arrays: ArrayRecord | None) -> None:
+        """Refuse weights that would not be trained."""
+        if arrays is None:
+            return
+        own, given = self.run.model.state_dict(), arrays.to_torch_state_dict()
+        same = own.keys() == given.keys() and all(
+            torch.equal(given[name], value.cpu()) for name, value in own.items()
+        )
+        require(
+            same or self.run.taken > 0,
+            "no initial_arrays but the weights of the run",
+            "others, which would not be trained",
+            "Give the model with its weights to `FederatedRun`.",
+        )
 
     def _connected(self, grid: Grid) -> list[int]:
         """The connected nodes, as soon as they are neither too few nor too many."""

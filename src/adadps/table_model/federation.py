@@ -61,7 +61,8 @@ class Federation:
     server_momentum: float = 0.0
     noise: NoiseBy = NoiseBy.SERVER
     minimum: int | None = None
-    cohorts: DrawnBy = DrawnBy.POISSON
+    sampling: DrawnBy | None = None
+    """None: Poisson where the server adds the noise, else shuffled."""
     rounds: int | None = None
 
     def __post_init__(self) -> None:
@@ -73,12 +74,28 @@ class Federation:
             self.server_momentum,
             "0.9 is common, 0 is none.",
         )
-        if (self.minimum is not None) != (self.noise is NoiseBy.SHARES):
+        if self.noise is NoiseBy.SHARES and self.minimum is None:
             raise SettingError(
-                "Expected a minimum of answers for noise in shares and for nothing else, found "
-                f"noise by the {self.noise.value} and {self.minimum}. Give --minimum with --noise "
-                "shares alone."
+                "Expected --minimum COUNT with --noise shares, found none. It is the least number "
+                "of answers that a round counts with: their shares make up all of the noise."
             )
+        if self.noise is not NoiseBy.SHARES and self.minimum is not None:
+            raise SettingError(
+                f"Expected --minimum only with --noise shares, found it with --noise "
+                f"{self.noise.value}. Leave it out."
+            )
+        if self.noise is not NoiseBy.SERVER and self.drawn_by is not DrawnBy.SHUFFLED:
+            raise SettingError(
+                f"Expected --sampling shuffled with --noise {self.noise.value}, found "
+                f"{self.drawn_by.value}. Sampling protects nobody where the noise depends on who "
+                "answers, so that every participation is paid for: leave --sampling out."
+            )
+
+    @property
+    def drawn_by(self) -> DrawnBy:
+        """As wished, or what suits the place of the noise."""
+        usual = DrawnBy.POISSON if self.noise is NoiseBy.SERVER else DrawnBy.SHUFFLED
+        return self.sampling or usual
 
     @property
     def place(self) -> NoisePlace:
@@ -90,15 +107,15 @@ class Federation:
 
     def accountants(self) -> tuple[Accountant, ...]:
         """Who can price its cohorts, the default first."""
-        if self.cohorts is DrawnBy.FIXED:
+        if self.drawn_by is DrawnBy.FIXED:
             return (Accountant.RDP,)
         return (Accountant.PLD, Accountant.RDP)
 
     def sampler(self, users: int, cohort: float) -> Sampler:
         """Cohorts of a declared number of users."""
-        if self.cohorts is DrawnBy.POISSON:
+        if self.drawn_by is DrawnBy.POISSON:
             return poisson(users=users, expected_size=cohort)
-        draw = fixed_size if self.cohorts is DrawnBy.FIXED else shuffled
+        draw = fixed_size if self.drawn_by is DrawnBy.FIXED else shuffled
         return draw(users=users, expected_size=round(cohort))
 
     def more_noise(self, cohort: float) -> float:
