@@ -313,7 +313,8 @@ def _federated(
         return
     chosen = read_winners(winners, federated_table.RECORDED)
     kept = Kept(path.parent / "runs.jsonl")
-    say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
+    many = f"{seeds} seeds" if seeds > 1 else "One seed"
+    say(f"{many} of each line; what was run before is in {kept.path}")
     rows, records = federated_table.run_rows(
         chosen, seeds, kept, workers, quick=quick, dataset=chosen_set
     )
@@ -321,4 +322,6 @@ def _federated(
     write_file(picture, federated_figure.figure_of(records))
     for title, part in federated_figure.tables_of(rows):
         out.print(table_of_rows(title, federated_figure.COLUMNS, part))
+    if seeds == 1:
+        out.print("One seed: methods that are a few points apart cannot be told apart.")
     out.print(f"Rows: {path}\nFigure: {picture}")

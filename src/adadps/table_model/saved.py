@@ -18,7 +18,15 @@ from adadps.errors import DataError, SettingError
 from adadps.gradients.objective import predict
 from adadps.layout import sparse_linear
 from adadps.report import report_of_run
-from adadps.result import RESTORE, WEIGHTS_FILE, Result, load_result, of_another_format, read_json
+from adadps.result import (
+    RESTORE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    Result,
+    load_result,
+    of_another_format,
+    read_json,
+)
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Label, Schema
 from adadps.table_model.schema_file import schema_of
@@ -138,6 +146,12 @@ def save_model(model: TableModel, result: Result, draft: Path) -> None:
 def load_model(folder: str | Path) -> TrainedModel:
     """Read a saved model; nothing in it is executed."""
     source = Path(folder)
+    if (source / RESULT_FILE).exists() and not (source / MODEL_FILE).exists():
+        raise DataError(
+            f"Expected a saved model with {source / MODEL_FILE}, found no such file. Runs from "
+            "Python or on Flower have none: load `adadps.load_result(folder).params` into the "
+            f"module that was trained. Of a model from a table it was lost: {RESTORE}"
+        )
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
     if found not in ((FORMAT, _KIND), (FIRST_FORMAT, _FIRST_KIND)):
