@@ -60,13 +60,14 @@ class Checkpoint:
         """Was side information read, and the method's state made of it?"""
         return self.states is not None
 
-    def require_same(self, *, plan: str, ledger: str, frozen: str) -> None:
+    def require_same(self, *, plan: str, steps: int, ledger: str, frozen: str) -> None:
         """Refuse to go on with another plan, on another ledger, or with other frozen weights."""
         if self.plan != plan:
             raise ContractError(
-                f"Expected the plan of run {self.run}, whose checkpoint is there (hash "
-                f"{self.plan[:12]}), found another ({plan[:12]}). Go on with the same method, "
-                "sampler, steps, accountant and side information, or choose another folder."
+                f"Expected the plan of run {self.run}, whose checkpoint is there ({self.planned} "
+                f"steps; hash {self.plan[:12]}), found another ({steps} steps; {plan[:12]}). Go on "
+                "with the same method, sampler, steps, accountant and side information, or choose "
+                "another folder."
             )
         if self.ledger != ledger:
             raise ContractError(

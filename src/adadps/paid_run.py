@@ -126,7 +126,7 @@ class PaidRun:
         self._frozen = frozen_part_of(work.model, self._assumed_public) if self._kept else ""
         if held:
             held.require_same(
-                plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen
+                steps=steps, plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen
             )
             self.randomness.require_fresh()
         self.name = self._kept.name_for(self.ledger, self._plan_hash)
