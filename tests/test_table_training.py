@@ -253,6 +253,7 @@ def test_other_blocks_keep_their_share_of_the_norm_whatever_the_weights_of_words
 
 def test_auto_is_weighted_with_texts_and_plain_without():
     assert chosen_for(Method.AUTO, has_text=True) is Method.DP_SGD_WEIGHTED
+    assert chosen_for(Method.AUTO, has_text=True, on_devices=True) is Method.ADADPS_TWO_SIDED
     assert chosen_for(Method.AUTO, has_text=False) is Method.DP_SGD
     assert chosen_for(Method.DP_ADAM, has_text=True) is Method.DP_ADAM
 

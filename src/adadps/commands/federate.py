@@ -19,8 +19,9 @@ _privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")
 _side = panel("Method and side information (public words)")
 METHODS = (
-    "auto; dp-sgd: DP-FedAvg; dp-adam: DP-FedAdam; adadps: side information at every local step; "
-    "adadps-two-sided; dp-sgd-weighted"
+    "dp-sgd: DP-FedAvg; dp-adam: DP-FedAdam; adadps: side information at every local step; "
+    "adadps-two-sided: and after the noise; dp-sgd-weighted: weighted features, in a simulation "
+    "only; auto: adadps-two-sided for texts"
 )
 
 

@@ -29,15 +29,21 @@ from adadps.types import Accountant, Unit, require_positive
 from adadps.typical_texts import Numbers, along_features, median_norm
 
 
-def chosen_for(method: Method, *, has_text: bool) -> Method:
+def chosen_for(method: Method, *, has_text: bool, on_devices: bool = False) -> Method:
     """The method itself; for auto, the one that suits the columns.
+
+    In a federation it is one that devices can follow: they are sent weights and D, not features.
 
     >>> chosen_for(Method.AUTO, has_text=True).value
     'dp-sgd-weighted'
+    >>> chosen_for(Method.AUTO, has_text=True, on_devices=True).value
+    'adadps-two-sided'
     """
     if method is not Method.AUTO:
         return method
-    return Method.DP_SGD_WEIGHTED if has_text else Method.DP_SGD
+    if not has_text:
+        return Method.DP_SGD
+    return Method.ADADPS_TWO_SIDED if on_devices else Method.DP_SGD_WEIGHTED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,7 +126,8 @@ class Request:
         method = self.method
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
-        method = chosen_for(method, has_text=bool(schema.texts))
+        on_devices = self.federation is not None
+        method = chosen_for(method, has_text=bool(schema.texts), on_devices=on_devices)
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method)
