@@ -5,7 +5,8 @@
 
 A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
 experiment, the data set, the metric and epsilon, and the methods if not all are to be shown;
-``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings.
+``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
+``<!-- table: federated all users -->`` that of federations in the scene "all users".
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs/results/text.md", ROOT / "docs/results/defaults.md", ROOT / "README.md")
+PAGES = (
+    *(ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated")),
+    ROOT / "README.md",
+)
 ROWS = ROOT / "docs/results/text"
 DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
+FEDERATED = ROOT / "docs/results/federated/federated.json"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
 HEADINGS = {
@@ -53,7 +58,32 @@ def fill(text: str) -> str:
 
 
 def _made(name: str, *which: str) -> str:
-    return defaults_table() if name == "defaults" else table(name, *which)
+    if name == "defaults":
+        return defaults_table()
+    return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
+
+
+def federated_table(scene: str) -> str:
+    """One line a method; for each kind of features its accuracy, and the points over FedAvg."""
+    held: list[Row] = json.loads(FEDERATED.read_text(encoding="utf-8"))
+    rows = [row for row in held if row["settings"]["scene"] == scene]
+    columns = list(dict.fromkeys(_features(row) for row in rows))
+    heads = ["method", *(head for name in columns for head in (_named(name), "over FedAvg"))]
+    found = {(row["method"], _features(row)): row for row in rows}
+    plain = next(row["method"] for row in rows if row["method"].endswith("FedAvg"))
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = []
+        for name in columns:
+            row, base = found[method, name], found[plain, name]
+            cells.append(f"{row['mean']:.3f} ± {row['std']:.3f}")
+            cells.append("" if row is base else f"{100 * (row['mean'] - base['mean']):+.1f}")
+        out.append(f"| {' | '.join([method, *cells])} |")
+    return "\n".join(out) + "\n"
+
+
+def _named(features: str) -> str:
+    return "paper's features" if features.startswith("paper") else "IDF features"
 
 
 def defaults_table() -> str:

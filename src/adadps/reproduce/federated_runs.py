@@ -57,6 +57,8 @@ class Scene:
     epsilon: float | None = None
     delta: float | None = None
     momentum: float = 0.0
+    lengths: tuple[float, ...] = (3.0, 5.0, 8.0, 13.0, 21.0)
+    """Tried for how far an output moves in a round; farther where a round has less noise."""
 
     @property
     def private(self) -> bool:
@@ -66,7 +68,7 @@ class Scene:
 
 PUBLISHED = Scene("400 users", 20, 33, users=400, noise_multiplier=0.3, delta=1 / 400)
 WITHOUT_NOISE = Scene("400 users, no privacy", 20, 33, users=400, momentum=0.9)
-EVERYBODY = Scene("all users", 80, 25, epsilon=8.0)
+EVERYBODY = Scene("all users", 80, 25, epsilon=8.0, lengths=(5.0, 8.0, 13.0, 21.0, 34.0))
 SCENES = {scene.name: scene for scene in (PUBLISHED, EVERYBODY, WITHOUT_NOISE)}
 
 FEDAVG, FEDADAM, LOCAL, SERVER = "fedavg", "fedadam", "adadps-local", "adadps-server"

@@ -32,7 +32,7 @@ from adadps.reproduce.rows import Row, summary
 
 RECORDED = "recorded/federated.json"
 TUNING_SEEDS = (1000, 1001, 1002)
-CLIPS, LENGTHS = (0.02, 0.05, 0.15), (3.0, 5.0, 8.0, 13.0, 21.0)
+CLIPS = (0.02, 0.05, 0.15)
 SHAPES, CLIP_OF_SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5)), 0.15
 """Floor and power of A = max(f/f_max, floor)^power."""
 SERVER_RATES, RATES = (0.06, 0.2, 0.6, 1.2, 2.4), (2.0, 8.0, 32.0, 128.0, 512.0)
@@ -57,7 +57,10 @@ def settings_of(method: str, scene: Scene) -> list[Setting]:
     if method in INFORMED:
         shapes = [{"floor": floor, "power": power} for floor, power in SHAPES]
         if scene.private:
-            return [{**s, "clip": CLIP_OF_SHAPES, "length": x} for s, x in product(shapes, LENGTHS)]
+            return [
+                {**s, "clip": CLIP_OF_SHAPES, "length": x}
+                for s, x in product(shapes, scene.lengths)
+            ]
         return [{**s, "rate": x} for s, x in product(shapes, RATES)]
     if method == FEDADAM:
         own = (
@@ -67,7 +70,7 @@ def settings_of(method: str, scene: Scene) -> list[Setting]:
         )
         return [{**s, "server": x} for s, x in product(own, SERVER_RATES)]
     if scene.private:
-        return [{"clip": clip, "length": x} for clip, x in product(CLIPS, LENGTHS)]
+        return [{"clip": clip, "length": x} for clip, x in product(CLIPS, scene.lengths)]
     return [{"rate": 2.0**power} for power in range(15)]
 
 
