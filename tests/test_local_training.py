@@ -145,6 +145,44 @@ def test_hazard_nan_a_user_who_diverges_is_absent():
     assert all(bool(torch.isfinite(dense(value)).all()) for value in total.values())
 
 
+def poisonous(outputs, targets):
+    """Has no finite gradient for rows of label 9."""
+    known = cross_entropy(outputs, targets.clamp(max=CLASSES - 1))
+    return known / (targets != 9)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_hazard_nan_a_row_that_has_no_gradient_counts_for_nothing(kind):
+    """As in every engine: the user's other rows are trained on, and the mean is over all."""
+    model = MODELS["two layers"]()
+    rows, labels = WORDS.toarray()[OWNERS == 3], LABELS[OWNERS == 3].copy()
+    labels[4] = 9
+    data = examples(sparse.csr_matrix(rows) if kind == "sparse" else rows, labels)
+    params = {key: p.detach() for key, p in model.named_parameters()}
+    ones = {key: torch.ones([1] * p.ndim, dtype=torch.float64) for key, p in params.items()}
+    engine = LocalEngine(engine_for(model, poisonous, data), LocalSteps(0.7, 7), ones)
+    found = engine.update(params, data)
+    others = np.arange(7) != 4
+    outputs = model(torch.from_numpy(rows[others]))
+    loss = cross_entropy(outputs, torch.from_numpy(labels[others])).sum() / 7
+    for name, gradient in zip(params, torch.autograd.grad(loss, model.parameters()), strict=True):
+        torch.testing.assert_close(dense(found[name]).float(), 0.7 * gradient)
+
+
+def test_threads_are_given_back():
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = MODELS["two layers"]()
+        data = examples(WORDS.toarray(), LABELS)
+        params = {key: p.detach() for key, p in model.named_parameters()}
+        ones = {key: torch.ones([1] * p.ndim, dtype=torch.float64) for key, p in params.items()}
+        LocalEngine(engine_for(model, cross_entropy, data), STEPS, ones).update(params, data)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(usual)
+
+
 def data_of_users():
     return examples(WORDS, LABELS, users=OWNERS)
 

@@ -10,11 +10,13 @@ table of words only the rows of the user's own words are copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
@@ -27,6 +29,9 @@ from adadps.types import Params, Sum
 
 ROWS_AT_ONCE = 4096
 """Users with so many rows together are trained before their updates are added up."""
+
+WORTH_THREADS = 2**24
+"""So many products in a local step are worth more than one thread."""
 
 Part = RowSparse | Tensor
 """What one parameter has in an update."""
@@ -45,7 +50,7 @@ class LocalEngine:
     """Trains locally where another engine would differentiate; ``scale`` is D."""
 
     def __init__(self, inner: Engine, steps: LocalSteps, scale: Params) -> None:
-        self.model = inner.model
+        self.model, self.loss = inner.model, inner.loss
         self.inner, self.steps, self.scale = inner, steps, scale
 
     def per_unit(self, params: Params, batch: Examples, units: Units | None) -> LayeredGradients:
@@ -71,11 +76,13 @@ class LocalEngine:
         held = {name: value.clone() for name, value in start.items()}
         seen = {name: held[name].movedim(0, axes[name]) if name in axes else held[name]
                 for name in held}  # fmt: skip
-        for _ in range(self.steps.epochs):
-            for part in _mini_batches(len(rows), self.steps.batch_size):
-                batch = Examples(features, rows.targets).take(part)
-                for name, total in self._mean_gradient(seen, batch).items():
-                    _descend(held[name], total, self.steps.lr * scale[name], name in tables)
+        size = min(len(rows), self.steps.batch_size)
+        with _threads_for(size * sum(value.numel() for value in held.values())):
+            for _ in range(self.steps.epochs):
+                for part in _mini_batches(len(rows), self.steps.batch_size):
+                    batch = Examples(features, rows.targets).take(part)
+                    for name, total in self._mean_gradient(seen, batch).items():
+                        _descend(held[name], total, self.steps.lr * scale[name], name in tables)
         return {
             name: RowSparse(tables[name], moved, tuple(params[name].shape), axes[name])
             if name in tables
@@ -97,6 +104,23 @@ class LocalEngine:
         )
 
     def _mean_gradient(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
+        """By one backward pass; row by row for tables of words, and where a row is not finite."""
+        found = None
+        if not isinstance(batch.features, SparseRows):
+            found = self._by_one_pass(params, batch)
+        return self._by_rows(params, batch) if found is None else found
+
+    def _by_one_pass(self, params: Params, batch: Examples) -> Params | None:
+        """Nobody has to see these rows apart: it is the user who is clipped, and not a row."""
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        outputs = functional_call(self.model, leaves, (batch.features,))
+        total = self.loss(outputs, batch.targets).mean()
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        if any(part is None or not bool(torch.isfinite(part).all()) for part in found):
+            return None
+        return dict(zip(leaves, found, strict=True))
+
+    def _by_rows(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
         gradients = self.inner.per_unit(params, batch, None)
         share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
         return gradients.weighted_sum(share.to(batch.targets.device))
@@ -116,6 +140,20 @@ class LocalEngine:
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Rows that these features make the model read, at every local step."""
         return self.inner.reads(features)
+
+
+@contextmanager
+def _threads_for(products: int) -> Iterator[None]:
+    """One thread for small steps: several cost more to wait for than they save."""
+    usual = torch.get_num_threads()
+    if usual == 1 or products > WORTH_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 def of_updates(updates: Sequence[Mapping[str, Part]]) -> LayeredGradients:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features
+from adadps.gradients.loss import Loss
 from adadps.outer_sum import dense
 from adadps.row_sparse import RowSparse
 from adadps.types import Params, Sum, Sums
@@ -82,6 +83,7 @@ class Engine(Protocol):
     """Differentiates one model with one loss."""
 
     model: nn.Module
+    loss: Loss
 
     def per_unit(self, params: Params, batch: Examples, units: Units | None) -> GradientBatch:
         """Gradients of the loss at ``params``, one a unit; without ``units``, one a row."""
