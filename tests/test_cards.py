@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
 
 import jsonschema
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -19,7 +17,6 @@ from adadps import (
     Accountant,
     AdaDPSClassifier,
     Checkpoints,
-    DataError,
     Relation,
     accuracy,
     adadps,
@@ -39,9 +36,7 @@ from adadps import (
     tune,
 )
 from adadps.card import card_of, markdown_of, schema
-from adadps.card.audited import fitting_audit
 from adadps.card.checking import check
-from adadps.card.comparing import differences_of_cards
 from adadps.card.epsilons import MOST_BY_PLD, WHOLE_BUDGET
 from adadps.card.markdown import as_text
 from adadps.card.meaning import factor_of, meaning_of
@@ -123,45 +118,6 @@ def test_a_card_is_a_function_of_what_is_stored(kind, tmp_path):
     assert text.startswith("# Privacy card of run\n")
 
 
-@pytest.mark.parametrize("spoiled", ["epsilon", "noise_multiplier", "steps_paid", "steps", "count"])
-def test_the_check_finds_a_number_that_was_changed(spoiled):
-    described = trained(before_the_clip()).describe()
-    held = described["privacy"]
-    if spoiled == "count":
-        held["charges"] = [{**one, "count": one["count"] - 1} for one in held["charges"]]
-    else:
-        held[spoiled] = held[spoiled] * 0.5 if spoiled == "epsilon" else held[spoiled] + 1
-    found = check(described)
-    assert found.agrees is False
-    assert "DIFFERS" in found.says
-
-
-def test_the_check_finds_a_price_that_was_left_out():
-    described = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
-    assert check(described).agrees is True
-    del described["side_information"][0]["price"]
-    assert "side_information: expected a price" in check(described).says
-    assert check(described).agrees is False
-
-
-def test_results_of_earlier_versions_are_checked_by_their_mechanism():
-    described = trained().describe()
-    del described["privacy"]["charges"]
-    assert check(described).agrees is True
-    described["privacy"]["noise_multiplier"] *= 2
-    assert check(described).agrees is False
-    priced = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
-    del priced["privacy"]["charges"]
-    assert check(priced).agrees is None
-    assert "does not record" in check(priced).says
-
-
-def test_a_sampler_that_cannot_be_read_is_said_not_to_be_checkable():
-    described = trained().describe()
-    described["privacy"]["sampler"]["sampling"] = "by whim"
-    assert check(described).agrees is None
-
-
 # --- what stands on it ---
 
 
@@ -202,9 +158,6 @@ def test_shown_bounds_are_rounded_to_the_safe_side():
     described = trained().describe()
     described["privacy"]["epsilon"] = 2.0004
     assert "ε = 2.001 at" in markdown_of(card_of(described))
-    described = claiming()
-    audit = fitting_audit({**OUTCOME, "lower_bound": 0.3999}, described)
-    assert "ε ≥ 0.399 with" in markdown_of(card_of(described, audit)).replace("\\", "")
 
 
 @pytest.mark.parametrize(
@@ -423,113 +376,3 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     assert check(first.describe()).agrees is True
     assert not any("2 delta" in gap for gap in card_of(first.describe())["not_covered"])
     assert spending({"run": first}) is not None
-
-
-# --- audits ---
-
-OUTCOME = {
-    "audit": "one run",
-    "claimed_epsilon": 1.0,
-    "delta": 1e-6,
-    "relation": "add or remove one",
-    "lower_bound": 0.4,
-    "largest_bound": 3.0,
-    "confidence": 0.95,
-    "runs": 1,
-    "canaries": 100,
-    "guesses": 40,
-    "right_guesses": 30,
-    "settings": {"method": "adadps", "path": "late"},
-    "verdict": "consistent",
-}
-
-
-def claiming(epsilon=1.0, delta=1e-6):
-    described = trained(accountant=RDP).describe()
-    described["privacy"].update(epsilon=epsilon, delta=delta)
-    return described
-
-
-def test_an_audit_of_the_same_claim_stands_on_the_card():
-    described = claiming()
-    card = card_of(described, fitting_audit(OUTCOME, described))
-    jsonschema.Draft202012Validator(schema()).validate(card)
-    assert card["audit"]["lower_bound"] == 0.4
-    text = markdown_of(card)
-    assert "ε ≥ 0.400 with confidence 0.95" in text
-    assert "other models, trained for the audit" in text
-
-
-@pytest.mark.parametrize(
-    ("changed", "described"),
-    [
-        ({"claimed_epsilon": 1.1}, {}),
-        ({"delta": 1e-5}, {}),
-        ({"relation": "replace one"}, {}),
-        ({}, {"epsilon": 2.0}),
-    ],
-)
-def test_an_audit_of_another_claim_is_refused(changed, described):
-    with pytest.raises(DataError, match=r"Expected an audit of ε = .*Repeat the audit"):
-        fitting_audit({**OUTCOME, **changed}, claiming(**described))
-
-
-def test_an_audit_of_a_run_without_privacy_is_refused():
-    with pytest.raises(DataError, match="no claim"):
-        fitting_audit(OUTCOME, trained(plain_sgd(0.1)).describe())
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [None, [], {}, 7, *({**OUTCOME, name: value} for name, value in (
-        ("claimed_epsilon", None), ("delta", 0), ("confidence", 1), ("runs", 1.5),
-        ("guesses", True), ("verdict", 3), ("lower_bound", -1.0),
-    ))],
-    ids=str,
-)  # fmt: skip
-def test_something_else_than_an_audit_is_refused(outcome):
-    with pytest.raises(DataError, match="Expected the JSON of `adadps audit"):
-        fitting_audit(outcome, claiming())
-
-
-# --- properties ---
-
-TREES = st.recursive(
-    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=6,
-)
-
-
-@given(TREES)
-def test_no_tree_of_json_breaks_the_comparison_of_cards(tree):
-    made = card_of(dataclasses.replace(RESULT).describe())
-    assert not differences_of_cards(json.loads(json.dumps(made)), made)
-    assert differences_of_cards(tree, made)
-    assert differences_of_cards({**made, "guarantee": tree}, made)
-
-
-torch.manual_seed(0)
-RESULT = trained(accountant=RDP)
-
-
-def test_differences_of_cards_are_named_by_field():
-    made = card_of(RESULT.describe())
-    held = json.loads(json.dumps(made))
-    held["mechanism"]["steps"] += 1
-    held["assumed_public"][0] = "nothing"
-    del held["guarantee"]["unit"]
-    found = {one.field: (one.expected, one.found) for one in differences_of_cards(held, made)}
-    assert found["mechanism.steps"] == ("8", "9")
-    assert found["guarantee.unit"] == ('"example"', "nothing")
-    assert found["assumed_public[1]"][1] == '"nothing"'
-    assert len(found) == 3
-
-
-def test_numbers_may_differ_in_their_last_digits_and_nothing_else_may():
-    made = card_of(RESULT.describe())
-    held = json.loads(json.dumps(made))
-    held["guarantee"]["epsilon"] *= 1 + 1e-9
-    assert not differences_of_cards(held, made)
-    (found,) = differences_of_cards({**made, "made_with": "x"}, made)
-    assert found.field == "made_with"
