@@ -15,12 +15,12 @@ from adadps.reproduce.federated_runs import PUBLISHED, SCENES, FederatedJob, run
 from adadps.reproduce.federated_table import LABELS, lines, settings_of, trials_of
 
 
-def test_every_method_has_fifteen_trials_of_three_runs():
+def test_every_method_has_twenty_trials_of_three_runs():
     for scene in SCENES.values():
         for method in LABELS:
             settings = settings_of(method, scene)
-            assert len(settings) == 15
-            assert len({json.dumps(setting) for setting in settings}) == 15
+            assert len(settings) == 20
+            assert len({json.dumps(setting) for setting in settings}) == 20
     for line in lines():
         for setting, jobs in trials_of(*line):
             assert {(job.setting == setting, job.tuning) for job in jobs} == {(True, True)}

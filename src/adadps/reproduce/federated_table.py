@@ -1,4 +1,4 @@
-"""The federated comparison (figure "so_fed"): fifteen trials a method, the same features for all.
+"""The federated comparison (figure "so_fed"): twenty trials a method, the same features for all.
 
 A trial is the mean of three runs, since cohorts of 20 make single ones differ by points. Settings
 are chosen on a fifth of each user's training packages, by source package; the test packages are not
@@ -32,10 +32,11 @@ from adadps.reproduce.rows import Row, summary
 
 RECORDED = "recorded/federated.json"
 TUNING_SEEDS = (1000, 1001, 1002)
-CLIPS = (0.02, 0.05, 0.15)
-SHAPES, CLIP_OF_SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5)), 0.15
+CLIPS = (0.007, 0.02, 0.05, 0.15)
+SHAPES, CLIP_OF_SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5), (0.1, 0.5)), 0.15
 """Floor and power of A = max(f/f_max, floor)^power."""
 SERVER_RATES, RATES = (0.06, 0.2, 0.6, 1.2, 2.4), (2.0, 8.0, 32.0, 128.0, 512.0)
+FEDAVG_RATES = (*(2.0**power for power in range(15)), 48.0, 96.0, 192.0, 384.0, 768.0)
 LABELS = {
     FEDAVG: ("DP-FedAvg", "FedAvg"),
     FEDADAM: ("DP-FedAdam", "FedAdam"),
@@ -53,7 +54,7 @@ def label_of(method: str, scene: Scene) -> str | None:
 
 
 def settings_of(method: str, scene: Scene) -> list[Setting]:
-    """Fifteen settings for each method."""
+    """Twenty settings for each method."""
     if method in INFORMED:
         shapes = [{"floor": floor, "power": power} for floor, power in SHAPES]
         if scene.private:
@@ -66,12 +67,12 @@ def settings_of(method: str, scene: Scene) -> list[Setting]:
         own = (
             [{"clip": clip, "length": 1.0} for clip in CLIPS]  # Adam has no use for its length
             if scene.private
-            else [{"rate": rate} for rate in RATES[:3]]
+            else [{"rate": rate} for rate in RATES[:4]]
         )
         return [{**s, "server": x} for s, x in product(own, SERVER_RATES)]
     if scene.private:
         return [{"clip": clip, "length": x} for clip, x in product(CLIPS, scene.lengths)]
-    return [{"rate": 2.0**power} for power in range(15)]
+    return [{"rate": rate} for rate in FEDAVG_RATES]
 
 
 def trials_of(scene: str, features: str, method: str) -> list[tuple[Setting, list[FederatedJob]]]:
