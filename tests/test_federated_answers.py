@@ -1,6 +1,7 @@
 """Whatever devices send, or do not send: the round goes on, clipped and noised."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ import torch
 from adadps import (
     sparse_linear,
 )
-from adadps.drawing import Batch
 from adadps.federated.answers import side_by_side, sound
 from adadps.row_sparse import RowSparse
 from adadps.stages import (
@@ -137,16 +137,18 @@ def test_a_huge_answer_is_clipped_by_the_server():
 def test_second_unasked_and_late_answers_are_dropped():
     chosen = method(**QUIET)
     wanted = one_round(chosen, honest)
+    rounds = []
 
     def more(run, batch):
         honest(run, batch)
         for node in (1, 77):
             run.answer(batch, node, {name: v + 1 for name, v in run.params.items()})
-        run.answer(Batch(batch.run, 0), 0, answer_of(run, 0))  # of another round
-        run.answer(Batch("other", 1), 0, answer_of(run, 0))
+        for other in ({"index": 0}, {"run": "other"}, {"life": "earlier"}):
+            run.answer(replace(batch, **other), 0, answer_of(run, 0))
+        rounds.append(batch)
 
     found = one_round(chosen, more)
-    found.answer(Batch(found.name, 1), 0, answer_of(found, 0))  # after its round
+    found.answer(rounds[0], 0, answer_of(found, 0))  # after its round
     for name, value in wanted.params.items():
         assert torch.equal(found.params[name], value)
 

@@ -1,7 +1,9 @@
 """`adadps reproduce federated`: the same chance for every method, and the epsilon of the paper."""
 
 import json
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -34,8 +36,19 @@ def test_everybody_trains_and_nobodys_test_packages_are_read_while_tuning():
     for made in (whole, tuned):
         assert len(torch.unique(made.train.users)) == 2009
     assert len(tuned.train) + len(tuned.test) == len(whole.train)
+    texts = {name: _rows(part) for name, part in (("train", whole.train), ("test", whole.test))}
+    seen = _rows(tuned.train) + _rows(tuned.test)
+    assert seen == texts["train"], "the same rows, and none of the test rows beside them"
     everything = corpus(DATASET)
     assert len(whole.train) + len(whole.test) == len(everything.train) + len(everything.test)
+
+
+def _rows(part):
+    """How often each row of features is there."""
+    held = part.features
+    ends = held.offsets.tolist()
+    columns, values = held.columns.tolist(), held.values.tolist()
+    return Counter((tuple(columns[a:b]), tuple(values[a:b])) for a, b in pairwise(ends))
 
 
 def test_what_belongs_together_is_held_out_together():

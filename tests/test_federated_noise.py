@@ -177,7 +177,7 @@ def test_without_noise_a_device_sends_its_own_words_alone():
 @pytest.mark.parametrize(("noise", "_share"), NOISES)
 def test_who_takes_part_is_said_to_be_assumed_public(noise, _share):
     """With one device less there is less noise, or a discarded round: ε does not cover that."""
-    sampler = shuffled(users=USERS, expected_size=4)
+    sampler = shuffled(users=USERS, expected_size=USERS)
     said = federated(method(noise), sampler).result().privacy.assumed_public
     assert WHO_TAKES_PART in said
     assert WHO_TAKES_PART not in federated(method(), SOME).result().privacy.assumed_public
@@ -195,8 +195,8 @@ def test_a_device_brings_at_most_so_many_rows():
     ("noise", "sampler", "said"),
     [
         (by_server(), SOME, "sees updates before their noise"),
-        (in_shares(minimum=2), shuffled(users=USERS, expected_size=4), "look at sums alone"),
-        (by_each_device(), shuffled(users=USERS, expected_size=4), "nobody but the device"),
+        (in_shares(minimum=2), shuffled(users=USERS, expected_size=USERS), "look at sums alone"),
+        (by_each_device(), shuffled(users=USERS, expected_size=USERS), "nobody but the device"),
     ],
 )
 def test_the_card_says_who_has_to_be_trusted(noise, sampler, said):

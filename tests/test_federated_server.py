@@ -204,6 +204,14 @@ def test_a_minimum_above_the_cohort_is_refused():
         federated(method(in_shares(minimum=3)), shuffled(users=USERS, expected_size=2))
 
 
+def test_a_minimum_above_the_last_cohort_of_an_epoch_is_refused():
+    """Five users in cohorts of three: the second has two, and could never count."""
+    with pytest.raises(SettingError, match="at most 2 answers"):
+        federated(method(in_shares(minimum=3)), shuffled(users=USERS, expected_size=3))
+    run, _ = play(federated(method(in_shares(minimum=2)), shuffled(users=USERS, expected_size=3)))
+    assert run.discarded == 0
+
+
 def test_a_plan_beyond_its_budget_is_refused():
     with pytest.raises(BudgetError, match="Nothing was drawn"):
         federated(method(), SOME, rounds=500, budget=Budget(epsilon=1.0, delta=1e-3))

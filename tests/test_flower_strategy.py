@@ -44,7 +44,7 @@ from adadps.errors import ContractError, SettingError
 from adadps.federated import records
 from adadps.federated.flower import AdaDPSStrategy, train_on_device
 from adadps.row_sparse import RowSparse
-from adadps.stages import by_each_device
+from adadps.stages import by_each_device, in_shares
 from federations import USERS, federated, method, model, play, rows_of
 from problems import cross_entropy
 
@@ -386,6 +386,42 @@ def test_a_diverged_device_answers_with_zero():
     assert float(np.abs(reply.content["adadps.update"]["bias"].numpy()).max()) == 0
 
 
+def test_a_round_waits_for_as_many_nodes_as_its_noise_needs(caplog):
+    chosen, sampler = method(in_shares(minimum=4)), shuffled(users=USERS, expected_size=USERS)
+    with pytest.raises(ContractError, match="between 4 and 5 connected nodes"):
+        strategy(chosen, sampler, patience=0.01).start(Nodes(honest, nodes=[100]))
+    with pytest.raises(SettingError, match="least_nodes between 4 and"):
+        strategy(chosen, sampler, least_nodes=1)
+    held = strategy(chosen, sampler, rounds=1)
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    held.start(Nodes(lambda node, message: honest(node, message) if node < 102 else None))
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert held.run.discarded == 1
+    assert "too few answers" in caplog.text
+
+
+def test_rounds_that_were_taken_are_kept_when_nodes_leave(tmp_path):
+    class Leaving(Nodes):
+        def get_node_ids(self):
+            return list(NODES) if len(self.sent) < 3 * USERS else []
+
+    kept = {"checkpoints": Checkpoints(tmp_path, every=10)}
+    held = strategy(rounds=40, run_options=kept, patience=0.01)
+    with pytest.raises(ContractError, match="connected nodes"):
+        held.start(Leaving(honest))
+    assert held.run.taken == 3
+    assert strategy(rounds=40, run_options=kept).run.taken == 3
+
+
+@pytest.mark.parametrize("wrong", [0.0, -5.0, math.inf, math.nan])
+def test_senseless_times_are_refused(wrong):
+    """Flower would make twelve hours of none."""
+    with pytest.raises(SettingError, match="answer_within"):
+        strategy(answer_within=wrong)
+    with pytest.raises(SettingError, match="timeout"):
+        strategy().start(Nodes(honest), timeout=wrong)
+
+
 def test_other_weights_than_those_of_the_run_are_refused():
     """They would not be trained, and epsilon would be spent on others."""
     held = strategy(rounds=1)
@@ -417,7 +453,7 @@ def test_the_blocks_of_the_guide_run(tmp_path, monkeypatch):
     page = Path(__file__).parents[1] / "docs" / "federated.md"
     server, client = re.findall(r"^```py\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.M)
     given = {"new_model": model, "method": method(), "sampler": EVERYBODY}
-    server = server.replace("rounds=50", "rounds=2")
+    server = server.replace("rounds=50", "rounds=2").replace("/srv/fed", str(tmp_path))
     on_server, on_device = dict(given), {"new_model": model, "my_own_rows": rows_of(1)}
     exec(compile(server, "server_app.py", "exec"), on_server)
     exec(compile(client, "client_app.py", "exec"), on_device)

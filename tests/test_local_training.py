@@ -169,18 +169,80 @@ def test_hazard_nan_a_row_that_has_no_gradient_counts_for_nothing(kind):
         torch.testing.assert_close(dense(found[name]).float(), 0.7 * gradient)
 
 
-def test_threads_are_given_back():
-    usual = torch.get_num_threads()
+@pytest.mark.parametrize(("products", "threads"), [(2**24, 1), (0, 2)])
+def test_small_steps_have_one_thread_and_large_ones_theirs(monkeypatch, products, threads):
+    """And it is given back."""
+    monkeypatch.setattr("adadps.gradients.local.WORTH_THREADS", products)
+    usual, seen = torch.get_num_threads(), set()
+
+    def watched(outputs, targets):
+        seen.add(torch.get_num_threads())
+        return cross_entropy(outputs, targets)
+
     torch.set_num_threads(2)
     try:
-        model = MODELS["two layers"]()
-        data = examples(WORDS.toarray(), LABELS)
-        params = {key: p.detach() for key, p in model.named_parameters()}
-        ones = {key: torch.ones([1] * p.ndim, dtype=torch.float64) for key, p in params.items()}
-        LocalEngine(engine_for(model, cross_entropy, data), STEPS, ones).update(params, data)
-        assert torch.get_num_threads() == 2
+        engine, params, data = local_engine(MODELS["two layers"](), watched)
+        seen.clear()
+        engine.update(params, data)
+        assert (seen, torch.get_num_threads()) == ({threads}, 2)
     finally:
         torch.set_num_threads(usual)
+
+
+def local_engine(model, loss=cross_entropy):
+    data = examples(WORDS.toarray(), LABELS)
+    params = {key: p.detach() for key, p in model.named_parameters()}
+    ones = {key: torch.ones([1] * p.ndim, dtype=torch.float64) for key, p in params.items()}
+    return LocalEngine(engine_for(model, loss, data), STEPS, ones), params, data
+
+
+class Notes(nn.Module):
+    """Keeps an average of what it has seen, which would be released with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("seen", torch.zeros(WIDTH))
+
+    def forward(self, features):
+        if self.training and features.shape[0] > 1:
+            self.seen.add_(features.detach().mean(0))
+        return self.layer(features)
+
+
+def test_hazard_22_what_a_model_notes_about_rows_does_not_stay():
+    """Nor what spectral norm notes about local weights, which nobody has noised."""
+    spectral = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, CLASSES)))
+    for model in (Notes(), spectral):
+        engine, params, data = local_engine(model.train())
+        before = [buffer.clone() for buffer in model.buffers()]
+        engine.update(params, data)
+        assert all(map(torch.equal, before, model.buffers()))
+
+
+@pytest.mark.parametrize("layers", ["dropout", "frozen", "tokens", "normed"])
+def test_one_pass_is_what_rows_bring(layers):
+    """Without dropping anything, with a frozen layer, with tokens, with layer norm."""
+    width = 4
+    model = {
+        "dropout": lambda: nn.Sequential(nn.Linear(WIDTH, width), nn.Dropout(0.0),
+                                         nn.Linear(width, CLASSES)),
+        "frozen": lambda: nn.Sequential(nn.Linear(WIDTH, width), nn.Linear(width, CLASSES)),
+        "tokens": lambda: nn.Sequential(nn.EmbeddingBag(9, width), nn.Linear(width, CLASSES)),
+        "normed": lambda: nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)),
+    }[layers]()  # fmt: skip
+    if layers == "frozen":
+        model[0].requires_grad_(False)
+    rows = RNG.integers(9, size=(ROWS, 5)) if layers == "tokens" else WORDS.toarray()
+    data = examples(rows, LABELS)
+    params = {key: p.detach() for key, p in model.named_parameters() if p.requires_grad}
+    ones = {key: torch.ones([1] * p.ndim, dtype=torch.float64) for key, p in params.items()}
+    engine = LocalEngine(engine_for(model, cross_entropy, data), STEPS, ones)
+    assert engine._by_one_pass(params, data) is not None
+    found = engine.update(params, data)
+    engine._rows_alone = False
+    for name, part in engine.update(params, data).items():
+        torch.testing.assert_close(dense(found[name]), dense(part), rtol=1e-4, atol=1e-6)
 
 
 def data_of_users():

@@ -15,21 +15,18 @@ LOOKING_BETWEEN = (
     "search or by further calls of partial_fit, epsilon holds with 2 delta "
     "(docs/decisions/ledger.md)."
 )
-_ON_DEVICES = {
-    "noise by each device": (
-        "Who takes part: noise of devices protects what users hold, not that they are there. And "
-        "nobody but the device has to be trusted only if it keeps a ledger of its own."
-    ),
-    "noise in shares": (
-        "The server and the devices of a federation: the server is trusted to look at sums alone, "
-        "enough devices to add their share of the noise. Who takes part is not protected."
-    ),
-    "": (
-        "The server of a federation: it sees updates before their noise, and is trusted with them; "
-        "epsilon is for everybody who sees the model."
-    ),
-}
-"""By what a chain of local training says about the place of its noise."""
+EACH_DEVICE = (
+    "Who takes part: noise of devices protects what users hold, not that they are there. And "
+    "nobody but the device has to be trusted only if it keeps a ledger of its own."
+)
+SHARES = (
+    "The server and the devices of a federation: the server is trusted to look at sums alone, "
+    "enough devices to add their share of the noise. Who takes part is not protected."
+)
+SERVER = (
+    "The server of a federation: it sees updates before their noise, and is trusted with them; "
+    "epsilon is for everybody who sees the model."
+)
 _ALWAYS = (
     "Whatever was done to the data before: cleaning, scaling, features, vocabularies or labels "
     "that were fitted on private data and are not declared above.",
@@ -56,10 +53,7 @@ def what_is_not_covered(described: Mapping[str, Any]) -> list[str]:
             "People with several examples: epsilon is for one example; somebody with k of them has "
             "about k times epsilon, and more than delta."
         )
-    if "train_locally(" in described["method"]:
-        found.append(
-            next(text for said, text in _ON_DEVICES.items() if said in described["method"])
-        )
+    found += _trusted(described["method"])
     if claims_a_whole_budget(described):
         found.append(LOOKING_BETWEEN)
     if privacy["tuning"] is None and privacy["tuning_trials"] != 0:
@@ -69,3 +63,12 @@ def what_is_not_covered(described: Mapping[str, Any]) -> list[str]:
             "Held-out records: numbers measured on them are a use of them outside of epsilon."
         )
     return [*found, *_ALWAYS]
+
+
+def _trusted(method: str) -> list[str]:
+    """Who has to be, as the chain says where its noise is added."""
+    if "noise by each device" in method:
+        return [EACH_DEVICE]
+    if "noise in shares" in method:
+        return [SHARES]
+    return [SERVER] if "train_locally(" in method else []

@@ -2,7 +2,7 @@
 
 30,300 packages of Debian 12 (bookworm, main) with section, tags, maintainer, user and description,
 made by ``scripts/build_debian_packages.py`` from apt's own index. Maintainers (people and teams)
-and users (the 2,009 people who look after the packages) are numbers, e-mail addresses are removed;
+and users (2,009 people, or teams without one) are numbers, e-mail addresses are removed;
 the descriptions are part of the packages and free like them (see NOTICE).
 """
 
@@ -43,7 +43,7 @@ class Package:
     tags: tuple[str, ...]
     maintainer: int
     user: int
-    """The person who looks after it: the maintainer, or the first uploader where that is a team."""
+    """Who looks after it: the maintainer, or the first uploader where that is a team."""
     title: str
     body: str
 

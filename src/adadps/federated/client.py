@@ -81,7 +81,8 @@ def pay_on_device(ledger: Ledger, task: Task) -> None:
 
     For devices that do not take the server's word: whatever it asks for, and however often, what
     it can learn stays within the ledger's budget. An answer is one Gaussian of multiplier
-    ``task.noise``, whoever was asked beside it; one without noise fits no budget.
+    ``task.noise``, whoever was asked beside it; one without noise fits no budget. Its epsilon
+    compares this user's rows with none ("zero out"), not with other rows.
     """
     event = GaussianDpEvent(task.noise) if task.noise else NonPrivateDpEvent()
     ledger.open(OWN_RUN, Relation.ZERO_OUT, Accountant.RDP, RunFacts(unit=Unit.USER.value))

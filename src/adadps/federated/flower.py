@@ -30,7 +30,7 @@ from adadps.gradients.local import Part
 from adadps.gradients.loss import Loss
 from adadps.ledger import Ledger
 from adadps.training import epsilon_at_most
-from adadps.types import Params, require
+from adadps.types import Params, require, require_positive
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord
@@ -56,28 +56,31 @@ DEVICE_FAILED = 0
 class AdaDPSStrategy(Strategy):  # type: ignore[misc]
     """Runs a `FederatedRun` on Flower.
 
-    A round waits until at least ``least_nodes`` are connected, and no more than there are declared
-    users: a node that was killed stays listed for a while. After ``patience`` seconds of that the
-    run ends with an error, and can be resumed. Devices have ``answer_within`` seconds.
+    A round waits until at least ``least_nodes`` are connected (default: as many as the noise needs,
+    or one), and no more than there are declared users: a node that was killed stays listed for a
+    while. After ``patience`` seconds of that the run ends with an error, and can be resumed.
+    Devices have ``answer_within`` seconds, by clocks that agree: a message lives no longer.
     """
 
     def __init__(
         self,
         run: FederatedRun,
         *,
-        least_nodes: int = 1,
+        least_nodes: int | None = None,
         answer_within: float = 600.0,
         patience: float = 600.0,
     ) -> None:
-        most = run.sampler.examples
+        most, needed = run.sampler.examples, run.least_answers
+        least = max(1, needed) if least_nodes is None else least_nodes
         require(
-            0 <= least_nodes <= most,
-            f"least_nodes between 0 and the {most} declared users",
-            least_nodes,
+            needed <= least <= most,
+            f"least_nodes between {needed} and the {most} declared users",
+            least,
             "A round begins when so many are connected.",
         )
         self.run = run
-        self._least, self._within, self._patience = least_nodes, answer_within, patience
+        self._least, self._patience = least, patience
+        self._within = require_positive("answer_within", answer_within)
         self._rounds = run.batches()
         self._batch: Batch | None = None
 
@@ -99,7 +102,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         """
         before, left = self.run.taken, self.run.steps - self.run.taken
         if timeout is not None:
-            self._within = timeout
+            self._within = require_positive("timeout", timeout)
         self._require_own(initial_arrays)
 
         def evaluate(taken: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -154,12 +157,16 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             raise ContractError(
                 "Expected a round that was asked for, found none. Call `configure_train` first."
             )
+        params = self.run.params
         for reply in replies:
             if reply.metadata.group_id == _group(batch):
                 readable = reply.has_content()
-                update = read_answer(reply.content, self.run.params) if readable else None
+                update = read_answer(reply.content, params) if readable else None
                 self.run.answer(batch, reply.metadata.src_node_id, update)
+        discarded = self.run.discarded
         self.run.step(batch)
+        if self.run.discarded > discarded:  # which everybody can see by the weights
+            LOG.warning("Round %d had too few answers for its noise and is discarded.", batch.index)
         spent = epsilon_at_most(self.run)
         said = MetricRecord({"round": batch.index, EPSILON: spent})
         return self.arrays(), said
@@ -205,8 +212,11 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         same = own.keys() == given.keys() and all(
             torch.equal(given[name], value.cpu()) for name, value in own.items()
         )
+        if not same and self.run.taken:
+            LOG.info("The weights are those of the resumed run: initial_arrays are not read.")
+            return
         require(
-            same or self.run.taken > 0,
+            same,
             "no initial_arrays but the weights of the run",
             "others, which would not be trained",
             "Give the model with its weights to `FederatedRun`.",
@@ -220,10 +230,11 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             if self._least <= len(nodes) <= self.run.sampler.examples:
                 return nodes
             if time.monotonic() >= until:
+                self.run.keep()
                 raise ContractError(
                     f"Expected between {self._least} and {self.run.sampler.examples} connected "
                     f"nodes, found {len(nodes)} for {self._patience:g} seconds. Connect more, or "
-                    "declare more users in a new run; nobody was asked, and nothing was paid."
+                    "declare more users in a new run; nobody was asked, and no further round paid."
                 )
             time.sleep(min(1.0, self._patience))
 

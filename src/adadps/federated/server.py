@@ -105,6 +105,11 @@ class FederatedRun(PaidRun):
         return self._devices.scale
 
     @property
+    def least_answers(self) -> int:
+        """A round with fewer of them would be discarded."""
+        return self._devices.least_answers
+
+    @property
     def discarded(self) -> int:
         """Rounds of this process that had too few answers: paid for, and without effect.
 
@@ -183,7 +188,7 @@ class OnDevices:
         users = method.release.groups
         assert isinstance(users, Users)  # `task_of` has asked for them
         users.deviation(method.release.noise_multiplier, sampler.expected_size)
-        self._least = users.noise.least_answers() if self.task.noise else 0
+        self.least_answers = users.noise.least_answers() if self.task.noise else 0
         self._expected_size, self._randomness = sampler.expected_size, randomness
         self.cohorts = Cohorts(units, randomness.generator)
         self._moving = Moving(
@@ -206,7 +211,7 @@ class OnDevices:
     def take(self, drawn: Round, index: int) -> None:
         """Clip, add, noise, move; with too few answers for their noise to be enough, nothing."""
         answers = [update for update in drawn.answers.values() if update is not None]
-        if len(answers) < self._least:
+        if len(answers) < self.least_answers:
             self.discarded += 1
             return
         pieces = ChunkedGradients(

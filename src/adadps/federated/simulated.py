@@ -23,7 +23,7 @@ def simulated_users(
 
     Their rows go to the disk as they come, into ``folder``, so that hundreds of thousands of users
     need no more memory than one; they are gone when the block ends. Users without rows are left
-    out; the number that is declared to the sampler counts them.
+    out; under Poisson sampling the number that is declared to the sampler may count them.
 
     >>> from adadps.federated import simulated_users
     >>> ann = sparse.csr_matrix([[1.0, 0.0], [0.5, 0.5]]), [0, 1]

@@ -10,6 +10,7 @@ table of words only the rows of the user's own words are copied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -52,6 +53,8 @@ class LocalEngine:
     def __init__(self, inner: Engine, steps: LocalSteps, scale: Params) -> None:
         self.model, self.loss = inner.model, inner.loss
         self.inner, self.steps, self.scale = inner, steps, scale
+        self._rows_alone = getattr(inner, "sequence", None) is not None
+        """Layers that treat every row alone, whatever is beside it in a batch."""
 
     def per_unit(self, params: Params, batch: Examples, units: Units | None) -> LayeredGradients:
         """One update a unit, each of that unit's rows alone."""
@@ -76,8 +79,8 @@ class LocalEngine:
         held = {name: value.clone() for name, value in start.items()}
         seen = {name: held[name].movedim(0, axes[name]) if name in axes else held[name]
                 for name in held}  # fmt: skip
-        size = min(len(rows), self.steps.batch_size)
-        with _threads_for(size * sum(value.numel() for value in held.values())):
+        size = min(len(rows), self.steps.batch_size) * sum(value.numel() for value in held.values())
+        with _threads_for(size if self._rows_alone else math.inf), _same_buffers(self.model):
             for _ in range(self.steps.epochs):
                 for part in _mini_batches(len(rows), self.steps.batch_size):
                     batch = Examples(features, rows.targets).take(part)
@@ -104,9 +107,9 @@ class LocalEngine:
         )
 
     def _mean_gradient(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
-        """By one backward pass; row by row for tables of words, and where a row is not finite."""
+        """By one backward pass where that is the same, and every row has a finite gradient."""
         found = None
-        if not isinstance(batch.features, SparseRows):
+        if self._rows_alone and not isinstance(batch.features, SparseRows):
             found = self._by_one_pass(params, batch)
         return self._by_rows(params, batch) if found is None else found
 
@@ -143,7 +146,21 @@ class LocalEngine:
 
 
 @contextmanager
-def _threads_for(products: int) -> Iterator[None]:
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """What a model notes in passing about a user's rows, or about local weights, is forgotten.
+
+    Buffers are released with the model, and nobody noises them.
+    """
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
+
+
+@contextmanager
+def _threads_for(products: float) -> Iterator[None]:
     """One thread for small steps: several cost more to wait for than they save."""
     usual = torch.get_num_threads()
     if usual == 1 or products > WORTH_THREADS:

@@ -23,7 +23,7 @@ import torch
 from adadps.contract import Grouping
 from adadps.data.users import RowsOfUsers
 from adadps.gradients.waist import Units
-from adadps.sampling import Rows, Sampler
+from adadps.sampling import Rows, Sampler, Shuffled
 from adadps.stages.noise_place import NoisePlace, by_server, deviation
 from adadps.types import Unit, require
 
@@ -82,12 +82,14 @@ class Users:
 
     def units_of(self, sampler: Sampler) -> Sampler:
         """What the sampler draws: users, enough of them for the noise."""
-        least = self.noise.least_answers()
+        least, asked = self.noise.least_answers(), sampler.expected_size
+        if isinstance(sampler, Shuffled):
+            asked = sampler.examples % sampler.expected_size or asked
         require(
-            least <= sampler.expected_size,
-            f"at most {sampler.expected_size:g} answers to be waited for, as many as are asked",
+            least <= asked,
+            f"at most {asked:g} answers to be waited for, as many as the smallest cohort has",
             least,
-            "Lower the minimum, or ask more users.",
+            "Lower the minimum, or let the size of a cohort divide the number of users.",
         )
         return sampler
 
