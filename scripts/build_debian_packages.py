@@ -15,9 +15,9 @@ them with
 
 and one that does not keep `Sources` with a `deb-src` line for bookworm main.
 
-A package's user is whoever looks after it: its maintainer, or the first uploader of its source where
-the maintainer's address is that of a team. Teams without uploaders, and the group to which packages
-fall that nobody has, are users themselves.
+A package's user is whoever looks after it: its maintainer, or the first uploader of its source
+where the maintainer's address is that of a team. Teams without uploaders, and the group to which
+packages fall that nobody has, are users themselves.
 
 Licence remark: the descriptions are part of Debian's package index, and each one carries the
 licence of its package; everything in `main` is free under the Debian Free Software Guidelines.

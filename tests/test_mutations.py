@@ -388,6 +388,12 @@ MUTATIONS = {
         "            pass\n        raise",
         "tests/test_flower_strategy.py -k whatever_its_rows",
     ),
+    "what a model notes about a user's rows stays": Mutation(
+        "gradients/local.py",
+        "            buffer.copy_(value)",
+        "            pass",
+        "tests/test_local_training.py -k hazard_22",
+    ),
     "sampling amplifies noise in shares": Mutation(
         "contract.py",
         "(Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},",
