@@ -220,7 +220,7 @@ def test_hazard_22_what_a_model_notes_about_rows_does_not_stay():
         assert all(map(torch.equal, before, model.buffers()))
 
 
-@pytest.mark.parametrize("layers", ["dropout", "frozen", "tokens", "normed"])
+@pytest.mark.parametrize("layers", ["dropout", "frozen", "tokens", "sparse tokens", "normed"])
 def test_one_pass_is_what_rows_bring(layers):
     """Without dropping anything, with a frozen layer, with tokens, with layer norm."""
     width = 4
@@ -229,11 +229,13 @@ def test_one_pass_is_what_rows_bring(layers):
                                          nn.Linear(width, CLASSES)),
         "frozen": lambda: nn.Sequential(nn.Linear(WIDTH, width), nn.Linear(width, CLASSES)),
         "tokens": lambda: nn.Sequential(nn.EmbeddingBag(9, width), nn.Linear(width, CLASSES)),
+        "sparse tokens": lambda: nn.Sequential(nn.EmbeddingBag(9, width, sparse=True),
+                                               nn.Linear(width, CLASSES)),
         "normed": lambda: nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)),
     }[layers]()  # fmt: skip
     if layers == "frozen":
         model[0].requires_grad_(False)
-    rows = RNG.integers(9, size=(ROWS, 5)) if layers == "tokens" else WORDS.toarray()
+    rows = RNG.integers(9, size=(ROWS, 5)) if "tokens" in layers else WORDS.toarray()
     data = examples(rows, LABELS)
     params = {key: p.detach() for key, p in model.named_parameters() if p.requires_grad}
     ones = {key: torch.ones([1] * p.ndim, dtype=torch.float64) for key, p in params.items()}

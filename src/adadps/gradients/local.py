@@ -119,9 +119,11 @@ class LocalEngine:
         outputs = functional_call(self.model, leaves, (batch.features,))
         total = self.loss(outputs, batch.targets).mean()
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-        if any(part is None or not bool(torch.isfinite(part).all()) for part in found):
+        if any(part is None for part in found):
             return None
-        return dict(zip(leaves, found, strict=True))
+        whole = [part.to_dense() if part.is_sparse else part for part in found]
+        finite = all(bool(torch.isfinite(part).all()) for part in whole)
+        return dict(zip(leaves, whole, strict=True)) if finite else None
 
     def _by_rows(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
         gradients = self.inner.per_unit(params, batch, None)
