@@ -304,3 +304,20 @@ def test_lost_rounds_are_paid_for_again(tmp_path):
     found = run.result().privacy
     assert (found.steps, found.steps_paid) == (7, 9)
     assert found.epsilon > federated(method(), SOME, rounds=7).epsilon(7)
+
+
+def test_with_a_budget_a_resumed_server_takes_fewer_rounds(tmp_path):
+    """What was lost is paid for from the same budget."""
+    whole = federated(method(), SOME, rounds=7)
+    budget = Budget(epsilon=1.001 * whole.epsilon(7), delta=whole.delta)
+    options = {"rounds": 7, "budget": budget, "checkpoints": Checkpoints(tmp_path, every=3)}
+    first = federated(method(), SOME, **options)
+    for batch in first.batches():
+        first.cohort(batch, range(USERS))
+        if batch.index == 5:
+            break
+        first.step(batch)
+    del first
+    found = play(federated(method(), SOME, **options))[0].result().privacy
+    assert (found.steps, found.steps_paid) == (5, 7)
+    assert found.epsilon <= budget.epsilon
