@@ -73,7 +73,7 @@ def test_the_batch_shows_nothing_of_its_content():
         steps=1,
     )
     batch = next(run.batches())
-    assert vars(batch).keys() == {"run", "index"}
+    assert vars(batch).keys() == {"run", "index", "life"}
 
 
 def test_a_batch_that_was_not_used_is_offered_again_without_a_new_charge():
