@@ -1,4 +1,4 @@
-"""The strategy and the device's part with Flower's own types, on a grid in this process."""
+"""The strategy with Flower's own types, on a grid in this process."""
 
 import logging
 import math
@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'adadps[federated]'")
 
@@ -24,73 +23,20 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from adadps import (
     Accountant,
-    Budget,
     Checkpoints,
-    DiskLedger,
-    MemoryLedger,
-    Relation,
-    examples,
     load_result,
     poisson,
     shuffled,
 )
-from adadps.accounting import epsilon_of
 from adadps.errors import ContractError, SettingError
 from adadps.federated import records
-from adadps.federated.flower import AdaDPSStrategy, train_on_device
 from adadps.row_sparse import RowSparse
-from adadps.stages import by_each_device, in_shares
-from federations import USERS, federated, method, model, play, rows_of
-from problems import cross_entropy
-
-EVERYBODY = poisson(users=USERS, expected_size=USERS)
-QUIET = {"noise_multiplier": 0.0}
-NODES = {100 + user: user for user in range(USERS)}
-
-
-@pytest.fixture(autouse=True)
-def _as_a_server_app(monkeypatch):
-    """Messages carry the identity of the process that Flower has started."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-class Nodes(Grid):
-    """A grid whose nodes answer at once, by ``device(node, message)``; None is no answer."""
-
-    def __init__(self, device, nodes=tuple(NODES)):
-        self.device, self.nodes, self.sent = device, list(nodes), []
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def send_and_receive(self, messages, **_timeout):
-        messages = list(messages)
-        self.sent += messages
-        answers = [self.device(message.metadata.dst_node_id, message) for message in messages]
-        return [answer for answer in answers if answer is not None]
-
-    set_run = run = create_message = push_messages = pull_messages = None
-
-
-Nodes.__abstractmethods__ = frozenset()
-
-
-def honest(node, message):
-    data = rows_of(NODES[node])
-    return train_on_device(message, model=model(), loss=cross_entropy, data=data)
-
-
-def strategy(
-    chosen=None, sampler=EVERYBODY, *, rounds=3, weights=None, run_options=None, **options
-):
-    run = federated(chosen or method(**QUIET), sampler, rounds=rounds, **(run_options or {}))
-    return AdaDPSStrategy(run, **options)
+from adadps.stages import in_shares
+from federations import EVERYBODY, QUIET, USERS, federated, method, model, play, rows_of
+from flower_grid import NODES, Nodes, as_a_server_app, honest, strategy  # noqa: F401
 
 
 def test_the_same_model_as_without_flower():
@@ -306,84 +252,6 @@ def test_the_log_says_nothing_about_answers(caplog):
     assert [line for line in logged[0] if "Array" not in line] == [
         line for line in logged[1] if "Array" not in line
     ]
-
-
-def question(noise=None, sampler=EVERYBODY):
-    held = strategy(method(noise, noise_multiplier=2.0), sampler)
-    return held.configure_train(1, None, ConfigRecord(), Nodes(honest))[0]
-
-
-def test_a_device_pays_on_a_ledger_of_its_own(tmp_path):
-    """Whatever the server asks for: its budget is for three answers, over all processes."""
-    budget = Budget(epsilon=1.01 * price_of_three(), delta=1e-3)
-    message = question(by_each_device(), shuffled(users=USERS, expected_size=USERS))
-    answered = []
-    for _ in range(5):
-        with DiskLedger(tmp_path / "own", budget=budget) as own:
-            reply = train_on_device(
-                message, model=model(), loss=cross_entropy, data=rows_of(0), ledger=own
-            )
-        answered.append(reply.has_content())
-        if reply.has_content():
-            assert set(reply.content) == {"adadps.update"}, "dense: noise is everywhere"
-    assert answered == [True, True, True, False, False]
-
-
-def price_of_three():
-    three = SelfComposedDpEvent(GaussianDpEvent(2.0), 3)
-    return epsilon_of(three, delta=1e-3, accountant=Accountant.RDP, relation=Relation.ZERO_OUT)
-
-
-def test_an_answer_without_noise_fits_no_budget_of_a_device():
-    own = MemoryLedger(Budget(epsilon=1e3, delta=1e-3))
-    reply = train_on_device(
-        question(), model=model(), loss=cross_entropy, data=rows_of(0), ledger=own
-    )
-    assert reply.has_error()
-    assert own.entries == 0
-
-
-def test_the_server_does_not_hear_why_a_device_failed():
-    def secret():
-        raise ValueError("the patient in row 7")
-
-    reply = train_on_device(question(), model=model(), loss=cross_entropy, data=secret)
-    assert reply.has_error()
-    assert reply.error.reason == "no answer"
-    wrong = examples(np.zeros((1, 4), np.float32), [0])
-    reply = train_on_device(question(), model=model(), loss=cross_entropy, data=wrong)
-    assert reply.error.reason == "no answer"
-
-
-@pytest.mark.parametrize("rows", ["none", "a wrong label", "a reader that fails"])
-def test_a_device_that_adds_noise_answers_whatever_its_rows_are(rows):
-    """Else the sum would tell that somebody's rows are of no use: with less noise, or none."""
-    message = question(by_each_device(), shuffled(users=USERS, expected_size=USERS))
-
-    def fails():
-        raise OSError("disk")
-
-    held = {
-        "none": lambda: examples(np.zeros((0, 12), np.float32), np.zeros(0, np.int64)),
-        "a wrong label": examples(np.ones((1, 12), np.float32), [17]),
-        "a reader that fails": fails,
-    }
-    reply = train_on_device(message, model=model(), loss=cross_entropy, data=held[rows])
-    assert reply.has_content()
-    update = reply.content["adadps.update"]
-    assert {name: update[name].numpy().shape for name in update} == {
-        "weight": (3, 12),
-        "bias": (3,),
-    }
-    assert np.abs(update["weight"].numpy()).min() > 0, "noise everywhere"
-
-
-def test_a_diverged_device_answers_with_zero():
-    message = question()
-    arrays = {name: torch.full_like(p, 1e38) for name, p in model().state_dict().items()}
-    message.content["arrays"] = ArrayRecord(arrays)
-    reply = train_on_device(message, model=model(), loss=cross_entropy, data=rows_of(0))
-    assert float(np.abs(reply.content["adadps.update"]["bias"].numpy()).max()) == 0
 
 
 def test_a_round_waits_for_as_many_nodes_as_its_noise_needs(caplog):

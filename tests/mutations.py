@@ -1,0 +1,407 @@
+"""Lines of the code whose loss would cost privacy, and the tests that guard each."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    file: str
+    before: str
+    after: str
+    guard: str
+
+
+MUTATIONS = {
+    "the clip is removed": Mutation(
+        "gradients/waist.py",
+        "torch.where(small, 1.0, torch.nan_to_num(clip_norm / norms, nan=0.0))",
+        "torch.ones_like(norms)",
+        "tests/property/test_identities.py -k at_most_c",
+    ),
+    "the noise is removed": Mutation(
+        "kernels/noise.py",
+        "change = np.rint((total[i] + deviation * z[i]) * inverse) * back",
+        "change = np.rint((total[i] + 0.0 * z[i]) * inverse) * back",
+        "tests/test_hazards.py -k hazard_13",
+    ),
+    "the noise is halved": Mutation(
+        "kernels/noise.py",
+        "change = np.rint((total[i] + deviation * z[i]) * inverse) * back",
+        "change = np.rint((total[i] + deviation / 2 * z[i]) * inverse) * back",
+        "tests/test_hazards.py -k hazard_13",
+    ),
+    "the scale is removed": Mutation(
+        "stages/precondition.py",
+        "return signal.scale(transform.kept()), following",
+        "return signal, following",
+        "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
+    ),
+    "the factor 2 of labelled groups is removed": Mutation(
+        "contract.py",
+        "(Sampling.POISSON, _ADD, Grouping.LABELLED): {_PLD: 2, _RDP: 2}",
+        "(Sampling.POISSON, _ADD, Grouping.LABELLED): {_PLD: 1, _RDP: 1}",
+        "tests/test_hazards.py -k hazard_03",
+    ),
+    "users are clipped row by row": Mutation(
+        "stages/users.py",
+        "return chosen, Units(torch.from_numpy(owners), len(drawn), None)",
+        "return chosen, None",
+        "tests/test_user_hazards.py -k dominate",
+    ),
+    "a user brings all rows": Mutation(
+        "data/users.py",
+        "if len(rows) <= most:",
+        "if True:",
+        "tests/test_user_hazards.py -k never_fall",
+    ),
+    "the first rows of a user are brought every time": Mutation(
+        "data/users.py",
+        "rows[np.sort(rng.choice(len(rows), most, replace=False, shuffle=False))]",
+        "rows[:most]",
+        "tests/statistical/test_user_draws.py -k equally",
+    ),
+    "examples are drawn where users are clipped": Mutation(
+        "contract.py",
+        "if unit is Unit.EXAMPLE and grouping.by_user:",
+        "if False:",
+        "tests/test_user_hazards.py -k drawing_examples",
+    ),
+    "users are drawn where examples are clipped": Mutation(
+        "contract.py",
+        "if unit is Unit.USER and not grouping.by_user:",
+        "if False:",
+        "tests/test_user_hazards.py -k drawing_examples",
+    ),
+    "counts of rows are charged as counts of users": Mutation(
+        "parts.py",
+        "count = len(torch.unique(data.users))",
+        "count = len(data)",
+        "tests/test_user_hazards.py -k counts_of_rows",
+    ),
+    "a ledger adds up users and examples": Mutation(
+        "ledger/facts.py",
+        "if self != found:",
+        "if self != Terms(found.relation, found.accountant, self.unit):",
+        "tests/test_user_level.py -k serves_one_unit",
+    ),
+    "the factor 2 of fixed-size batches is removed": Mutation(
+        "contract.py",
+        "(Sampling.FIXED, _REPLACE, Grouping.NONE): {_RDP: 2}",
+        "(Sampling.FIXED, _REPLACE, Grouping.NONE): {_RDP: 1}",
+        "tests/contract/test_contract_table.py",
+    ),
+    "the normaliser follows the data": Mutation(
+        "stepping.py",
+        "expected_size=self._expected_size,\n            noise=",
+        "expected_size=float(len(self._data)),\n            noise=",
+        "tests/test_hazards.py -k hazard_04",
+    ),
+    "steps are not charged": Mutation(
+        "paid_run.py",
+        "                self._pay()\n",
+        "",
+        "tests/test_hazards.py -k hazard_09",
+    ),
+    "what earlier lives paid for is forgotten": Mutation(
+        "ledger/disk.py",
+        '"WHERE run IN (SELECT id FROM runs WHERE name = ?) GROUP BY event ORDER BY min(id)"',
+        '"WHERE run = (SELECT max(id) FROM runs WHERE name = ?) GROUP BY event ORDER BY min(id)"',
+        "tests/test_resuming_costs.py -k hazard_16",
+    ),
+    "a resumed run forgets that steps were lost": Mutation(
+        "payment.py",
+        "        if not self._earlier or not left:\n            return planned\n",
+        "        return planned\n",
+        "tests/test_resuming_costs.py -k hazard_16",
+    ),
+    "steps that are reserved together are charged as one": Mutation(
+        "ledger/disk.py",
+        "[(self._lives[payer], number)] * count,",
+        "[(self._lives[payer], number)],",
+        "tests/test_disk_ledger.py -k at_once",
+    ),
+    "a life that was not private is forgotten": Mutation(
+        "payment.py",
+        "return any(exposes(event) for event, _ in self._earlier)",
+        "return False",
+        "tests/test_resuming_attacks.py -k hazard_24",
+    ),
+    "any ledger will do for a run that goes on": Mutation(
+        "checkpoint.py",
+        "if self.ledger != ledger:",
+        "if False:",
+        "tests/test_resuming_attacks.py -k hazard_16_before",
+    ),
+    "an old copy of the ledger will do": Mutation(
+        "checkpoint.py",
+        "if paid < self.paid:",
+        "if False:",
+        "tests/test_resuming_refusals.py -k old_copy",
+    ),
+    "a run goes on after a step that failed": Mutation(
+        "paid_run.py",
+        "            self._is_broken = True\n",
+        "            pass\n",
+        "tests/test_resuming_attacks.py -k hazard_16",
+    ),
+    "large weights wait for their noise": Mutation(
+        "late.py",
+        "self.keeps_multiples = max(-float(low), float(high)) <= limit",
+        "self.keeps_multiples = True",
+        "tests/test_late_training.py -k hazard_18",
+    ),
+    "an empty batch is not noised": Mutation(
+        "stages/privatize.py",
+        " or zeros_like(state)\n",
+        "\n        if total is None:\n            return {}, state\n",
+        "tests/test_hazards.py -k hazard_08",
+    ),
+    "a poisoned example is added up": Mutation(
+        "gradients/ghost.py",
+        "if not bool(finite.all()):",
+        "if False:",
+        "tests/test_hazards.py -k hazard_06",
+    ),
+    "the grid is removed": Mutation(
+        "kernels/noise.py",
+        "out[i] = np.rint((total[i] + deviation * z[i]) * inverse) * back",
+        "out[i] = (total[i] + deviation * z[i]) * factor",
+        "tests/statistical/test_noise.py -k hazard_18",
+    ),
+    "an audit forgets δ": Mutation(
+        "audit/repeated_bound.py",
+        "likely = at_least(*hits, error) - delta",
+        "likely = at_least(*hits, error)",
+        "tests/statistical/test_audit_bounds.py -k never_overlap",
+    ),
+    "an audit of one run forgets half of δ": Mutation(
+        "audit/one_run_bound.py",
+        "2 * canaries * delta * slope",
+        "canaries * delta * slope",
+        "tests/statistical/test_audit_bounds.py -k by_hand",
+    ),
+    "an audit looks at the runs that it was chosen by": Mutation(
+        "audit/repeated_bound.py",
+        "counted = count(guess, *second)",
+        "counted = count(guess, *first)",
+        "tests/statistical/test_audit_bounds.py -k nothing_leaks",
+    ),
+    "late noise is halved": Mutation(
+        "kernels/rows.py",
+        "(target[j] + change[j]) + deviation * normals[j]",
+        "(target[j] + change[j]) + deviation / 2 * normals[j]",
+        "tests/statistical/test_late_noise.py -k same_law",
+    ),
+    "late noise is off the grid": Mutation(
+        "kernels/rows.py",
+        "target[j] = np.rint(released * inverse) * width",
+        "target[j] = released",
+        "tests/test_late_weights.py -k grid",
+    ),
+    "a row that waits gathers the noise of one step only": Mutation(
+        "late.py",
+        "variance[before] += deviation**2",
+        "variance[self.now : self.now + 1] += deviation**2",
+        "tests/statistical/test_late_noise.py -k same_law",
+    ),
+    "a parameter is read without its noise": Mutation(
+        "late_parameter.py",
+        "                    parameter._settle()\n",
+        "                    pass\n",
+        "tests/statistical/test_late_reads.py -k every_read",
+    ),
+    "a forked child noises again": Mutation(
+        "late.py",
+        "        self._require_own_process()\n",
+        "",
+        "tests/test_late_weights.py -k forked",
+    ),
+    "noise of a dense layer with a full D is removed": Mutation(
+        "kernels/noise.py",
+        "change = np.rint((total[i] * full[i] + deviation * z[i]) * inverse) * back",
+        "change = np.rint((total[i] * full[i] + 0.0 * z[i]) * inverse) * back",
+        "tests/test_compiled_training.py -k noise",
+    ),
+    "a change waits for its noise without D": Mutation(
+        "kernels/rows.py",
+        "values[j] *= diagonal[j]",
+        "values[j] *= 1.0",
+        "tests/test_compiled_training.py -k waits",
+    ),
+    "what waits is scaled by a later D": Mutation(
+        "waiting.py",
+        "other or self._bytes > self._allowed",
+        "self._bytes > self._allowed",
+        "tests/test_compiled_training.py -k waits",
+    ),
+    "a bag reads words that do not exist": Mutation(
+        "gradients/bags.py",
+        "    require_within(tokens, layer.num_embeddings)\n",
+        "",
+        "tests/test_compiled_loops.py -k outside",
+    ),
+    "rounding lets a sparse norm be too small": Mutation(
+        "kernels/rows.py",
+        "raised = total * (1 + rounding * (words + width + 16))",
+        "raised = total * (1 - 1e-9)",
+        "tests/contract/test_engine_rounding.py",
+    ),
+    "rounding lets a norm be too small": Mutation(
+        "gradients/outer.py",
+        "return (relative * (1 + rounding) + TINY * terms) * size.square()",
+        "return (relative * (1 - rounding) - TINY * terms) * size.square()",
+        "tests/contract/test_engine_rounding.py",
+    ),
+    "a norm that is no number is not clipped": Mutation(
+        "gradients/waist.py",
+        "small = norms <= clip_norm",
+        "small = ~(norms > clip_norm)",
+        "tests/test_hazards.py -k hazard_06",
+    ),
+    "public rows are trained on as private ones": Mutation(
+        "drawing.py",
+        "kept = self._is_private[rows]",
+        "kept = self._is_private[rows] | True",
+        "tests/test_hazards.py -k hazard_20",
+    ),
+    "public texts are trained on as private ones": Mutation(
+        "data/overlap.py",
+        "private &= ~torch.from_numpy(data.texts.within(texts))",
+        "pass",
+        "tests/test_overlap.py -k hazard_20",
+    ),
+    "documents are counted without a clip": Mutation(
+        "side/noisy.py",
+        "return (clip_norm / (norms * (1 + ROUNDING))).clamp_max(1.0)",
+        "return torch.ones_like(norms)",
+        "tests/test_noisy_frequencies.py -k at_most_c",
+    ),
+    "counts get less noise than is charged": Mutation(
+        "side/noisy.py",
+        "deviation = self.noise_multiplier * self.clip_norm",
+        "deviation = self.noise_multiplier",
+        "tests/test_noisy_frequencies.py -k hazard_13",
+    ),
+    "counts are noised again and again": Mutation(
+        "side/noisy.py",
+        "                self._counts = None\n",
+        "",
+        "tests/test_noisy_frequencies.py -k drawn_once",
+    ),
+    "a measured sum forgets that replacing one moves it by 2C": Mutation(
+        "contract.py",
+        "    _REPLACE: {_PLD: 1, _RDP: 2},\n",
+        "    _REPLACE: {_PLD: 1, _RDP: 1},\n",
+        "tests/test_noisy_frequencies.py -k hazard_20_the_price",
+    ),
+    "side information is drawn before the plan is checked": Mutation(
+        "paid_run.py",
+        "        if before_paying is not None:\n            before_paying(self)\n",
+        "",
+        "tests/test_noisy_frequencies.py -k too_small",
+    ),
+    "tiny divergences are left to rounding": Mutation(
+        "renyi.py",
+        "    accounted[tiny] = np.fmax(accounted[tiny], exact)\n",
+        "",
+        "tests/property/test_accounting_properties.py -k however_small_or_larger_batches",
+    ),
+    "a debugged run is charged as private": Mutation(
+        "paid_run.py",
+        "        reasons += [DEBUG_MARK] if self.debug else []\n",
+        "",
+        "tests/test_hazards.py -k hazard_22",
+    ),
+    "an exposed chain prints an epsilon": Mutation(
+        "paid_run.py",
+        "epsilon=self.epsilon(),",
+        "epsilon=1.0,",
+        "tests/test_hazards.py -k hazard_24",
+    ),
+    "a tuning states the price of its best trial alone": Mutation(
+        "tuning/search.py",
+        "epsilon=math.inf if reasons else total,",
+        "epsilon=own.epsilon,",
+        "tests/test_tuning.py -k total_or_by_rdp",
+    ),
+    "private selection is not paid for": Mutation(
+        "tuning/search.py",
+        "    ledger.authorise(charge, run=plan.name)\n",
+        "",
+        "tests/test_private_selection.py -k paid_before",
+    ),
+    "private selection leaves the number of trials in torch's generator": Mutation(
+        "tuning/search.py",
+        "with torch.random.fork_rng(devices=[]):  # its state",
+        "if True:  # its state",
+        "tests/test_private_selection.py -k depends_on_the_number",
+    ),
+    "the best model tells which trial it came from": Mutation(
+        "tuning/search.py",
+        "torch.manual_seed(int(rng.integers(2**63)))",
+        "rng.integers(2**63)",
+        "tests/test_private_selection.py -k first_weights",
+    ),
+    "private selection charges the cheapest setting": Mutation(
+        "tuning/selection.py",
+        "np.max(curves, axis=0)",
+        "np.min(curves, axis=0)",
+        "tests/test_private_selection.py -k less_noise",
+    ),
+    "a private score is not noised": Mutation(
+        "tuning/score.py",
+        "return float(released) / self.declared_examples",
+        "return float(count) / self.declared_examples",
+        "tests/test_tuning.py -k noised",
+    ),
+    "a device sends its update without noise": Mutation(
+        "federated/client.py",
+        "randomness.release(dense(total), standard_deviation=deviation)",
+        "randomness.release(dense(total), standard_deviation=1e-6 * deviation)",
+        "tests/test_federated_noise.py -k hazard_15",
+    ),
+    "a device does not clip before its noise": Mutation(
+        "federated/client.py",
+        "clip_weights(found.norms(), task.clip_norm)",
+        "torch.ones_like(found.norms())",
+        "tests/test_federated_noise.py -k clips_before_its_noise",
+    ),
+    "a device with useless rows is silent": Mutation(
+        "federated/flower.py",
+        "            raise  # to a sum that the server noises, no answer and zero are the same",
+        "            pass\n        raise",
+        "tests/test_flower_device.py -k whatever_its_rows",
+    ),
+    "what a model notes about a user's rows stays": Mutation(
+        "gradients/local.py",
+        "            buffer.copy_(value)",
+        "            pass",
+        "tests/test_local_training.py -k hazard_22",
+    ),
+    "sampling amplifies noise in shares": Mutation(
+        "contract.py",
+        "(Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},",
+        "(Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},"
+        " (Sampling.FIXED, _REPLACE, Grouping.USERS_IN_SHARES): {_RDP: 2},",
+        "tests/test_noise_places.py -k cannot_be_accounted",
+    ),
+    "a round of an earlier life is this one": Mutation(
+        "paid_run.py",
+        "Batch(self.name, self._taken + 1, self._life)",
+        "Batch(self.name, self._taken + 1)",
+        "tests/test_federated_server.py -k dead_server",
+    ),
+}
+
+
+ESSENTIAL = (
+    "the clip is removed",
+    "the noise is halved",
+    "users are clipped row by row",
+    "steps are not charged",
+    "what earlier lives paid for is forgotten",
+    "a parameter is read without its noise",
+    "public rows are trained on as private ones",
+    "an exposed chain prints an epsilon",
+    "a device sends its update without noise",
+)
