@@ -1,5 +1,7 @@
 """What the tests of engines have in common."""
 
+from dataclasses import replace
+
 import torch
 
 import ground_truth
@@ -8,12 +10,18 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.choice import engine_for
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
+from adadps.gradients.probing import objective
 from adadps.outer_sum import dense
 from problems import squared
 
 
 def trainable(model):
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def objective_of(case):
+    """The objective of a problem, with the engine that the problem is about."""
+    return replace(objective(case.model, case.loss, case.batch), engine=case.engine)
 
 
 def only(row, size):

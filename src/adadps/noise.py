@@ -13,6 +13,7 @@ and Haney et al. (2022), not a proof; see docs/decisions/floating-point.md.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -77,6 +78,10 @@ class Randomness:
     def generator(self) -> np.random.Generator:
         """Generator for sampling batches and group labels."""
         return self._own().sampling
+
+    def bytes(self, count: int) -> bytes:
+        """Secret bytes, for the chance inside a model; from a stream of their own."""
+        return self._own().chance.bytes(count)
 
     def normal(self, size: tuple[int, ...]) -> Tensor:
         """Independent standard normals in float64, on the CPU."""
@@ -168,13 +173,15 @@ class Randomness:
 
 
 class _Streams:
-    """The streams of one process: one for batches, one for noise."""
+    """The streams of one process: for batches, for noise, and for the chance inside a model."""
 
     def __init__(self, keys: tuple[int, bytes]) -> None:
         self.process = process()
         seed, key = keys
         self.sampling = np.random.Generator(AESCounter(seed))
         self.noise = Normals(key)
+        further = hashlib.blake2b(key, digest_size=16, person=b"chance").digest()
+        self.chance = np.random.Generator(AESCounter(int.from_bytes(further)))
 
 
 def secure() -> Randomness:

@@ -17,7 +17,8 @@ from adadps.data.examples import Examples
 from adadps.drawing import Batch, Drawing, Drawn
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
-from adadps.gradients.objective import Objective, objective
+from adadps.gradients.objective import Objective
+from adadps.gradients.probing import objective
 from adadps.ledger import Ledger
 from adadps.noise import Randomness
 from adadps.paid_run import PaidRun
@@ -133,7 +134,7 @@ class OnData:
     ) -> Stepper:
         """Gradients of this data, and batches of it."""
         self.stepper = Stepper(
-            self._objective,
+            self._objective.drawing_from(randomness, quotes_errors=self._debug),
             self._loss,
             self._data,
             method=method,

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from adadps.checkpoint import Checkpoint
-from adadps.data.examples import Examples, PublicExamples, take
+from adadps.data.examples import Examples, PublicExamples
 from adadps.debugging import BatchFacts
 from adadps.drawing import Drawn
-from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.loss import Loss
 from adadps.gradients.objective import Objective
 from adadps.gradients.waist import GradientBatch
@@ -105,7 +104,7 @@ class Stepper(Moving):
         debug: bool,
     ) -> None:
         self.objective, self._loss, self._data = objective, loss, data
-        self._relaid = lay_out_by_feature(objective.tables_by_feature(data.features))
+        self._relaid = lay_out_by_feature(objective.tables_by_feature())
         super().__init__(
             objective.model,
             objective.params(),
@@ -152,9 +151,7 @@ class Stepper(Moving):
 
     def _gradients(self, drawn: Drawn) -> tuple[GradientBatch, Collection[str]]:
         """Gradients of the batch, and the names of tables of which it reads only some rows."""
-        if len(drawn.rows) == 0:
-            return ChunkedGradients(()), ()
-        batch = self._data.take(drawn.rows).to(self.device)
+        batch = self.objective.encoded(self._data.take(drawn.rows).to(self.device))
         units = drawn.units.to(self.device) if drawn.units else None
         reads = self.objective.reads(batch.features)
         params = self.weights.read(reads)
@@ -171,7 +168,7 @@ class Stepper(Moving):
         )
 
     def _mean_gradient(self, public: PublicExamples) -> Params:
-        batch = public.examples.to(self.device)
+        batch = self.objective.encoded(public.examples.to(self.device))
         params = self.weights.read(self.objective.reads(batch.features))
         return self.objective.mean_gradient(params, batch)
 
@@ -187,7 +184,7 @@ class Stepper(Moving):
 
     def _is_little_for_torch(self) -> bool:
         """Is nearly all the work in tables that are read row by row, by loops of our own?"""
-        tables = self.objective.reads(take(self._data.features, torch.arange(1)))
+        tables = self.objective.tables()
         dense = sum(value.numel() for name, value in self.own_params.items() if name not in tables)
         return bool(tables) and dense * self._expected_size <= LITTLE_WORK
 

@@ -14,7 +14,7 @@ from adadps.errors import ModelError
 from adadps.gradients.choice import engine_for, reads_in_sequence
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.objective import objective
+from adadps.gradients.probing import objective
 from engine_checks import assert_right, chosen, in_general, in_sequence, trainable, under_vmap
 from models import (
     SIZE,

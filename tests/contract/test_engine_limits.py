@@ -14,8 +14,8 @@ from adadps.gradients import outer
 from adadps.gradients.affine import LeafMap
 from adadps.gradients.choice import engine_for
 from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.objective import objective
 from adadps.gradients.outer import OverTime
+from adadps.gradients.probing import objective
 from engine_checks import (
     assert_right,
     chosen,

@@ -17,7 +17,7 @@ from adadps.gradients.affine import LeafMap
 from adadps.gradients.choice import engine_for
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.objective import objective
+from adadps.gradients.probing import objective
 from adadps.gradients.sparse import SparseOuter
 from engine_checks import as_dense, assert_right, contribution, only, trainable, with_rows
 from problems import PROBLEMS, squared

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 import ground_truth
 from adadps.data.examples import Examples
-from adadps.gradients.objective import Objective
 from adadps.gradients.waist import Units, clip_weights, reduce
 from adadps.outer_sum import dense
-from engine_checks import trainable, with_rows
+from engine_checks import objective_of, trainable, with_rows
 from problems import PROBLEMS, linear_dense, linear_sparse
 
 CASES = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
@@ -94,7 +93,7 @@ def test_a_user_is_the_mean_of_their_rows(problem, chunk):
     """Before and after a scale and a shift, in one piece and in several."""
     case, rng = problem(3, 9), np.random.default_rng(3)
     users = torch.tensor([4, 0, 2, 2, 0, 2, 0, 0, 4])  # users 1 and 3 bring nothing
-    held = Objective(case.model, case.engine)
+    held = objective_of(case)
     params = held.params()
     diagonal, mean = diagonal_for(params, rng, "full"), mean_for(params, rng)
     zero = {name: torch.zeros_like(value) for name, value in params.items()}
@@ -122,7 +121,7 @@ def test_a_user_is_the_mean_of_their_rows(problem, chunk):
 def test_physical_pieces_change_nothing(problem, grouped):
     case, rng = problem(3, 11), np.random.default_rng(3)
     units = Units(torch.from_numpy(rng.integers(4, size=11)), 4, 0.5) if grouped else None
-    held = Objective(case.model, case.engine)
+    held = objective_of(case)
     params = held.params()
     diagonal, mean = diagonal_for(params, rng, "full"), mean_for(params, rng)
 
@@ -145,7 +144,7 @@ def test_pieces_without_any_example_are_fine(problem):
     """Labels are drawn at random: a piece of the batch may consist of groups without members."""
     case = problem(3, 7)
     units = Units(torch.tensor([0, 0, 9, 0, 5, 0, 9]), 12, 0.5)
-    held = Objective(case.model, case.engine)
+    held = objective_of(case)
     params = held.params()
     diagonal = diagonal_for(params, np.random.default_rng(3), "full")
     whole = held.per_unit(params, case.batch, units).scale(diagonal)

@@ -19,7 +19,8 @@ from adadps import SideInformationError, examples, methods, public_examples
 from adadps.data.examples import PublicExamples
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.objective import Objective, objective
+from adadps.gradients.objective import Objective
+from adadps.gradients.probing import objective
 from adadps.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, fixed, uniform
 from adadps.stages import (
     Chain,

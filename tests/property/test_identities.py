@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from adadps import adadps, adas, chain, dp_r_pub, dp_sgd, plain_sgd, privatize, side
 from adadps.data.examples import Examples, public_examples
-from adadps.gradients.objective import Objective
 from adadps.gradients.waist import Units, clip_weights, reduce
 from adadps.noise import reproducible_not_private, secure
 from adadps.outer_sum import dense
 from adadps.side import RMSPropStatistics
 from adadps.stages import precondition, reparametrise, sgd
 from adadps.types import Step
+from engine_checks import objective_of
 from problems import linear_dense, linear_sparse, perceptron
 
 PROBLEM = st.sampled_from([linear_dense, linear_sparse, perceptron])
@@ -196,7 +196,7 @@ def test_the_third_door_is_dp_sgd_on_weighted_normalised_rows(seed, power):
     weights = source.init(params_of(case)).scale["weight"].squeeze(0)
     weighted = case.batch.features.double() * weights
     rows = (weighted / weighted.norm(dim=1, keepdim=True)).float()
-    held = reparametrise(source).prepare(Objective(case.model, case.engine))
+    held = reparametrise(source).prepare(objective_of(case))
     prepared = held.prepare(case.batch.features)
     torch.testing.assert_close(prepared, rows, rtol=1e-4, atol=1e-5)
     assert torch.allclose(prepared.norm(dim=1), torch.ones(5), atol=1e-5)

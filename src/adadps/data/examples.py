@@ -41,6 +41,8 @@ class Examples:
     targets: Tensor = field(repr=False)
     texts: Identities | None = field(default=None, repr=False, compare=False)
     users: Tensor | None = field(default=None, repr=False, compare=False)
+    synthetic: Examples | None = field(default=None, repr=False, compare=False)
+    """Made-up rows of the same form, on which models are tried; None if any would do."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -49,14 +51,16 @@ class Examples:
         """The given rows, in the given order."""
         texts = None if self.texts is None else self.texts.take(rows)
         users = None if self.users is None else self.users[rows]
-        return Examples(take(self.features, rows), self.targets[rows], texts, users)
+        taken = take(self.features, rows)
+        return Examples(taken, self.targets[rows], texts, users, self.synthetic)
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
         if self.targets.device == device:
             return self
         users = None if self.users is None else self.users.to(device)
-        return Examples(self.features.to(device), self.targets.to(device), self.texts, users)
+        features, targets = self.features.to(device), self.targets.to(device)
+        return Examples(features, targets, self.texts, users, self.synthetic)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,12 @@ class PublicExamples:
 
 
 def examples(
-    features: Any, targets: Any, *, texts: Sequence[str] | None = None, users: Any = None
+    features: Any,
+    targets: Any,
+    *,
+    texts: Sequence[str] | None = None,
+    users: Any = None,
+    synthetic: tuple[Any, Any] | None = None,
 ) -> Examples:
     """Check features and targets and hold them in torch.
 
@@ -103,7 +112,8 @@ def examples(
     matrix. Targets: one entry an example. Texts: what the features were made of, if that was text;
     examples whose text is public as well are then left out of training. The texts are not kept.
     Users: whose each example is, as integers or texts, for methods that protect users (`by_user`);
-    they are numbered, and not kept.
+    they are numbered, and not kept. Synthetic: made-up features and targets for a model or loss
+    that takes only some values; models are tried on such rows, never on private ones.
 
     >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
     2
@@ -117,7 +127,29 @@ def examples(
     if len(labels) == 0:
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
     numbers = None if users is None else user_numbers(users, len(labels))
-    return Examples(held, labels, text_identities(texts, len(labels)), numbers)
+    made_up = None if synthetic is None else _same_form(examples(*synthetic), held, labels)
+    return Examples(held, labels, text_identities(texts, len(labels)), numbers, made_up)
+
+
+def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
+    """Made-up rows that have the shape and type of the others."""
+    expected, found = (_form(*held) for held in (
+        (features, targets), (synthetic.features, synthetic.targets)
+    ))  # fmt: skip
+    if expected != found:
+        raise DataError(
+            f"Expected synthetic rows of the form of the data, {expected}, found {found}. Give "
+            "them the same shape and type."
+        )
+    return synthetic
+
+
+def _form(features: Features, targets: Tensor) -> str:
+    if isinstance(features, SparseRows):
+        rows = f"sparse rows of {features.width} columns"
+    else:
+        rows = f"rows of shape {tuple(features.shape[1:])} and {features.dtype}"
+    return f"{rows} with targets of shape {tuple(targets.shape[1:])} and {targets.dtype}"
 
 
 def public_examples(

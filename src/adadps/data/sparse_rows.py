@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch.nn import functional
 
 from adadps.errors import DataError
 from adadps.kernels import rows as compiled
-from adadps.known import Known
 from adadps.row_sparse import in_main_memory
 from adadps.threads import in_parts
 
@@ -63,10 +62,6 @@ class SparseRows:
     columns: Tensor
     values: Tensor
     width: int
-    origin: tuple[SparseRows, Tensor] | None = field(default=None, compare=False, repr=False)
-    """The rows from which these were taken, and their numbers there."""
-    _asked: Known[list[Tensor]] = field(default_factory=Known, compare=False, repr=False)
-    """Squared lengths of all rows under factors that were asked for; empty after the first time."""
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseRows:
@@ -147,9 +142,7 @@ class SparseRows:
         if self.columns.device.type == "cpu":
             taken = compiled.take(*self._arrays(), rows.cpu().numpy())
             offsets, columns, values = map(torch.from_numpy, taken)
-            every, numbers = self.origin or (self, None)
-            origin = (every, rows if numbers is None else numbers[rows])
-            return SparseRows(offsets, columns, values, self.width, origin)
+            return SparseRows(offsets, columns, values, self.width)
         starts = self.offsets[rows]
         counts = self.offsets[rows + 1] - starts
         offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
@@ -157,6 +150,11 @@ class SparseRows:
         entries = torch.arange(int(offsets[-1]), device=rows.device)
         entries += torch.repeat_interleave(starts - offsets[:-1], counts)
         return SparseRows(offsets, self.columns[entries], self.values[entries], self.width)
+
+    def followed_by_empty(self, count: int) -> SparseRows:
+        """The same rows and ``count`` more that have no entries."""
+        offsets = torch.cat([self.offsets, self.offsets[-1:].expand(count)])
+        return SparseRows(offsets, self.columns, self.values, self.width)
 
     def _arrays(self) -> tuple[Any, Any, Any]:
         return self.offsets.numpy(), self.columns.numpy(), self.values.detach().numpy()
@@ -206,19 +204,10 @@ class SparseRows:
         return values.new_zeros(len(self)).index_add_(0, self.rows, values)
 
     def squared_lengths(self, factor: Tensor | None = None) -> Tensor:
-        """Σ_k (f_k x_ik)² for each row x_i in float64, with one number f_k a column.
+        """Σ_k (f_k x_ik)² for each row x_i in float64, with one value f_k per column.
 
-        Rows of a data set are asked for again and again: if they are asked for the same factor a
-        second time, it is computed for all of them, once.
+        It is computed anew from what is there now: a norm must never be older than its row.
         """
-        if self.origin is not None:
-            every, rows = self.origin
-            known = every._squared_lengths_of_all(factor)
-            if known is not None:
-                return known[rows]
-        return self._squared_lengths(factor)
-
-    def _squared_lengths(self, factor: Tensor | None) -> Tensor:
         if self.columns.device.type == "cpu":
             given = torch.empty(0) if factor is None else factor.detach().cpu()
             factors = given.double().flatten().contiguous().numpy()
@@ -230,16 +219,6 @@ class SparseRows:
             line = factor.detach().flatten()
             values = values * (line if len(line) == 1 else line[self.columns])
         return self.row_sums(values.square())
-
-    def _squared_lengths_of_all(self, factor: Tensor | None) -> Tensor | None:
-        of = self.columns if factor is None else factor  # without one, the rows alone decide
-        asked = self._asked.of(of)
-        if asked is None:
-            self._asked.keep(of, [])
-            return None
-        if not asked:
-            asked.append(self._squared_lengths(factor))
-        return asked[0]
 
     def row_largest(self) -> Tensor:
         """Largest absolute value of each row; 0 for a row without entries."""

@@ -13,7 +13,7 @@ from adadps.data.examples import Examples
 from adadps.federated.task import Task
 from adadps.gradients.local import LocalEngine, Part, of_updates
 from adadps.gradients.loss import Loss
-from adadps.gradients.objective import objective
+from adadps.gradients.probing import objective
 from adadps.gradients.waist import clip_weights
 from adadps.layout import lay_out_by_feature
 from adadps.ledger import Ledger, RunFacts
@@ -42,13 +42,14 @@ def local_update(
     as zero, noised like any other: whether training has failed is private as well.
     """
     randomness = randomness or secure()
-    held = objective(model, loss, data)
-    lay_out_by_feature(held.tables_by_feature(data.features))
+    held = objective(model, loss, data, randomness=randomness)
+    lay_out_by_feature(held.tables_by_feature())
     params = held.params()
     factors = Uniform().init(params).scale if scale is None else scale
     engine = LocalEngine(held.engine, task.steps, factors)
     rows = _some(data, task.most, randomness).to(next(iter(params.values())).device)
-    found = of_updates([engine.update(params, rows)])
+    with held.isolation():
+        found = of_updates([engine.update(params, rows)])
     clipped = found.weighted_sum(clip_weights(found.norms(), task.clip_norm))
     return {
         name: _ready(total, params[name].dtype, task.noise * task.clip_norm, randomness)

@@ -1,4 +1,7 @@
-"""Which engine differentiates a model: the ghost engine wherever it gives the right gradients."""
+"""Which engine differentiates a model: the ghost engine wherever it gives the right gradients.
+
+The choice is made on synthetic rows (`adadps.gradients.synthetic`): no private row enters it.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,23 @@ from torch import nn
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.errors import AdadpsError, DataError
+from adadps.errors import AdadpsError, DataError, ModelError
 from adadps.gradients.general import GeneralEngine
-from adadps.gradients.ghost import GhostEngine, owns_trainable
+from adadps.gradients.ghost import GhostEngine
 from adadps.gradients.layers import require_supported
 from adadps.gradients.loss import Loss
 from adadps.gradients.sequence import Sequence
+from adadps.gradients.structure import PythonsChance, owns_trainable, uses_only_through_layers
 from adadps.gradients.waist import Engine
 from adadps.outer_sum import dense
+from adadps.types import Params
 
 _WHOLE_MODEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer)
 """Layers with several inputs or outputs: the general engine takes the model as a whole."""
 
 
 def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
-    """The engine for ``model``; ``probe`` are examples of the kind it will see."""
+    """The engine for ``model``; ``probe`` are synthetic rows of the kind that it will see."""
     for name, module in model.named_modules():
         require_supported(module, name)
     if reads_in_sequence(model, probe.features):
@@ -29,8 +34,10 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
     general = GeneralEngine(model, loss)
     if Sequence.of(model) is None and _has_separate_layers(model):
         ghost = GhostEngine(model, loss)
-        if _agree(ghost, general, probe) and _runs(ghost, probe):
-            return ghost
+        if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):
+            chance = PythonsChance()
+            if _runs(ghost, probe) and not chance.was_used():
+                return ghost
     return general
 
 
@@ -45,11 +52,23 @@ def _runs(ghost: GhostEngine, probe: Examples) -> bool:
 
 def require_gradients(engine: Engine, probe: Examples) -> None:
     """Differentiate one example, so that what cannot be done is found before anything is paid."""
-    model = engine.model
-    params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    params = _trainable(engine.model)
     batch = probe.take(torch.arange(1)).to(next(iter(params.values())).device)
-    with torch.random.fork_rng(devices=[]):
-        engine.per_unit(params, batch, None).norms()
+    engine.per_unit(params, batch, None).norms()
+
+
+def _trainable(model: nn.Module) -> Params:
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _goes_through_layers(ghost: GhostEngine, probe: Examples) -> bool:
+    """Is every parameter used by the layer that owns it, and nowhere else?"""
+    params = _trainable(ghost.model)
+    row = ghost.dense_rows(probe.take(torch.arange(1)).features, params)
+    try:
+        return uses_only_through_layers(ghost.model, params, row)
+    except _CANNOT_RUN:
+        return False
 
 
 def reads_in_sequence(model: nn.Module, features: Features) -> bool:
@@ -62,6 +81,11 @@ def reads_in_sequence(model: nn.Module, features: Features) -> bool:
     wanted = getattr(first, "in_features", None)
     if isinstance(features, SparseRows) and isinstance(first, nn.EmbeddingBag):
         wanted = first.num_embeddings
+        if first.mode != "sum":
+            raise ModelError(
+                "Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found "
+                f"{first}. Divide the entries of each row by their sum for a mean."
+            )
     if wanted is not None and width != wanted:
         raise DataError(
             f"Expected rows of {wanted} features for the first layer, found {width}. Build the "
@@ -82,32 +106,25 @@ def _has_separate_layers(model: nn.Module) -> bool:
     return True
 
 
-def _stirred(batch: Examples, generator: torch.Generator) -> Examples:
-    """Numbers with some noise, so that examples without a gradient get one."""
-    rows = batch.features.to_dense() if isinstance(batch.features, SparseRows) else batch.features
-    if rows.is_floating_point():
-        rows = rows + torch.randn(rows.shape, generator=generator).to(rows)
-    return Examples(rows, batch.targets)
-
-
 def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
     """Do both give the same gradients of two examples, away from the starting point?
 
-    A model that uses a parameter behind its layer's back would not.
+    Which parameter is used where is known by now; this finds a layer that does not do what its rule
+    says.
     """
     generator = torch.Generator().manual_seed(0)
     params = {
-        name: parameter.detach()
-        + 0.1 * torch.randn(parameter.shape, generator=generator).to(parameter)
-        for name, parameter in ghost.model.named_parameters()
-        if parameter.requires_grad
+        name: value + 0.1 * torch.randn(value.shape, generator=generator).to(value)
+        for name, value in _trainable(ghost.model).items()
     }
     device = next(iter(params.values())).device
-    batch = _stirred(probe.take(torch.arange(2) % len(probe)), generator).to(device)
+    batch = probe.take(torch.tensor([0, len(probe) - 1])).to(device)
     training = ghost.model.training
     ghost.model.eval()  # the same without the chance of dropout
     try:
         found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
+        if not torch.equal(found.present, expected.present):
+            return False
         for weights in torch.eye(2, dtype=torch.float64, device=device):
             sums = found.weighted_sum(weights)
             wanted = {n: dense(v) for n, v in expected.weighted_sum(weights).items()}
@@ -116,16 +133,20 @@ def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
                 scale = 1e-3 * value.abs().max() + 1e-6 * largest
                 if not bool(((dense(sums[name]) - dense(value)).abs() <= scale).all()):
                     return False
-    except (
-        AdadpsError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        LookupError,
-        AssertionError,
-        AttributeError,
-    ):
+    except _CANNOT_RUN:
         return False
     finally:
         ghost.model.train(training)
     return True
+
+
+_CANNOT_RUN = (
+    AdadpsError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AssertionError,
+    AttributeError,
+)
+"""What a model may raise that the ghost engine cannot run."""

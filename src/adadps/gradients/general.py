@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.guard import guarded
-from adadps.gradients.layered import LayeredGradients, Stored
+from adadps.gradients.layered import LayeredGradients, Stored, layered
 from adadps.gradients.loss import Loss
 from adadps.gradients.waist import Units
 from adadps.types import Params
@@ -25,8 +25,10 @@ class GeneralEngine:
         self.model = model
         self.loss = loss
 
-    def per_unit(self, params: Params, batch: Examples, units: Units | None) -> LayeredGradients:
-        """Store one gradient a row and add up the rows of each unit."""
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> LayeredGradients:
+        """Store one gradient per row and add up the rows of each unit."""
         of_each = vmap(grad(self._single_loss), in_dims=(None, 0, 0), randomness="different")
         rows = _dense(batch.features, params)
         gradients: Params = guarded(of_each, params, rows, batch.targets)
@@ -38,7 +40,7 @@ class GeneralEngine:
             for name, g in gradients.items()
         }
         leaves = {name: Stored(gradient) for name, gradient in zeroed.items()}
-        return LayeredGradients(leaves, finite if units is None else units.present(finite), units)
+        return layered(leaves, finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """∇ of the mean loss, by one backward pass."""
@@ -55,6 +57,10 @@ class GeneralEngine:
         with torch.no_grad():
             result: Tensor = functional_call(self.model, params, (_dense(features, params),))
             return result
+
+    def encoded(self, features: Features) -> Features:
+        """As they are."""
+        return features
 
     def most_at_once(self, params: Params) -> int:
         """As many as have gradients of `STORED_BYTES` together."""

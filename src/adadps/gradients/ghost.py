@@ -24,10 +24,12 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import ModelError
 from adadps.gradients.guard import guarded
-from adadps.gradients.layered import LayeredGradients, PerExample, Stored
+from adadps.gradients.layered import LayeredGradients, PerExample, Stored, layered
 from adadps.gradients.layers import Use, gradients_of, joined, require_supported
 from adadps.gradients.loss import Loss, output_gradients
 from adadps.gradients.sequence import Sequence
+from adadps.gradients.sparse import TokenRows
+from adadps.gradients.structure import owns_trainable
 from adadps.gradients.waist import Units
 from adadps.outer_sum import dense
 from adadps.types import Params
@@ -44,7 +46,9 @@ class GhostEngine:
         self.sequence = Sequence.of(model)
         self._names = _names_of_shared(model)
 
-    def per_unit(self, params: Params, batch: Examples, units: Units | None) -> LayeredGradients:
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> LayeredGradients:
         """One forward pass, and one backward pass to the outputs of the layers."""
         uses = self._uses(self._with_shared(params), batch)
         finite = torch.stack([use.finite() for use in uses]).all(0)
@@ -65,10 +69,10 @@ class GhostEngine:
         ]
         finite = torch.stack([finite, *stored]).all(0)
         leaves = {
-            name: joined([_without(leaf, finite) for leaf in held], len(batch))
+            name: joined([_without(leaf, finite, synthetic) for leaf in held], len(batch))
             for name, held in found.items()
         }
-        return LayeredGradients(leaves, finite if units is None else units.present(finite), units)
+        return layered(leaves, finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Mean gradient, from the same closed forms."""
@@ -82,8 +86,18 @@ class GhostEngine:
         if self.sequence is not None:
             return self.sequence.outputs(self._with_shared(params), features)
         with torch.no_grad():
-            result: Tensor = functional_call(self.model, params, (_rows(features, params),))
+            rows = self.dense_rows(features, params)
+            result: Tensor = functional_call(self.model, params, (rows,))
             return result
+
+    def encoded(self, features: Features) -> Features:
+        """Tokens for bags of words as sparse rows of counts, once for all that read them."""
+        return features if self.sequence is None else self.sequence.encoded(features)
+
+    def dense_rows(self, features: Features, params: Params) -> Tensor:
+        """Dense rows, numbers in the precision of the weights."""
+        rows = features.to_dense() if isinstance(features, SparseRows) else features
+        return rows.to(next(iter(params.values())).dtype) if rows.is_floating_point() else rows
 
     def most_at_once(self, params: Params) -> int:  # noqa: ARG002
         """Inputs and outputs of the layers are small next to gradients."""
@@ -103,7 +117,7 @@ class GhostEngine:
 
     def _uses_alone(self, params: Params, batch: Examples) -> list[Use]:
         """Record the layers' inputs while each example runs alone under vmap."""
-        rows = _rows(batch.features, params)
+        rows = self.dense_rows(batch.features, params)
         calls = self._calls(params, rows)
 
         def single(zeros: list[Tensor], row: Tensor, target: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -121,9 +135,12 @@ class GhostEngine:
         ]
 
     def _calls(self, params: Params, rows: Tensor) -> list[tuple[nn.Module, str, Tensor]]:
-        """The layers that one example calls, in order, with outputs of the right shape."""
+        """The layers that one example calls, in order, with outputs of the right shape.
+
+        They are the same for every row of this shape, so that a row of zeros tells.
+        """
         with torch.no_grad(), recorded(self.model, None) as outputs:
-            functional_call(self.model, params, (rows[:1],))
+            functional_call(self.model, params, (torch.zeros_like(rows[:1]),))
         prefixes = {module: f"{name}." for name, module in self.model.named_modules()}
         return [(layer, prefixes[layer], output) for layer, output in outputs]
 
@@ -146,7 +163,12 @@ def recorded(
     """
     calls: list[tuple[nn.Module, Tensor]] = []
 
-    def note(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    def note(layer: nn.Module, inputs: tuple[Any, ...], named: Any, output: Tensor) -> Tensor:
+        if len(inputs) != 1 or named:
+            raise ModelError(
+                f"Expected one input for {type(layer).__name__}, found more. The general engine "
+                "takes such layers."
+            )
         if zeros is None:
             calls.append((layer, output.detach()))
             return output
@@ -154,7 +176,7 @@ def recorded(
         return output + zeros[len(calls) - 1]
 
     layers = [module for module in model.modules() if owns_trainable(module)]
-    handles = [layer.register_forward_hook(note) for layer in layers]
+    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     bags = [layer for layer in layers if isinstance(layer, nn.EmbeddingBag)]
     for bag in bags:  # vmap has no rule for bags
         bag.forward = partial(_bag, bag)  # type: ignore[method-assign]
@@ -165,11 +187,6 @@ def recorded(
             handle.remove()
         for bag in bags:
             del bag.forward
-
-
-def owns_trainable(module: nn.Module) -> bool:
-    """Does this very module, not one inside it, own a trainable parameter?"""
-    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
 def _bag(layer: nn.EmbeddingBag, tokens: Tensor) -> Tensor:
@@ -193,15 +210,15 @@ def _names_of_shared(model: nn.Module) -> dict[str, str]:
     return others
 
 
-def _without(leaf: PerExample, finite: Tensor) -> PerExample:
-    """What is stored can overflow though inputs and output gradients are finite."""
+def _without(leaf: PerExample, finite: Tensor, synthetic: int) -> PerExample:
+    """What is stored can overflow though inputs and output gradients are finite.
+
+    The words of synthetic rows are left out, so that they touch no row of a table.
+    """
+    if isinstance(leaf, TokenRows) and synthetic:
+        return leaf.without_last(synthetic)
     return leaf.where(finite) if isinstance(leaf, Stored) and not bool(finite.all()) else leaf
 
 
 def _flipped(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
     return output_gradients(loss, outputs, targets)
-
-
-def _rows(features: Features, params: Params) -> Tensor:
-    rows = features.to_dense() if isinstance(features, SparseRows) else features
-    return rows.to(next(iter(params.values())).dtype) if rows.is_floating_point() else rows

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from adadps.gradients.affine import Affine, LeafMap
 from adadps.gradients.measures import sums_of_squares
@@ -36,12 +37,16 @@ class PerExample(Protocol):
 
 @dataclass(frozen=True)
 class LayeredGradients:
-    """A `PerExample` for each parameter, and what was done to all of them."""
+    """A `PerExample` for each parameter, and what was done to all of them.
+
+    The last ``padding`` units are synthetic: they are absent, and nobody sees them.
+    """
 
     leaves: Mapping[str, PerExample]
     present: Tensor
     units: Units | None = None
     affine: Affine = field(default_factory=Affine)
+    padding: int = 0
 
     def scale(self, diagonal: Params) -> LayeredGradients:
         """D ∘ g."""
@@ -57,16 +62,18 @@ class LayeredGradients:
 
     def norms(self) -> Tensor:
         """‖D ∘ g_i + M‖ over all parameters, in float64."""
+        real = slice(0, len(self.present) - self.padding)
         if self.units is not None:
-            return self._norms_of_groups(self.units)
+            return self._norms_of_groups(self.units)[real]
         squares = torch.zeros_like(self.present, dtype=torch.float64)
         for name, leaf in self.leaves.items():
             squares += leaf.squares(self.affine.of(name))
-        return torch.where(self.present, squares, 0).clamp_min(0).sqrt()
+        return torch.where(self.present, squares, 0).clamp_min(0).sqrt()[real]
 
     def weighted_sum(self, weights: Tensor) -> Sums:
         """Σ_i w_i (D ∘ g_i + M)."""
-        masked = torch.where(self.present, weights.double(), 0)
+        every = functional.pad(weights.double(), (0, self.padding))
+        masked = torch.where(self.present, every, 0)
         of_row = masked
         if self.units is not None:
             of_row = masked[self.units.labels] * self.units.row_weights()
@@ -100,6 +107,19 @@ class LayeredGradients:
         mapped = self.affine.of(name).apply_to_sum(total, 1.0)
         values = mapped.values if isinstance(mapped, RowSparse) else dense(mapped)
         return values.square().sum()
+
+
+def layered(
+    leaves: Mapping[str, PerExample], finite: Tensor, units: Units | None, synthetic: int
+) -> LayeredGradients:
+    """Gradients of rows of which the last ``synthetic`` are padding, and absent."""
+    if units is not None:
+        padded = units.followed_by(synthetic)
+        present = padded.present(finite)
+        present[units.count :] = False
+        return LayeredGradients(leaves, present, padded, padding=padded.count - units.count)
+    real = torch.arange(len(finite), device=finite.device) < len(finite) - synthetic
+    return LayeredGradients(leaves, finite & real, padding=synthetic)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def joined(uses: list[PerExample], size: int) -> PerExample:
     if len(of_words) == len(uses):
         tokens = torch.cat([use.tokens for use in of_words], 1)
         rows = torch.cat([use.output_gradients for use in of_words], 1)
-        return TokenRows(tokens, rows, of_words[0].words)
+        return TokenRows(tokens, rows, of_words[0].words, of_words[0].wordless)
     return Several(tuple(uses), size)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +22,7 @@ from torch.func import functional_call
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.gradients.layered import LayeredGradients, PerExample, Stored
+from adadps.gradients.model_state import same_state
 from adadps.gradients.owned_rows import OwnedRows
 from adadps.gradients.waist import Engine, Units
 from adadps.outer_sum import dense
@@ -56,13 +57,16 @@ class LocalEngine:
         self._rows_alone = getattr(inner, "sequence", None) is not None
         """Layers that treat every row alone, whatever is beside it in a batch."""
 
-    def per_unit(self, params: Params, batch: Examples, units: Units | None) -> LayeredGradients:
-        """One update a unit, each of that unit's rows alone."""
-        found = of_updates([self.update(params, batch.take(own)) for own in _rows_of(batch, units)])
-        if units is None:
-            return found
-        filled = torch.bincount(units.labels, minlength=units.count) > 0
-        return replace(found, present=found.present & filled)
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> LayeredGradients:
+        """One update per unit, each of that unit's rows alone; nobody's is zero, and absent."""
+        units_rows = _rows_of(len(batch) - synthetic, units)
+        every = units_rows or [torch.arange(0)]
+        found = of_updates([self.update(params, batch.take(rows)) for rows in every])
+        filled = torch.tensor([len(rows) > 0 for rows in every], device=found.present.device)
+        padding = len(every) - len(units_rows)
+        return replace(found, present=found.present & filled, padding=padding)
 
     def update(self, params: Params, rows: Examples) -> dict[str, Part]:
         """w_0 - w_T of one user; row-sparse for a table of which they read few rows."""
@@ -80,7 +84,7 @@ class LocalEngine:
         seen = {name: held[name].movedim(0, axes[name]) if name in axes else held[name]
                 for name in held}  # fmt: skip
         size = min(len(rows), self.steps.batch_size) * sum(value.numel() for value in held.values())
-        with _threads_for(size if self._rows_alone else math.inf), _same_buffers(self.model):
+        with _threads_for(size if self._rows_alone else math.inf), self._alone():
             for _ in range(self.steps.epochs):
                 for part in _mini_batches(len(rows), self.steps.batch_size):
                     batch = Examples(features, rows.targets).take(part)
@@ -92,6 +96,10 @@ class LocalEngine:
             else moved
             for name, moved in ((name, start[name] - value) for name, value in held.items())
         }
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """What a model notes about one user's rows, or about local weights, no other user meets."""
+        return nullcontext() if self._rows_alone else same_state(self.model, self.loss)
 
     def _own_words(self, features: Features) -> tuple[Features, Mapping[str, Tensor]]:
         """Sparse rows with columns numbered among the words that occur, and those words."""
@@ -138,6 +146,10 @@ class LocalEngine:
         """The model's outputs, without gradient."""
         return self.inner.outputs(params, features)
 
+    def encoded(self, features: Features) -> Features:
+        """As the other engine reads them."""
+        return self.inner.encoded(features)
+
     def most_at_once(self, params: Params) -> int:
         """Updates are stored: as few as need be."""
         return min(ROWS_AT_ONCE, self.inner.most_at_once(params))
@@ -145,20 +157,6 @@ class LocalEngine:
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Rows that these features make the model read, at every local step."""
         return self.inner.reads(features)
-
-
-@contextmanager
-def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """What a model notes in passing about a user's rows, or about local weights, is forgotten.
-
-    Buffers are released with the model, and nobody noises them.
-    """
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
 
 
 @contextmanager
@@ -188,10 +186,10 @@ def _device(update: Mapping[str, Part]) -> torch.device:
     return part.values.device if isinstance(part, RowSparse) else part.device
 
 
-def _rows_of(batch: Examples, units: Units | None) -> list[Tensor]:
+def _rows_of(count: int, units: Units | None) -> list[Tensor]:
     """The rows of each unit, in their order."""
     if units is None:
-        return list(torch.split(torch.arange(len(batch)), 1))
+        return list(torch.split(torch.arange(count), 1)) if count else []
     labels = units.labels.cpu()
     sizes = torch.bincount(labels, minlength=units.count)
     return list(torch.split(torch.argsort(labels, stable=True), sizes.tolist()))

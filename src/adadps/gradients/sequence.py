@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +31,6 @@ class Sequence:
     """Layers in the order in which they run, each with its name in the model."""
 
     layers: tuple[tuple[str, nn.Module], ...]
-    _latest: tuple[weakref.ref[Tensor], int, SparseRows] | None = field(
-        default=None, compare=False, repr=False
-    )
 
     @classmethod
     def of(cls, model: nn.Module) -> Sequence | None:
@@ -90,34 +86,25 @@ class Sequence:
         """Bags of words as sparse rows; numbers in the precision of the weights."""
         first = self.layers[0][1]
         if isinstance(first, nn.EmbeddingBag):
-            return self._bags(first, features)
+            return self.encoded(features)
         if isinstance(features, SparseRows) or not features.is_floating_point():
             return features
         copied = getattr(self.layers[0][1], "inplace", False)
         return features.to(next(iter(params.values())).dtype, copy=copied)
 
-    def _bags(self, layer: nn.EmbeddingBag, features: Features) -> SparseRows:
-        if isinstance(features, SparseRows):
-            if layer.mode != "sum":
-                raise ModelError(
-                    "Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found "
-                    f"{layer}. Divide the entries of each row by their sum for a mean."
-                )
-            return features
-        known = self._latest
-        if known and known[0]() is features and known[1] == features._version:
-            return known[2]
-        bags = as_bags(features, layer)
-        object.__setattr__(self, "_latest", (weakref.ref(features), features._version, bags))
-        return bags
+    def encoded(self, features: Features) -> Features:
+        """Tokens for a first layer of bags as sparse rows of counts; anything else as it is."""
+        first = self.layers[0][1]
+        if isinstance(first, nn.EmbeddingBag) and isinstance(features, Tensor):
+            return as_bags(features, first)
+        return features
 
     def words(self, features: Features) -> dict[str, Tensor]:
         """Rows of the first layer's table that these features make it read."""
         name, first = self.layers[0]
+        features = self.encoded(features)
         if isinstance(features, SparseRows):
             return {f"{_prefix(name)}weight": features.by_column.columns}
-        if isinstance(first, nn.EmbeddingBag):
-            return {f"{_prefix(name)}weight": self._bags(first, features).by_column.columns}
         if isinstance(first, nn.Embedding):
             return {f"{_prefix(name)}weight": torch.unique(features)}
         return {}

@@ -112,11 +112,15 @@ class SparseOuter:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """The gradient of an embedding: row ``tokens[i, t]`` receives ``output_gradients[i, t]``."""
+    """The gradient of an embedding: row ``tokens[i, t]`` receives ``output_gradients[i, t]``.
+
+    The last ``wordless`` examples have no tokens, and no gradient.
+    """
 
     tokens: Tensor
     output_gradients: Tensor
     words: int
+    wordless: int = 0
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """Add up repeated words of each example, then square."""
@@ -130,7 +134,7 @@ class TokenRows:
         for factor in leaf_map.factors:
             here = rows_of(factor, words, 0)
             rows, terms = rows * here, terms * here
-        squares = rows.new_zeros(size)
+        squares = rows.new_zeros(size + self.wordless)
         size_of_terms = squares.index_add(0, owners, terms.square().sum(1)).sqrt()
         if leaf_map.offset is None:
             squares.index_add_(0, owners, rows.square().sum(1))
@@ -140,15 +144,22 @@ class TokenRows:
 
     def weighted(self, weights: Tensor) -> RowSparse:
         """Σ_i w_i g_i on the rows of words that occur."""
-        b = self.output_gradients.double() * weights.view(-1, 1, 1)
+        b = self.output_gradients.double() * weights[: len(self.tokens)].view(-1, 1, 1)
         found, place = torch.unique(self.tokens, return_inverse=True)
         rows = b.new_zeros(len(found), b.shape[2])
         rows.index_add_(0, place.flatten(), b.flatten(0, 1))
         return RowSparse(found, rows, (self.words, b.shape[2]))
 
     def take(self, rows: Tensor) -> TokenRows:
-        """Some of the examples."""
-        return TokenRows(self.tokens[rows], self.output_gradients[rows], self.words)
+        """Some of the examples, those without tokens last."""
+        kept = rows[rows < len(self.tokens)]
+        wordless = len(rows) - len(kept)
+        return TokenRows(self.tokens[kept], self.output_gradients[kept], self.words, wordless)
+
+    def without_last(self, count: int) -> TokenRows:
+        """The same without the tokens of the last ``count`` examples."""
+        kept = slice(0, len(self.tokens) - count)
+        return TokenRows(self.tokens[kept], self.output_gradients[kept], self.words, count)
 
 
 def shifted_rows(

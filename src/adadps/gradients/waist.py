@@ -61,6 +61,13 @@ class Units:
         """The units of some of the rows."""
         return Units(self.labels[rows], self.count, self.weight)
 
+    def followed_by(self, rows: int) -> Units:
+        """The same with so many rows behind them that are a unit of their own."""
+        if rows == 0:
+            return self
+        own = self.labels.new_full((rows,), self.count)
+        return Units(torch.cat([self.labels, own]), self.count + 1, self.weight)
+
     def row_weights(self) -> Tensor:
         """How much each row counts in its unit, in float64."""
         ones = torch.ones_like(self.labels, dtype=torch.float64)
@@ -85,14 +92,23 @@ class Engine(Protocol):
     model: nn.Module
     loss: Loss
 
-    def per_unit(self, params: Params, batch: Examples, units: Units | None) -> GradientBatch:
-        """Gradients of the loss at ``params``, one a unit; without ``units``, one a row."""
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> GradientBatch:
+        """Gradients of the loss at ``params``, one per unit; without ``units``, one per row.
+
+        The last ``synthetic`` rows of the batch are padding (`adadps.gradients.synthetic`): they
+        run with the others, belong to no unit, weigh nothing and touch no row of a table.
+        """
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Ordinary mean gradient, for public data."""
 
     def outputs(self, params: Params, features: Features) -> Tensor:
         """The model's outputs, without gradient."""
+
+    def encoded(self, features: Features) -> Features:
+        """The features in the form that this engine reads, so that it is made only once."""
 
     def most_at_once(self, params: Params) -> int:
         """How many examples can be differentiated at once in a modest amount of memory."""

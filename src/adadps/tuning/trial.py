@@ -16,7 +16,7 @@ from adadps.errors import ContractError, DataError
 from adadps.evaluation import Evaluation
 from adadps.events import is_free
 from adadps.gradients.loss import Loss
-from adadps.gradients.objective import objective
+from adadps.gradients.probing import objective
 from adadps.noise import Randomness
 from adadps.parts import require_parts
 from adadps.result import Result

@@ -1,0 +1,248 @@
+"""A model and a loss are tried on synthetic rows, and what cannot be trained privately is refused.
+
+All of this happens before anything is paid, and no private row enters it. What is asked of the
+private data is its form alone: whole numbers that index a table, or are classes, must lie within
+the table, or among the outputs (`_require_whole_numbers_in_range`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError, ModelError
+from adadps.gradients.choice import engine_for, require_gradients
+from adadps.gradients.isolation import Isolation
+from adadps.gradients.loss import Loss
+from adadps.gradients.model_state import ModelState, described
+from adadps.gradients.objective import Objective
+from adadps.gradients.sequence import Sequence
+from adadps.gradients.synthetic import synthetic_like
+from adadps.losses import IGNORED
+from adadps.noise import Randomness, secure
+
+_REFUSALS = (IndexError, RuntimeError, ValueError)
+
+
+def objective(
+    model: nn.Module, loss: Loss, data: Examples, *, randomness: Randomness | None = None
+) -> Objective:
+    """Try ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine for them."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            "Expected a model with trainable parameters, found none. Set requires_grad on the "
+            "parameters that should be trained."
+        )
+    for name, module in model.named_modules():
+        if _mixes_examples(module):
+            raise ModelError(
+                f"Expected layers that treat every example alone, found {type(module).__name__} "
+                f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
+                "LayerNorm."
+            )
+    synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
+    isolation = Isolation(model, loss, (randomness or secure()).bytes)
+    with isolation():
+        _require_no_writing(model, loss, synthetic)
+        held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
+        held = _with_accepted_targets(held, loss)
+        _require_rows_alone(held)
+        _require_loss_per_example(held, loss)
+        require_gradients(held.engine, held.synthetic)
+    _require_whole_numbers_in_range(held, loss, data)
+    return held
+
+
+def _mixes_examples(module: nn.Module) -> bool:
+    keeps_statistics = bool(getattr(module, "track_running_stats", False))
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
+
+
+def _require_no_writing(model: nn.Module, loss: Loss, synthetic: Examples) -> None:
+    """Refuse a model whose forward pass writes into it: what it writes would leave un-noised."""
+    state = ModelState(model, loss)
+    state.require_no_generator()
+    lazy = [n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy or Sequence.of(model) is not None:
+        written = lazy[0].rpartition(".")[0] if lazy else None
+    else:
+        before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
+        with torch.no_grad():
+            outputs = _run(model, synthetic.features)
+            _quietly(lambda: loss(outputs, synthetic.targets))
+        written = state.written()
+        after = dict(model.named_parameters())
+        for name, (parameter, value) in before.items():
+            if after.get(name) is not parameter or not torch.equal(parameter, value):
+                parameter.data.copy_(value)
+                written = name.rpartition(".")[0]
+    if written is not None:
+        raise ModelError(
+            "Expected a model that its forward pass leaves as it is, found one that writes into "
+            f"{described(written)}: what it notes about private rows would leave with the model, "
+            "without noise. Let it initialise itself on public or made-up rows first, and freeze "
+            "what it writes, or leave that part out."
+        )
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    """Losses are checked later, with errors of their own."""
+    try:
+        call()
+    except Exception:
+        return
+
+
+def _run(model: nn.Module, features: Features) -> Tensor:
+    rows = features.to_dense() if isinstance(features, SparseRows) else features
+    dtype = next(model.parameters()).dtype
+    try:
+        outputs: Tensor = model(rows.to(dtype) if rows.is_floating_point() else rows)
+    except (*_REFUSALS, TypeError) as error:
+        raise _unfit(error) from error
+    return outputs
+
+
+def _unfit(error: Exception) -> DataError:
+    return DataError(
+        f"Expected features that fit the model, found that it refuses synthetic rows of the shape "
+        f"and type of the data: {error}. Build the model with the width of the data and a row for "
+        "every word; if it takes only some values, give made-up rows that it takes by "
+        "`examples(..., synthetic=(features, targets))`."
+    )
+
+
+def _outputs(held: Objective, features: Features) -> Tensor:
+    try:
+        return held.outputs(held.params(), features)
+    except (IndexError, RuntimeError) as error:
+        raise _unfit(error) from error
+
+
+def _require_rows_alone(held: Objective) -> None:
+    """Refuse a model whose output for a row depends on its neighbours.
+
+    Gradients would be right, because they are taken one example at a time; but the model that is
+    measured and used on batches would be another one than was trained.
+    """
+    if Sequence.of(held.model) is not None:
+        return
+    rows, features = torch.arange(len(held.synthetic)), held.synthetic.features
+    together, again = _outputs(held, features), _outputs(held, features)
+    if not torch.equal(torch.nan_to_num(together), torch.nan_to_num(again)):
+        return  # it draws by chance when it is evaluated: no two passes compare
+    each = [held.synthetic.take(row) for row in torch.split(rows, 1)]
+    alone = [_outputs(held, one.features) for one in each]
+    mixed = any(len(one) != 1 for one in alone) or len(together) != len(rows)
+    if not mixed:
+        found = torch.cat(alone)
+        size = torch.nan_to_num(together, posinf=0, neginf=0).abs().max() if found.numel() else 0.0
+        close = torch.isclose(found, together, rtol=1e-3, atol=1e-4 * float(size), equal_nan=True)
+        mixed = not bool(close.all())
+    if mixed:
+        raise ModelError(
+            "Expected a model whose output for a row depends on that row alone, found one that "
+            "changes with the other rows of the batch (a mean or softmax over the first axis, "
+            "say). What is evaluated would not be what was trained. Compute statistics within "
+            "each row, e.g. by LayerNorm, `dim=1` or `dim=-1`."
+        )
+
+
+def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
+    """Classes 0 and 1 in turn do for nearly every loss; zeros where there is one class only."""
+    targets = held.synthetic.targets
+    if targets.is_floating_point():
+        return held
+    outputs = _outputs(held, held.synthetic.features)
+    if _accepts(loss, outputs, targets) or not _accepts(loss, outputs, torch.zeros_like(targets)):
+        return held
+    synthetic = Examples(held.synthetic.features, torch.zeros_like(targets))
+    return Objective(held.model, held.engine, synthetic, held.isolation)
+
+
+def _accepts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    try:
+        loss(outputs, targets)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _require_loss_per_example(held: Objective, loss: Loss) -> None:
+    batch = held.synthetic.take(torch.tensor([0, 1, len(held.synthetic) - 1]))
+    outputs = _outputs(held, batch.features)
+    if outputs.is_floating_point():  # a fresh model may give all rows the same output
+        outputs = outputs + torch.rand(outputs.shape, device=outputs.device, dtype=outputs.dtype)
+    try:
+        losses = loss(outputs, batch.targets)
+    except _REFUSALS as error:
+        raise DataError(
+            f"Expected targets that the loss accepts, found that it refuses synthetic ones of "
+            f"their shape and type: {error}. Class labels are whole numbers in one axis; other "
+            "targets have the shape of the outputs. For a loss that takes only some values, give "
+            "made-up rows by `examples(..., synthetic=(features, targets))`."
+        ) from error
+    if losses.shape != (len(batch),):
+        raise ModelError(
+            f"Expected a loss with one value per example, i.e. shape ({len(batch)},), found "
+            f"{tuple(losses.shape)}. Use reduction='none', average over other axes, and give "
+            "outputs and targets the same shape."
+        )
+    alone = torch.cat(
+        [loss(outputs[i : i + 1], batch.targets[i : i + 1]) for i in range(len(batch))]
+    )
+    if not torch.allclose(losses, alone, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise ModelError(
+            "Expected each example's loss to depend on that example alone, found a loss that "
+            "changes with its neighbours in the batch. Use a loss without statistics, ranks or "
+            "pairs across examples."
+        )
+
+
+def _require_whole_numbers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
+    """Tokens and classes that no row of a table, and no output, stands for: found now."""
+    table = _first_table(held.model)
+    if table is not None and isinstance(data.features, Tensor):
+        _require_between(data.features, table, "features", "Build the table with a row for each.")
+    classes = _number_of_classes(held, loss)
+    if classes is not None:
+        _require_between(
+            data.targets, classes, "targets",
+            "Number the labels from 0, and give the model an output for each.",
+        )  # fmt: skip
+
+
+def _first_table(model: nn.Module) -> int | None:
+    sequence = Sequence.of(model)
+    first = sequence.layers[0][1] if sequence else None
+    return first.num_embeddings if isinstance(first, nn.Embedding | nn.EmbeddingBag) else None
+
+
+def _number_of_classes(held: Objective, loss: Loss) -> int | None:
+    """How many classes the loss knows, if it takes whole numbers and refuses others."""
+    targets = held.synthetic.targets[:1]
+    if targets.is_floating_point() or targets.dtype is torch.bool:
+        return None
+    outputs = _outputs(held, held.synthetic.take(torch.arange(1)).features).cpu()
+    if outputs.ndim < 2:
+        return None
+    classes = outputs.shape[1]
+
+    def refuses(label: int) -> bool:
+        return not _accepts(loss, outputs, torch.full_like(targets, label, device="cpu"))
+
+    return classes if refuses(classes) and refuses(-1) and not refuses(0) else None
+
+
+def _require_between(values: Tensor, count: int, what: str, cure: str) -> None:
+    fits = (values >= 0) & (values < count)
+    if what == "targets":
+        fits |= values == IGNORED
+    if not bool(fits.all()):
+        raise DataError(
+            f"Expected whole numbers from 0 to {count - 1} as {what}, found others. {cure}"
+        )
