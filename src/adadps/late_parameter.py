@@ -76,7 +76,7 @@ _TENSOR: Any = Tensor
 _ABOUT_SHAPE = {
     getattr(_TENSOR, name).__get__
     for name in ("shape", "dtype", "device", "layout", "requires_grad", "is_leaf", "ndim", "grad",
-                 "is_sparse")
+                 "is_sparse", "_version")
 } | {
     getattr(_TENSOR, name)
     for name in ("size", "dim", "numel", "__len__", "stride", "is_floating_point", "requires_grad_")

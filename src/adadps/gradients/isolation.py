@@ -6,8 +6,9 @@ same on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +19,8 @@ from adadps.gradients.loss import Loss
 from adadps.gradients.model_state import same_state
 from adadps.gradients.sequence import Sequence
 from adadps.losses import looks_at_one_example
+
+Result = TypeVar("Result")
 
 _WITH_CHANCE = (nn.Dropout, nn.AlphaDropout)
 
@@ -44,30 +47,26 @@ class Isolation:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """A pass. Buffers and attributes are put back after it, always and silently."""
-        with self._chance():
-            with nullcontext() if self._holds_nothing else same_state(self._model, self._loss):
-                yield
+        same = nullcontext() if self._holds_nothing else same_state(self._model, self._loss)
+        with self._chance(), same:
+            yield
 
-    @contextmanager
-    def on_private_rows(self) -> Iterator[None]:
+    def on_private_rows(self, differentiate: Callable[[], Result]) -> Result:
         """A pass on private rows, whose errors are not quoted: their texts can hold values."""
         if self._quotes_errors:
             with self():
-                yield
-            return
-        kind = None
+                return differentiate()
         try:
             with self():
-                yield
+                return differentiate()
         except Exception as error:
             kind = type(error).__name__
-        if kind is not None:
-            raise ModelError(
-                "Expected a model and a loss that run on every row as they do on synthetic rows, "
-                f"found a {kind} in a step. Its text is not shown, because it could tell about a "
-                "private row. Check that whole numbers fit the model's tables and the number of "
-                "its outputs; on public rows, call the model yourself."
-            )
+        raise ModelError(  # outside of the handler, so that the other error does not come along
+            "Expected a model and a loss that run on every row as they do on synthetic rows, found "
+            f"{kind} in a step. Its text is not shown, because it could tell about a private row. "
+            "Check that whole numbers fit the model's tables and the number of its outputs, and "
+            "try the model on public rows."
+        )
 
     @contextmanager
     def _chance(self) -> Iterator[None]:

@@ -45,7 +45,7 @@ class ModelState:
             self._visit(loss.__dict__, "the loss")
 
     def put_back(self) -> None:
-        """Undo all that was written since; refuse changed parameters, which cannot be undone."""
+        """Undo all that was written since."""
         for tensor, value, _ in self._tensors:
             if not _same(tensor, value):
                 _write(tensor, value)
@@ -54,6 +54,9 @@ class ModelState:
         for container, value, _ in self._containers:
             if not _same_items(container, value):
                 _refill(container, value)
+
+    def require_same_parameters(self) -> None:
+        """Refuse parameters that were written to, which cannot be undone."""
         if any(p._version != version for p, version in self._parameters):
             raise ContractError(
                 "Expected a forward pass that reads the model's parameters, found one that writes "
@@ -118,6 +121,7 @@ def same_state(model: nn.Module, loss: object = None) -> Iterator[None]:
         yield
     finally:
         held.put_back()
+    held.require_same_parameters()
 
 
 def described(name: str) -> str:

@@ -75,8 +75,9 @@ class Objective:
             piece = self._prepared(batch if rows is None else batch.take(rows))
             count = padding_for(len(piece), multiple)
             padded = followed_by(piece, self.synthetic, count)
-            with self.isolation.on_private_rows():
-                return self.engine.per_unit(params, padded, part, count)
+            return self.isolation.on_private_rows(
+                partial(self.engine.per_unit, params, padded, part, count)
+            )
 
         if len(batch) <= chunk:
             return differentiate(None, units)

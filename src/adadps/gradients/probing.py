@@ -50,9 +50,9 @@ def objective(
         _require_no_writing(model, loss, synthetic)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
-        _require_rows_alone(held)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
+        _require_rows_alone(held)
     _require_whole_numbers_in_range(held, loss, data)
     return held
 
@@ -205,21 +205,59 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
 
 def _require_whole_numbers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
     """Tokens and classes that no row of a table, and no output, stands for: found now."""
-    table = _first_table(held.model)
-    if table is not None and isinstance(data.features, Tensor):
-        _require_between(data.features, table, "features", "Build the table with a row for each.")
+    features, sizes = data.features, _table_sizes(held)
+    if isinstance(features, Tensor) and sizes is not None:
+        fits = (features >= 0) & (features < sizes.to(features.device))
+        if not bool(fits.all()):
+            raise DataError(
+                "Expected features that fit the model, whole numbers from 0 to "
+                f"{int(sizes[sizes < _ANY].max()) - 1} where they are words of a table, found "
+                "others. Build the table with a row for every word."
+            )
     classes = _number_of_classes(held, loss)
     if classes is not None:
-        _require_between(
-            data.targets, classes, "targets",
-            "Number the labels from 0, and give the model an output for each.",
-        )  # fmt: skip
+        fits = (data.targets >= 0) & (data.targets < classes) | (data.targets == IGNORED)
+        if not bool(fits.all()):
+            raise DataError(
+                f"Expected targets that the loss accepts, whole numbers from 0 to {classes - 1}, "
+                "found others. Number the labels from 0, and give the model an output for each."
+            )
 
 
-def _first_table(model: nn.Module) -> int | None:
-    sequence = Sequence.of(model)
-    first = sequence.layers[0][1] if sequence else None
-    return first.num_embeddings if isinstance(first, nn.Embedding | nn.EmbeddingBag) else None
+_ANY = 2**62
+
+
+def _table_sizes(held: Objective) -> Tensor | None:
+    """For each place in a row of whole numbers: the size of the table that it indexes, if any.
+
+    Found on a synthetic row, by the memory that the tables are called with.
+    """
+    row = held.synthetic.features
+    if not isinstance(row, Tensor) or row.is_floating_point() or row.dtype is torch.bool:
+        return None
+    row = row[:1].clone()
+    sizes = torch.full(row.shape, _ANY)
+
+    def note(table: nn.Module, inputs: tuple[object, ...]) -> None:
+        given = inputs[0]
+        if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
+            offset = given.storage_offset() - row.storage_offset()
+            seen = sizes.as_strided(given.shape, given.stride(), offset)
+            seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
+
+    tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    handles = [table.register_forward_pre_hook(note) for table in tables]
+    try:
+        with held.isolation(), torch.no_grad():
+            _run(held.model, row)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sizes[0] if bool((sizes < _ANY).any()) else None
+
+
+def _shares_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _number_of_classes(held: Objective, loss: Loss) -> int | None:
@@ -236,13 +274,3 @@ def _number_of_classes(held: Objective, loss: Loss) -> int | None:
         return not _accepts(loss, outputs, torch.full_like(targets, label, device="cpu"))
 
     return classes if refuses(classes) and refuses(-1) and not refuses(0) else None
-
-
-def _require_between(values: Tensor, count: int, what: str, cure: str) -> None:
-    fits = (values >= 0) & (values < count)
-    if what == "targets":
-        fits |= values == IGNORED
-    if not bool(fits.all()):
-        raise DataError(
-            f"Expected whole numbers from 0 to {count - 1} as {what}, found others. {cure}"
-        )

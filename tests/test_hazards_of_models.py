@@ -1,0 +1,529 @@
+"""Hazards 27 to 31: what a model does with private rows, and what is done with it before training.
+
+Each attack was seen to work once; each test fails if it works again.
+"""
+
+import random
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from torch import nn
+from torch.nn import functional
+
+import ground_truth
+from adadps import (
+    AdaDPSClassifier,
+    PrivateRun,
+    accuracy,
+    dp_sgd,
+    examples,
+    fit,
+    losses,
+    on_held_out,
+    poisson,
+    privatize,
+    reproducible_not_private,
+    secure,
+)
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError, ModelError
+from adadps.gradients.probing import objective
+from adadps.gradients.synthetic import ROWS
+from adadps.outer_sum import dense
+from late_tables import bag, embedding, linear, nothing
+from problems import cross_entropy
+
+SILENT = privatize(clip_norm=1.0, noise_multiplier=0.0)
+NOISY = privatize(clip_norm=1.0, noise_multiplier=2.0)
+N, WIDTH = 40, 4
+
+
+def private_rows(n=N):
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(n, WIDTH, generator=generator)
+    return examples(rows, (rows[:, 0] > 0).long())
+
+
+def run_on(model, data=None, *, method=None, steps=3, size=8, loss=cross_entropy, **options):
+    data = private_rows() if data is None else data
+    sampler = poisson(examples=len(data), expected_size=size)
+    method = method or dp_sgd(NOISY, 0.1)
+    return PrivateRun(model, loss, data, method=method, sampler=sampler, steps=steps, **options)
+
+
+def trained(run):
+    for batch in run.batches():
+        run.step(batch)
+    return run
+
+
+# --- 27: a forward pass that writes into the model ---
+
+
+class Writer(nn.Module):
+    """A linear layer, and something on the side."""
+
+    def __init__(self, write=None, begins_at=0):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 2)
+        self.register_buffer("seen", torch.zeros(WIDTH))
+        self.last, self.rows, self.calls = None, [], {"count": 0}
+        self.write, self.begins_at = write, begins_at
+
+    def forward(self, x):
+        if self.write and _calls["count"] >= self.begins_at:
+            self.write(self, x)
+        _calls["count"] += 1
+        return self.layer(x)
+
+
+_calls = {"count": 0}  # outside of the model: a model that behaves until it is looked at no more
+
+
+@pytest.fixture(autouse=True)
+def _counted_anew():
+    _calls["count"] = 0
+
+
+def overwrite_weight(model, x):
+    model.layer.weight.data.mul_(0.5)
+
+
+WRITES = {
+    "a buffer": lambda model, x: model.seen.copy_(x[0].detach()),
+    "a buffer by its data": lambda model, x: model.seen.data.copy_(x[0].detach()),
+    "an attribute": lambda model, x: setattr(model, "last", x.detach()),
+    "a list": lambda model, x: model.rows.append(x.detach()),
+    "a dictionary": lambda model, x: model.calls.update(count=float(x.sum())),
+    "a new buffer": lambda model, x: model.register_buffer("extra", x.detach()),
+    "a new attribute of a layer": lambda model, x: setattr(model.layer, "noted", x.detach()),
+    "a weight": overwrite_weight,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_hazard_27_a_model_that_writes_into_itself_is_refused_unpaid(write):
+    model = Writer(write)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ModelError, match="writes into"):
+        run_on(model)
+    after = model.state_dict()
+    assert after.keys() == before.keys(), "the refused model is as it was"
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert model.last is None
+    assert model.rows == []
+
+
+class LazilyScaled(nn.Module):
+    """ActNorm: the first batch decides the parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.ones(WIDTH)), nn.Linear(WIDTH, 2)
+        self.register_buffer("ready", torch.tensor(0))
+
+    def forward(self, x):
+        if not self.ready:
+            with torch.no_grad():
+                self.scale.copy_(1 / x.std(0))
+                self.ready.fill_(1)
+        return self.layer(x * self.scale)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        LazilyScaled,
+        lambda: nn.Sequential(nn.LazyLinear(2)),
+        lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, 2))),
+    ],
+)
+def test_hazard_27_lazy_initialisation_is_refused_with_the_cure(build):
+    with pytest.raises(ModelError, match=r"public or made-up rows first"):
+        run_on(build().train())
+
+
+def test_hazard_27_a_model_that_was_initialised_on_public_rows_is_trained():
+    model = LazilyScaled()
+    model(torch.randn(20, WIDTH))
+    trained(run_on(model))
+
+
+LATE_WRITES = {name: write for name, write in WRITES.items() if name != "a weight"}
+
+
+@pytest.mark.parametrize("write", LATE_WRITES.values(), ids=LATE_WRITES.keys())
+def test_hazard_27_what_is_written_in_a_private_pass_is_put_back(write):
+    """A model that begins to write only when nobody tries it out any more."""
+    model = Writer(write, begins_at=10**9)
+    run = run_on(model)
+    model.begins_at = 0
+    names = set(model.state_dict())
+    with suppress(ModelError):  # a pass example by example cannot write rows into a buffer at all
+        trained(run)
+    assert set(model.state_dict()) == names
+    assert not model.seen.any()
+    assert model.last is None
+    assert model.rows == []
+    assert model.calls == {"count": 0}
+    assert not hasattr(model.layer, "noted")
+
+
+def test_hazard_27_held_out_rows_leave_nothing_either():
+    model = Writer(WRITES["an attribute"], begins_at=10**9)
+    data = private_rows()
+    run = run_on(model)
+    model.begins_at = 0
+    run.evaluate(on_held_out("mine", data.features, data.targets, accuracy=accuracy))
+    assert model.last is None
+
+
+def test_hazard_27_an_estimator_refuses_such_a_module_as_well():
+    rows = np.random.default_rng(0).normal(size=(N, WIDTH)).clip(-1, 1)
+    estimator = AdaDPSClassifier(
+        epsilon=1, classes=[0, 1], feature_bounds=(-1, 1), module=Writer(WRITES["a buffer"])
+    )
+    with pytest.raises(ModelError, match="writes into"):
+        estimator.fit(rows, (rows[:, 0] > 0).astype(int))
+
+
+# --- 28: chance inside the model ---
+
+
+def dropping(known=True):
+    layers = [nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 2)]
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers)
+    return model if known else Wrapped(model)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class PythonsDropout(nn.Module):
+    """Chance from numpy and from Python, for the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 2)
+
+    def forward(self, x):
+        return self.layer(x * (random.random() + np.random.rand()))
+
+
+MODELS = {
+    "a sequence": dropping,
+    "a forward of its own": lambda: dropping(known=False),
+    "chance of Python": PythonsDropout,
+}
+
+
+def states():
+    return torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+def test_hazard_28_training_neither_reads_nor_moves_the_global_generators(build):
+    model, data = build(), private_rows()
+    held_out = on_held_out("mine", data.features, data.targets, every=1, accuracy=accuracy)
+    before = states()
+    fit(
+        model, cross_entropy, data, method=dp_sgd(NOISY, 0.1), steps=3, evaluate=[held_out],
+        sampler=poisson(examples=N, expected_size=8), progress=False,
+    )  # fmt: skip
+    for one, other in zip(before, states(), strict=True):
+        assert (
+            np.array_equal(one, other)
+            if isinstance(one, np.ndarray)
+            else (torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other)
+        )
+
+
+def gradient_of(model, data, randomness):
+    """The clipped sum over all rows, without noise, as the weights show it after one step."""
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    run = run_on(model, data, method=dp_sgd(SILENT, 1.0), steps=1, size=len(data),
+                 randomness=randomness)  # fmt: skip
+    trained(run)
+    return torch.cat([(p.detach() - start[n]).flatten() for n, p in model.named_parameters()])
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+def test_hazard_28_who_knows_the_global_seed_knows_nothing_about_the_masks(build):
+    found = []
+    for _ in range(2):
+        model = build()
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        found.append(gradient_of(model, private_rows(), secure()))
+    assert not torch.allclose(*found), "masks are drawn afresh though all seeds are the same"
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+def test_hazard_28_a_seeded_run_has_seeded_chance_whatever_the_global_seed(build):
+    found = []
+    for seed in range(2):
+        model = build()
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        found.append(gradient_of(model, private_rows(), reproducible_not_private(7)))
+    assert torch.equal(*found)
+
+
+def test_hazard_28_a_generator_of_the_models_own_is_refused():
+    model = Writer()
+    model.draws = torch.Generator().manual_seed(0)
+    with pytest.raises(ModelError, match="generator of its own"):
+        run_on(model)
+
+
+# --- 29: choices by private rows ---
+
+
+class GatedBypass(nn.Module):
+    """Uses its layer's weight a second time, behind a gate that is closed for most rows."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.layer, self.gate = nn.Linear(WIDTH, WIDTH), gate
+
+    def forward(self, x):
+        beside = functional.linear(x, self.layer.weight)
+        return self.layer(x) + self.gate(x) * 200 * beside
+
+
+GATES = {
+    "multiplied": lambda x: (x[:, :1] > 5).to(x),
+    "chosen": lambda x: torch.where(x[:, :1] > 5, x[:, :1], torch.zeros_like(x[:, :1])),
+    "clamped": lambda x: functional.relu(x[:, :1] - 5),
+}
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES.keys())
+def test_hazard_29_a_parameter_behind_a_gate_has_the_right_gradient(gate):
+    """The gate is closed for synthetic rows and for the first private ones."""
+    rows = torch.randn(N, WIDTH).clamp(-2, 2)
+    rows[20:, 0] = 6.0
+    data = examples(rows, torch.randint(WIDTH, (N,)))
+    model = GatedBypass(gate)
+    held = objective(model, cross_entropy, data)
+    found = held.per_unit(held.params(), data, None).norms()
+    truth = ground_truth.gradients_one_by_one(model, cross_entropy, data)
+    torch.testing.assert_close(found, ground_truth.norms(truth), rtol=1e-4, atol=1e-5)
+
+
+class Branching(nn.Module):
+    def __init__(self, branch):
+        super().__init__()
+        self.one, self.other, self.branch = nn.Linear(WIDTH, 2), nn.Linear(WIDTH, 2), branch
+
+    def forward(self, x):
+        return self.one(x) if self.branch(x) else self.other(x)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [lambda x: bool(x.sum() > 100), lambda x: x.max().item() > 100, lambda x: len(x.nonzero()) > 9,
+     lambda x: x.detach().tolist()[0][0] > 100, lambda x: x.detach().numpy().max() > 100,
+     lambda x: torch.equal(x, x + 1)],
+)  # fmt: skip
+def test_hazard_29_control_flow_that_depends_on_values_is_refused(branch):
+    with pytest.raises(ModelError, match="data-dependent"):
+        run_on(Branching(branch))
+
+
+class LayerDropped(nn.Module):
+    """Python's generator decides which layers run: no recording of calls would hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(6)])
+        self.top = nn.Linear(WIDTH, 2)
+
+    def forward(self, x):
+        for layer in self.layers:
+            if random.random() < 0.5:
+                x = torch.relu(layer(x))
+        return self.top(x)
+
+
+def test_hazard_29_layers_that_python_skips_by_chance_are_trained():
+    run = trained(run_on(LayerDropped(), steps=20))
+    assert run.taken == 20
+
+
+def test_hazard_29_an_error_in_a_step_quotes_no_row():
+    """The text of a lookup out of range has the private value in it."""
+    secret = 123457
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.top = nn.Embedding(10, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.top(self.table(x.long() * 1).mean(1))  # a copy: no one sees the range
+
+    data = examples(torch.full((N, 2), secret), torch.arange(N) % 2)
+    run = run_on(Shifted(), data)
+    with pytest.raises(ModelError, match="in a step") as caught:
+        trained(run)
+    assert str(secret) not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+# --- 30: an empty batch ---
+
+
+@pytest.mark.parametrize("make", [linear, bag, embedding])
+def test_hazard_30_an_empty_batch_leaves_late_rows_as_late_as_any_other(make):
+    """Eager noise for empty batches showed on the grid, at an expected batch of one."""
+    table = make(8)
+    data = examples(table.features, torch.zeros(12, dtype=torch.int64))
+    run = PrivateRun(
+        table.model, nothing, data, method=dp_sgd(NOISY, 0.5), steps=400,
+        sampler=poisson(examples=12, expected_size=0.05),
+    )  # fmt: skip
+    memory = torch.from_numpy(run._stepper.own_params[table.name].numpy())  # no hook sees this
+    moved = []
+    for batch in run.batches():
+        if batch.index == 300:
+            break
+        before, rows = memory.clone(), len(run._drawn.rows)
+        run.step(batch)
+        moved.append((rows, int((before != memory).sum())))
+    assert any(rows == 0 for rows, _ in moved)
+    most = memory.numel() // 2  # rows that have waited long are drawn whatever the batch
+    assert all(drawn <= most for rows, drawn in moved if rows == 0), "no batch draws for all rows"
+    assert table.name in run._stepper.weights._late
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+def test_hazard_30_an_empty_batch_is_a_noised_step_like_any_other(build):
+    """It runs the model on synthetic rows, and its sum is exactly zero."""
+    model, data = build(), private_rows()
+    held = objective(model, cross_entropy, data)
+    nobody = data.take(torch.arange(0))
+    found = held.per_unit(held.params(), nobody, None)
+    assert len(found.norms()) == 0
+    total = found.weighted_sum(torch.zeros(0))
+    assert all(not dense(value).any() for value in total.values())
+    assert {n: dense(v).shape for n, v in total.items()} == {
+        n: p.shape for n, p in held.params().items()
+    }
+
+
+def test_hazard_30_synthetic_rows_touch_no_table():
+    tokens = torch.randint(1, 9, (5, 3))  # nobody has word 0 or 9
+    data = examples(tokens, torch.arange(5) % 2)
+    for first in (nn.EmbeddingBag(10, 2), nn.Sequential(nn.Embedding(10, 2), nn.Flatten())):
+        model = nn.Sequential(first, nn.Linear(2 if isinstance(first, nn.EmbeddingBag) else 6, 2))
+        held = objective(model, cross_entropy, data)
+        batch = held.encoded(data)
+        total = held.per_unit(held.params(), batch, None).weighted_sum(torch.ones(5))
+        table = next(iter(total.values()))
+        assert sorted(table.rows.tolist()) == sorted(set(tokens.flatten().tolist()))
+
+
+# --- 31: what is computed from data that has changed since ---
+
+
+def test_hazard_31_values_changed_in_place_are_clipped_as_they_are_now():
+    matrix = sparse.random(N, 9, density=0.5, format="csr", random_state=0, dtype=np.float32)
+    held = SparseRows.from_scipy(matrix)
+    data = examples(held, torch.arange(N) % 2)
+    model = nn.Linear(9, 2)
+    start = [p.detach().clone() for p in model.parameters()]
+    run = run_on(model, data, method=dp_sgd(SILENT, 1.0), steps=4, size=N)
+    batches = run.batches()
+    for _ in range(3):
+        run.step(next(batches))
+    before = [p.detach().clone() for p in model.parameters()]
+    data.features.values.numpy()[:] *= 50  # no version counter sees this
+    run.step(next(batches))
+    moved = torch.cat([(p.detach() - b).flatten() for p, b in zip(model.parameters(), before,
+                                                                  strict=True)])  # fmt: skip
+    assert len(start) == 2
+    assert float(moved.norm()) * N <= N * 1.0 * (1 + 1e-5), "each of N rows brings at most C / N"
+    alone = [held_norm(model, data, row) for row in range(5)]
+    assert all(norm <= 1 + 1e-6 for norm in alone)
+
+
+def held_norm(model, data, row):
+    """The norm of one row's clipped gradient, from what the engine says now."""
+    held = objective(model, cross_entropy, data)
+    found = held.per_unit(held.params(), data.take(torch.tensor([row])), None)
+    norm = found.norms()
+    total = found.weighted_sum((1 / norm.clamp_min(1e-12)).clamp_max(1.0))
+    return float(torch.cat([dense(value).flatten() for value in total.values()]).norm())
+
+
+# --- models that mix the examples of a batch in code of their own ---
+
+
+class Mixing(nn.Module):
+    def __init__(self, mix):
+        super().__init__()
+        self.layer, self.mix = nn.Linear(WIDTH, 2), mix
+
+    def forward(self, x):
+        return self.mix(self.layer(x))
+
+
+MIXES = {
+    "centred": lambda y: y - y.mean(0),
+    "softmax over examples": lambda y: torch.softmax(y, 0),
+    "sorted": lambda y: y.sort(0).values,
+    "largest of all": lambda y: y / y.abs().max(),
+    "rolled": lambda y: y + y.roll(1, 0),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
+def test_a_model_that_mixes_examples_in_its_own_code_is_refused(mix):
+    with pytest.raises(ModelError, match="depends on that row alone"):
+        run_on(Mixing(mix))
+
+
+def test_softmax_over_examples_as_a_layer_is_refused():
+    with pytest.raises(ModelError, match="depends on that row alone"):
+        run_on(nn.Sequential(nn.Linear(WIDTH, 2), nn.Softmax(dim=0)))
+
+
+@pytest.mark.parametrize("mix", [lambda y: y.softmax(1), lambda y: y - y.mean(1, keepdim=True)])
+def test_statistics_within_a_row_are_fine(mix):
+    trained(run_on(Mixing(mix)))
+
+
+# --- synthetic rows of the user's own ---
+
+
+def test_rows_of_the_users_own_are_taken_where_made_up_ones_do_not_fit():
+    def picky(outputs, targets):
+        if not bool((targets >= 5).all()):
+            raise ValueError("targets of 5 and more")
+        return (outputs[:, 0] - targets).square()
+
+    rows, targets = torch.randn(N, WIDTH), torch.rand(N) + 5
+    with pytest.raises(DataError, match="synthetic="):
+        run_on(nn.Linear(WIDTH, 2), examples(rows, targets), loss=picky)
+    made_up = (torch.zeros(2, WIDTH), torch.full((2,), 6.0))
+    data = examples(rows, targets, synthetic=made_up)
+    assert len(objective(nn.Linear(WIDTH, 2), losses.squared_error,
+                         examples(rows, torch.rand(N, 2))).synthetic) == ROWS  # fmt: skip
+    held = objective(Wrapped(nn.Linear(WIDTH, 2)), lambda o, t: (o[:, 0] - t) ** 2, data)
+    assert torch.equal(held.synthetic.targets, torch.full((ROWS,), 6.0))
+    with pytest.raises(DataError, match="of the form of the data"):
+        examples(rows, targets, synthetic=(torch.zeros(2, WIDTH + 1), made_up[1]))
