@@ -374,8 +374,8 @@ MUTATIONS = {
     ),
     "what a model notes about a user's rows stays": Mutation(
         "gradients/local.py",
-        "            buffer.copy_(value)",
-        "            pass",
+        "return nullcontext() if self._rows_alone else same_state(self.model, self.loss)",
+        "return nullcontext()",
         "tests/test_local_training.py -k hazard_22",
     ),
     "sampling amplifies noise in shares": Mutation(
@@ -390,6 +390,60 @@ MUTATIONS = {
         "Batch(self.name, self._taken + 1, self._life)",
         "Batch(self.name, self._taken + 1)",
         "tests/test_federated_server.py -k dead_server",
+    ),
+    "a model that writes into itself is trained": Mutation(
+        "gradients/probing.py",
+        "    if written is not None:",
+        "    if False:",
+        "tests/test_hazards_of_models.py -k is_refused_unpaid",
+    ),
+    "what a pass writes into the model stays there": Mutation(
+        "gradients/model_state.py",
+        "    finally:\n        held.put_back()",
+        "    finally:\n        pass",
+        "tests/test_hazards_of_models.py -k is_put_back",
+    ),
+    "chance inside the model comes from torch's own generator": Mutation(
+        "gradients/chance.py",
+        "torch.set_rng_state(_twister_state(secret(4 * _WORDS)))",
+        "pass",
+        "tests/test_hazards_of_models.py -k knows_nothing_about_the_masks",
+    ),
+    "parameters used beside their layer are not looked for": Mutation(
+        "gradients/choice.py",
+        "if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):",
+        "if _agree(ghost, general, probe):",
+        "tests/test_hazards_of_models.py -k behind_a_gate",
+    ),
+    "batches are not padded": Mutation(
+        "gradients/synthetic.py",
+        "return -rows % multiple if rows else multiple",
+        "return 0 if rows else multiple",
+        "tests/contract/test_padding.py -k bit_equal",
+    ),
+    "synthetic rows touch tables": Mutation(
+        "gradients/ghost.py",
+        "if isinstance(leaf, TokenRows) and synthetic:",
+        "if False:",
+        "tests/test_hazards_of_models.py -k touch_no_table",
+    ),
+    "synthetic rows weigh as much as others": Mutation(
+        "gradients/layered.py",
+        "return LayeredGradients(leaves, finite & real, padding=synthetic)",
+        "return LayeredGradients(leaves, finite)",
+        "tests/test_hazards_of_models.py -k hazard_30",
+    ),
+    "errors of private rows are quoted": Mutation(
+        "gradients/isolation.py",
+        "if self._quotes_errors:",
+        "if True:",
+        "tests/test_hazards_of_models.py -k quotes_no_row",
+    ),
+    "models that mix examples are trained": Mutation(
+        "gradients/probing.py",
+        "    if mixed:\n",
+        "    if False:\n",
+        "tests/test_hazards_of_models.py -k mixes_examples_in_its_own_code",
     ),
 }
 
