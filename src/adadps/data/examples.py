@@ -34,13 +34,15 @@ class Examples:
     """Features and targets of equal length. Build it with `examples`.
 
     Its text shows nothing of its content, which may be private. ``texts`` are keyed names by which
-    public texts are recognised, not the texts; ``users`` are numbers that tell users apart.
+    public texts are recognised, not the texts; ``users`` are numbers that tell users apart;
+    ``before`` are keyed names of the rows before they were scaled, if public rows were not.
     """
 
     features: Features = field(repr=False)
     targets: Tensor = field(repr=False)
     texts: Identities | None = field(default=None, repr=False, compare=False)
     users: Tensor | None = field(default=None, repr=False, compare=False)
+    before: Identities | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -49,14 +51,16 @@ class Examples:
         """The given rows, in the given order."""
         texts = None if self.texts is None else self.texts.take(rows)
         users = None if self.users is None else self.users[rows]
-        return Examples(take(self.features, rows), self.targets[rows], texts, users)
+        before = None if self.before is None else self.before.take(rows)
+        return Examples(take(self.features, rows), self.targets[rows], texts, users, before)
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
         if self.targets.device == device:
             return self
         users = None if self.users is None else self.users.to(device)
-        return Examples(self.features.to(device), self.targets.to(device), self.texts, users)
+        features, targets = self.features.to(device), self.targets.to(device)
+        return Examples(features, targets, self.texts, users, self.before)
 
 
 @dataclass(frozen=True)
