@@ -270,6 +270,44 @@ MUTATIONS = {
         "pass",
         "tests/test_overlap.py -k hazard_20",
     ),
+    "rows that are scaled are not found in the corpus any more": Mutation(
+        "data/overlap.py",
+        "names = identities_of_rows(data.features) if data.before is None else data.before",
+        "names = identities_of_rows(data.features)",
+        "tests/test_estimator_classifier.py -k corpus_behind_side",
+    ),
+    "held-out rows that were trained on are left out": Mutation(
+        "table_model/from_table.py",
+        "        test = _stored(request, request.test, model, stores, named=False)\n",
+        "        test = _stored(request, request.test, model, stores, named=False)\n"
+        "        import torch\n"
+        "        from adadps.table_model.loading import row_names, shared_columns\n"
+        "        both = (request.test, request.data)\n"
+        "        held, known = (row_names(path, (), shared_columns(*both)) for path in both)\n"
+        "        test = test.take(torch.from_numpy(~held.within([known])).nonzero().flatten())\n",
+        "tests/test_hazards_held_out.py -k the_baseline",
+    ),
+    "held-out rows that were trained on are refused": Mutation(
+        "table_model/from_table.py",
+        "        test = _stored(request, request.test, model, stores, named=False)\n",
+        "        test = _stored(request, request.test, model, stores, named=False)\n"
+        "        from adadps.table_model.overlap_check import overlap_in_words\n"
+        "        if not overlap_in_words(request).startswith('0 of'):\n"
+        "            raise SettingError('Expected other rows.')\n",
+        "tests/test_hazards_held_out.py -k no_exit_code",
+    ),
+    "numbers on held-out records pass as covered": Mutation(
+        "card/not_covered.py",
+        'return [HELD_OUT_RECORDS] if "held out" in declared else []',
+        "return []",
+        "tests/test_hazards_held_out.py -k card_report_and_console",
+    ),
+    "what was fitted before an estimator is not told": Mutation(
+        "estimator/base.py",
+        "*task.facts, made)",
+        "*task.facts)",
+        "tests/test_hazards_held_out.py -k under_strict_too",
+    ),
     "documents are counted without a clip": Mutation(
         "side/noisy.py",
         "return (clip_norm / (norms * (1 + ROUNDING))).clamp_max(1.0)",

@@ -25,6 +25,7 @@ def folder(tmp_path, monkeypatch):
     notes = [["needs rest and sleep", 60 + n % 30, "de", "old"] for n in range(40)]
     notes += [["may run and play", 20 + n % 30, "fr", "young"] for n in range(40)]
     write(tmp_path / "visits.csv", notes, ("note", "age", "country", "outcome"))
+    write(tmp_path / "held-out.csv", notes[5:45], ("note", "age", "country", "outcome"))
     write(tmp_path / "leaflets.csv", [[row[0]] for row in notes[10:50]], ("note",))
     reviews = [["good film", "5"], ["bad film", "1"]] * 40
     write(tmp_path / "reviews.csv", reviews, ("review", "stars"))
@@ -40,13 +41,17 @@ def folder(tmp_path, monkeypatch):
 def test_all_commands_of_the_page_run(folder):
     trainings = [command for command in COMMANDS if command[0] == "train"]
     predictions = [command for command in COMMANDS if command[0] == "predict"]
-    assert (len(trainings), len(predictions)) == (4, 2)
+    checks = [command for command in trainings if "--check-overlap" in command]
+    trainings = [command for command in trainings if command not in checks]
+    assert (len(trainings), len(checks), len(predictions)) == (5, 1, 2)
     shutil.rmtree(folder / "model", ignore_errors=True)
     for number, command in enumerate(trainings):
         shown = call(*command, *QUICKLY, "--ledger", f"{number}.ledger")
         assert shown.exit_code == 0, shown.output
         out = command[command.index("--out") + 1]
         Path(out).rename(f"{number}.model")
+    shown = call(*checks[0])
+    assert (shown.exit_code, shown.stderr.split(" held-out")[0]) == (0, "40 of 40")
     Path("0.model").rename("model")  # the one that reads reviews
     for command in predictions:
         shown = call(*command)

@@ -121,34 +121,42 @@ def test_blanks_around_a_name_make_no_other_user(table):
     assert json.loads(train(table, *DECLARED).stdout)["privacy"]["sampler"]["users"] == counted
 
 
-def measured_on(table, header, lines):
+def measured_on(table, header, lines, *more):
     path = table.parent / "test.csv"
     with path.open("wb") as stream:
         write_table(stream, path, [header, *lines])
-    return train(table, *DECLARED, "--users", 200, "--test", path)
+    return train(table, *DECLARED, "--users", 200, "--test", path, *more)
 
 
-def test_rows_of_users_who_were_trained_on_are_not_tested_on(table):
-    """Other rows of theirs are theirs as well; epsilon does not cover what is shown of them."""
+def test_rows_of_users_who_were_trained_on_are_tested_on_like_any_other(table):
+    """Else the number would tell which users are in the table."""
     right, wrong = ["good great film", "five"], ["good great film", "one"]
-    of_others = [[*right, f"new{number}"] for number in range(40)]
-    shown = measured_on(table, HEADER, [*of_others, *[[*wrong, "a0"]] * 30])
+    lines = [[*right, f"new{number}"] for number in range(30)] + [[*wrong, "a0"]] * 30
+    shown = measured_on(table, HEADER, lines)
     assert shown.exit_code == 0, shown.output
-    assert json.loads(shown.stdout)["history"][-1]["value"] == 1.0, "30 wrong ones are left out"
+    assert [entry["value"] for entry in json.loads(shown.stdout)["history"]] == [0.5, 0.5]
 
 
-def test_a_test_of_training_users_or_of_unknown_ones_is_refused(table):
+def test_the_check_counts_rows_of_users_who_were_trained_on(table):
+    """Other rows of theirs are theirs as well."""
     line = ["a new text", "five"]
-    shown = measured_on(table, HEADER, [[*line, "a0"]] * 20)
-    assert shown.exit_code == 1
-    assert "mostly rows of users who were. Hold some users out" in plain(shown.stderr)
-    shown = measured_on(table, HEADER[:2], [line] * 20)
-    assert shown.exit_code == 1
-    assert "'author'" in plain(shown.stderr)
+    lines = [*[[*line, "a0"]] * 20, *[[*line, "new"]] * 10]
+    shown = measured_on(table, HEADER, lines, "--check-overlap")
+    assert shown.exit_code == 0, shown.output
+    said = "20 of 30 held-out rows are of users who stand in the training table."
+    assert said in plain(shown.stderr)
     assert files(table.parent) == ["data.csv", "test.csv"]
 
 
-def test_users_are_recognised_however_they_are_written(tmp_path):
+def test_the_check_needs_the_users_of_held_out_rows_and_the_metric_does_not(table):
+    lines = [["a new text", "five"]] * 20
+    shown = measured_on(table, HEADER[:2], lines, "--check-overlap")
+    assert shown.exit_code == 1
+    assert "'author'" in plain(shown.stderr)
+    assert measured_on(table, HEADER[:2], lines).exit_code == 0
+
+
+def test_the_check_recognises_users_however_they_are_written(tmp_path):
     """7 in a table of texts and 7.0 in one of numbers are the same person."""
     table = tmp_path / "data.csv"
     lines = [[*row[:2], row[2].removeprefix("a")] for row in rows(600, 200)]
@@ -157,6 +165,6 @@ def test_users_are_recognised_however_they_are_written(tmp_path):
     others = tmp_path / "test.jsonl"
     same = [dict(zip(HEADER, [*row[:2], float(row[2])], strict=True)) for row in lines[:40]]
     others.write_text("\n".join(json.dumps(row) for row in same), encoding="utf-8")
-    shown = train(table, *DECLARED, "--users", 200, "--test", others)
-    assert shown.exit_code == 1
-    assert "mostly rows of users who were" in plain(shown.stderr)
+    shown = train(table, *DECLARED, "--users", 200, "--test", others, "--check-overlap")
+    assert shown.exit_code == 0
+    assert "40 of 40 held-out rows" in plain(shown.stderr)

@@ -36,23 +36,24 @@ def test_strict_reads_nothing_off_the_data(data, tmp_path):  # noqa: F811
     assert train(data, tmp_path / "out", *declared).exit_code == 0
 
 
-def test_training_texts_are_no_test(data, tmp_path):  # noqa: F811
-    shown = train(data, tmp_path / "out", "--test", data)
-    assert shown.exit_code == 1
-    assert "mostly training rows" in plain(shown.stderr)
+def test_training_texts_are_a_test_like_any_other(data, tmp_path):  # noqa: F811
+    """A refusal would tell whoever sees the exit code that they were trained on."""
+    shown = train(data, tmp_path / "out", "--test", data, "--epochs", 1, "--json")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["history"][1]["value"] == 0.5
 
 
-def test_training_texts_are_no_test_however_they_are_written(data, tmp_path):  # noqa: F811
+def test_the_check_finds_training_texts_however_they_are_written(data, tmp_path):  # noqa: F811
     """Other marks, another column, another format: the same texts and labels."""
     changed = [
         {"id": float(number), "text": f" {text.upper()}!", "label": label}
-        for number, (_, text, label) in enumerate(rows(400))
+        for number, (_, text, label) in enumerate([*rows(300), *rows(100, first=1000)])
     ]
     test = tmp_path / "test.jsonl"
     test.write_text("\n".join(json.dumps(row) for row in changed), encoding="utf-8")
-    shown = train(data, tmp_path / "out", "--test", test)
-    assert shown.exit_code == 1
-    assert "mostly training rows" in plain(shown.stderr)
+    shown = train(data, tmp_path / "out", "--test", test, "--check-overlap")
+    assert shown.exit_code == 0
+    assert "300 of 400 held-out rows stand in the training table." in plain(shown.stderr)
 
 
 @pytest.mark.parametrize("folder", ["out", "out/inside", "."])

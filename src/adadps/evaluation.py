@@ -50,9 +50,11 @@ class Evaluation:
 def on_held_out(
     name: str, features: Any, targets: Any, *, every: int | None = None, **metrics: Metric
 ) -> Evaluation:
-    """Evaluate on private data that is *not* trained on; declared and shown as held out.
+    """Evaluate on private data that you have held out from training; declared and shown as such.
 
-    ``every`` is in steps; None means once, at the end.
+    Its records are outside of ε: what is measured is an exact function of them. All of them are
+    measured as they are given, and none is looked up among the training rows: whoever saw the
+    numbers could tell who was found there. ``every`` is in steps; None means once, at the end.
     """
     return _evaluation(name, features, targets, every, metrics, "held out")
 

@@ -133,6 +133,7 @@ def _train(rng: Random, folder: Path, wild: float) -> list[str]:
         "--lr": ("1", "1e-3"),
         "--language": ("en", "de"),
         "--test": (str(folder / "data.csv"),),
+        "--check-overlap": ("",),
         "--json": ("",),
     }
     ledger = _pick(rng, wild, ("new.ledger", "sub/new.ledger", "old.ledger"), ("data.csv",))

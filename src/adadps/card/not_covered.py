@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adadps.card.epsilons import claims_a_whole_budget
@@ -26,6 +26,10 @@ SHARES = (
 SERVER = (
     "The server of a federation: it sees updates before their noise, and is trusted with them; "
     "epsilon is for everybody who sees the model."
+)
+HELD_OUT_RECORDS = (
+    "Held-out records: they are outside of epsilon. Numbers measured on them are exact functions "
+    "of those records; all that were given are measured, whether or not they were trained on too."
 )
 _ALWAYS = (
     "Whatever was done to the data before: cleaning, scaling, features, vocabularies or labels "
@@ -58,11 +62,17 @@ def what_is_not_covered(described: Mapping[str, Any]) -> list[str]:
         found.append(LOOKING_BETWEEN)
     if privacy["tuning"] is None and privacy["tuning_trials"] != 0:
         found.append(UNCOUNTED_TRIALS)
-    if any(entry["declared"] == "held out" for entry in described["history"]):
-        found.append(
-            "Held-out records: numbers measured on them are a use of them outside of epsilon."
-        )
+    found += about_held_out(entry["declared"] for entry in described["history"])
     return [*found, *_ALWAYS]
+
+
+def about_held_out(declared: Iterable[str]) -> list[str]:
+    """A sentence about numbers on data that is so declared, if some of it is held out.
+
+    >>> about_held_out(["public"]), len(about_held_out(["public", "held out"]))
+    ([], 1)
+    """
+    return [HELD_OUT_RECORDS] if "held out" in declared else []
 
 
 def _trusted(method: str) -> list[str]:

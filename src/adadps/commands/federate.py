@@ -11,7 +11,7 @@ from adadps.commands import table_options as options
 from adadps.commands.console import told
 from adadps.commands.help_text import panel, whole
 from adadps.commands.table_options import MOST_EXAMPLES
-from adadps.commands.table_training import train_and_show
+from adadps.commands.table_training import show_overlap, train_and_show
 from adadps.named_methods import Method
 from adadps.table_model.federation import DrawnBy, Federation, NoiseBy
 
@@ -42,6 +42,7 @@ def federate(
     test: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rows of other users, for the accuracy.")
     ] = None,
+    check_overlap: options.CheckOverlap = False,
     as_json: options.AsJson = False,
     label_separator: options.LabelSeparator = None,
     missing: options.EmptyCells = None,
@@ -173,4 +174,7 @@ def federate(
                 rounds=rounds,
             ),
         )
-    train_and_show(request, "Federated", as_json=as_json)
+    if check_overlap:
+        show_overlap(request)
+    else:
+        train_and_show(request, "Federated", as_json=as_json)

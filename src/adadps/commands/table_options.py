@@ -36,6 +36,14 @@ Categories = Annotated[
         help="Column of categories; may be repeated. Without levels: read off the data.",
     ),
 ]
+CheckOverlap = Annotated[
+    bool,
+    typer.Option(
+        "--check-overlap",
+        help="Train nothing; tell you alone how many rows of --test are training rows, or of "
+        "training users.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 Classes = Annotated[

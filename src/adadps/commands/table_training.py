@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adadps.commands.console import out, print_json, say_to_people, table_of_facts, told
+from adadps.commands.console import out, print_json, say, say_to_people, table_of_facts, told
 
 if TYPE_CHECKING:
     from adadps.result import Result
@@ -26,6 +26,14 @@ def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
             out.print(table_of_facts(title, _facts_of(result, request.out)))
 
 
+def show_overlap(request: Request) -> None:
+    """Say on standard error, and nowhere else, how many held-out rows are training rows."""
+    from adadps.table_model.overlap_check import overlap_in_words  # noqa: PLC0415
+
+    with told():
+        say(overlap_in_words(request))
+
+
 def _this_command() -> str:
     """The command line that was given, for a shell."""
     return shlex.join(["adadps", *sys.argv[1:]])
@@ -33,12 +41,14 @@ def _this_command() -> str:
 
 def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
     """What may be shown: nothing here was computed from private data without noise."""
+    from adadps.card.not_covered import about_held_out  # noqa: PLC0415
     from adadps.card.sections import measured_on  # noqa: PLC0415
 
     privacy = result.privacy
     measured = {
         f"{m.metric}, on {measured_on(m.data, m.declared)}": m.value for m in result.history
     }
+    outside = about_held_out(m.declared for m in result.history)
     return {
         "model": str(folder),
         "guarantee": str(privacy),
@@ -47,5 +57,6 @@ def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
         "steps paid": privacy.steps_paid,
         "noise multiplier": privacy.noise_multiplier,
         **measured,
+        **({"not covered": outside[0]} if outside else {}),
         **{f"assumed public ({n})": fact for n, fact in enumerate(privacy.assumed_public, 1)},
     }

@@ -10,7 +10,7 @@ import typer
 from adadps.commands import table_options as options
 from adadps.commands.help_text import panel, whole
 from adadps.commands.table_options import MOST_EXAMPLES
-from adadps.commands.table_training import train_and_show
+from adadps.commands.table_training import show_overlap, train_and_show
 from adadps.named_methods import Method
 
 _column, _privacy = panel("More about columns"), panel("Privacy")
@@ -32,6 +32,7 @@ def train(
     test: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Held-out rows, for the accuracy.")
     ] = None,
+    check_overlap: options.CheckOverlap = False,
     as_json: options.AsJson = False,
     classes: options.Classes = None,
     missing: options.EmptyCells = None,
@@ -96,7 +97,8 @@ def train(
     r"""Train a private linear model on texts, numbers and categories at one epsilon.
 
     Nothing about the private rows is shown or stored but the noised weights, and what is declared
-    or said to be assumed public. Accuracy is measured only on --test.
+    or said to be assumed public. Accuracy is measured only on --test, whose rows are all measured
+    as they are given: they are outside of epsilon.
 
     Examples:
     adadps train reviews.csv --text review --label stars --epsilon 1 --out model
@@ -148,4 +150,7 @@ def train(
         trials=trials,
         test=test,
     )
-    train_and_show(request, "Trained", as_json=as_json)
+    if check_overlap:
+        show_overlap(request)
+    else:
+        train_and_show(request, "Trained", as_json=as_json)

@@ -34,13 +34,15 @@ class Examples:
     """Features and targets of equal length. Build it with `examples`.
 
     Its text shows nothing of its content, which may be private. ``texts`` are keyed names by which
-    public texts are recognised, not the texts; ``users`` are numbers that tell users apart.
+    public texts are recognised, not the texts; ``users`` are numbers that tell users apart;
+    ``before`` are keyed names of the rows before they were scaled, if public rows were not.
     """
 
     features: Features = field(repr=False)
     targets: Tensor = field(repr=False)
     texts: Identities | None = field(default=None, repr=False, compare=False)
     users: Tensor | None = field(default=None, repr=False, compare=False)
+    before: Identities | None = field(default=None, repr=False, compare=False)
     synthetic: Examples | None = field(default=None, repr=False, compare=False)
     """Made-up rows of the same form, on which models are tried; None if any would do."""
 
@@ -51,8 +53,9 @@ class Examples:
         """The given rows, in the given order."""
         texts = None if self.texts is None else self.texts.take(rows)
         users = None if self.users is None else self.users[rows]
+        before = None if self.before is None else self.before.take(rows)
         taken = take(self.features, rows)
-        return Examples(taken, self.targets[rows], texts, users, self.synthetic)
+        return Examples(taken, self.targets[rows], texts, users, before, self.synthetic)
 
     def to(self, device: torch.device) -> Examples:
         """The same examples on another device."""
@@ -60,7 +63,7 @@ class Examples:
             return self
         users = None if self.users is None else self.users.to(device)
         features, targets = self.features.to(device), self.targets.to(device)
-        return Examples(features, targets, self.texts, users, self.synthetic)
+        return Examples(features, targets, self.texts, users, self.before, self.synthetic)
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def examples(
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
     numbers = None if users is None else user_numbers(users, len(labels))
     made_up = None if synthetic is None else _same_form(examples(*synthetic), held, labels)
-    return Examples(held, labels, text_identities(texts, len(labels)), numbers, made_up)
+    return Examples(held, labels, text_identities(texts, len(labels)), numbers, synthetic=made_up)
 
 
 def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:

@@ -59,7 +59,8 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     rows = [held.rows for held in public if held.rows is not None]
     texts = [held.texts for held in public if held.texts is not None]
     if rows:
-        private &= ~torch.from_numpy(identities_of_rows(data.features).within(rows))
+        names = identities_of_rows(data.features) if data.before is None else data.before
+        private &= ~torch.from_numpy(names.within(rows))
     if texts:
         if data.texts is None:
             raise DataError(

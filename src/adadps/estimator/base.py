@@ -31,7 +31,7 @@ from adadps.estimator.doors import Door, door_for
 from adadps.estimator.models import linear_layer, own_module, reading_layer
 from adadps.estimator.private_part import private_examples
 from adadps.estimator.rows import Rows, Table
-from adadps.estimator.statement import StatedEstimator
+from adadps.estimator.statement import StatedEstimator, how_features_were_made
 from adadps.ledger import Ledger
 from adadps.losses import Loss
 from adadps.named_methods import adam_rate
@@ -168,7 +168,8 @@ class PrivateEstimator(StatedEstimator):
     def _facts_with(self, task: Task, count: int, going_on: bool) -> tuple[str, ...]:
         """Of all calls so far. A declared number of examples is told of by the run itself."""
         read_off = (f"the number of examples, read off the data: {count}",)
-        facts = (*(read_off if self.examples is None else ()), *task.facts)
+        made = how_features_were_made(self.side)
+        facts = (*(read_off if self.examples is None else ()), *task.facts, made)
         earlier = self._facts if going_on else ()
         return tuple(dict.fromkeys((*earlier, *facts)))
 

@@ -72,7 +72,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
       ``strict=True`` refuses to read anything off.
     - Whatever was fitted before: a `CountVectorizer`, `TfidfVectorizer` or `StandardScaler` in
       front of this step knows all private rows, which epsilon does NOT cover. A step cannot see
-      its pipeline, so nobody will warn you. Use `PublicVectorizer`, `HashingVectorizer`,
+      its pipeline, so nobody will warn you: ``privacy_.assumed_public`` and the card say that it
+      is assumed, also under ``strict=True``. Use `PublicVectorizer`, `HashingVectorizer`,
       `Normalizer`, or ``feature_bounds=(low, high)``, which bring features to [-1, 1].
     - ``side``: how frequent features are, from a `PublicVectorizer`, `adadps.side.Frequencies` of
       words, or a fixed source. ``method`` says where it enters: "auto" (weighted features),
@@ -96,7 +97,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     >>> model = AdaDPSClassifier(epsilon=3, feature_bounds=(-8, 8), accountant="rdp").fit(X, y)
     >>> print(model.privacy_)
     ε = 3.000 at δ = 0.000167 (RDP, add or remove one, per example)
-    >>> for fact in model.privacy_.assumed_public[-3:]:
+    >>> for fact in model.privacy_.assumed_public[-4:-1]:
     ...     print(fact)
     the number of examples, read off the data: 600
     the classes, read off the data: 0, 1

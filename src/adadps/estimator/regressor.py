@@ -51,7 +51,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     >>> y = 3 * X[:, 0] - X[:, 1] + rng.normal(size=500)
     >>> model = AdaDPSRegressor(epsilon=3, bounds=(-20, 40), feature_bounds=(0, 10), examples=500)
     >>> _ = model.set_params(accountant="rdp").fit(X, y)
-    >>> for fact in model.privacy_.assumed_public:
+    >>> for fact in model.privacy_.assumed_public[:-1]:
     ...     print(fact)
     the number of examples, declared as 500
     bounds, declared: targets from -20 to 40

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from adadps.errors import DataError
 from adadps.estimator.siblings import Siblings
+from adadps.estimator.vectorizer import PublicVectorizer
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.result import PrivacyStatement, Result
 
@@ -21,6 +22,24 @@ UNCOUNTED = (
     "fork), where fits are not counted: the statement says that the number of trials is not known. "
     "Give `ledger=path`, which all processes pay from, or declare `tuning_trials`."
 )
+FITTED_BEFORE = (
+    "whatever was fitted to make the features, such as scalers, vectorizers or a selection of "
+    "columns: an estimator cannot see it, and epsilon does not cover it"
+)
+
+
+def how_features_were_made(side: Any) -> str:
+    """What is assumed public about the steps before an estimator, which it cannot see.
+
+    Side information that comes from a `PublicVectorizer` is about the features that this makes.
+
+    >>> how_features_were_made(PublicVectorizer(words=500))
+    'that the features are those of PublicVectorizer, which is fitted to nothing (500 public words)'
+    """
+    if not isinstance(side, PublicVectorizer):
+        return FITTED_BEFORE
+    words = f"{len(side.get_feature_names_out())} public words"
+    return f"that the features are those of PublicVectorizer, which is fitted to nothing ({words})"
 
 
 class StatedEstimator(BaseEstimator):  # type: ignore[misc]

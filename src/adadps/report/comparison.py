@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from adadps.card.meaning import meaning_of
+from adadps.card.not_covered import about_held_out
 from adadps.card.sections import digits, measured_on, readable
 from adadps.errors import DataError
 from adadps.report.curves import curves
@@ -72,6 +73,7 @@ def page_of_comparison(
         sections=[
             Section(
                 "Methods side by side" if warnings else "Methods at equal ε",
+                texts=about_held_out(m.declared for r in results.values() for m in r.history),
                 table=_table(results, columns, highlight),
                 charts=curves(results),
             ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.card import card_of
+from adadps.card.not_covered import about_held_out
 from adadps.card.sections import headline_of, measured_on, readable, sections_of
 from adadps.report.curves import curves, spending
 from adadps.report.noise_facts import noise_section
@@ -48,7 +49,9 @@ def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
         sections=[
             Section(
                 "What was measured",
-                texts=[] if result.history else ["Nothing was measured in this run."],
+                texts=about_held_out(m.declared for m in result.history)
+                if result.history
+                else ["Nothing was measured in this run."],
                 table=_last_values(result),
                 charts=[*curves(runs), *([spent] if spent else [])],
             ),

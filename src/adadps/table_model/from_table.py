@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import torch
 
 from adadps.accounting import Budget, default_delta
 from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
-from adadps.errors import BudgetError, DataError, SettingError
+from adadps.errors import BudgetError, SettingError
 from adadps.evaluation import on_held_out
 from adadps.ledger import DiskLedger, require_same_budget
 from adadps.ledger.summary import summarise
 from adadps.result import Result
 from adadps.table_model.kept_run import KeptRun
-from adadps.table_model.loading import load_rows, row_names, shared_columns
+from adadps.table_model.loading import load_rows
 from adadps.table_model.methods import Plan, plan_training
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
 from adadps.table_model.saved import TableModel, save_model
-from adadps.table_model.schema import Schema
 from adadps.table_model.survey import complete, facts
 from adadps.table_model.users import OfUsers
 from adadps.training import fit
@@ -34,7 +30,7 @@ from adadps.types import Accountant
 from adadps.whole_budget import claiming_the_whole
 from adadps.writing import new_folder
 
-MOSTLY, LARGE_EPSILON = 0.5, 10.0
+LARGE_EPSILON = 10.0
 HELD_OUT = "held-out rows"
 ROWS_DIFFERENTIATED_AT_ONCE = 8192
 """Larger batches are differentiated in pieces, which changes neither the result nor the price."""
@@ -103,9 +99,8 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
-    if request.test is not None:
-        rows = _stored(request, request.test, model, stores, named=False)
-        test = _held_out(rows, request, schema)
+    if request.test is not None:  # all of it, whether or not it was trained on: see overlap_check
+        test = _stored(request, request.test, model, stores, named=False)
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema)
     if counted is None:
@@ -131,29 +126,6 @@ def _stored(
     folder = request.store or (beside if beside.is_dir() else None)
     store = stores.enter_context(RowStore(folder, width=model.features.width))
     return load_rows(path, model, store, named=named, user=user)
-
-
-def _held_out(test: Examples, request: Request, schema: Schema) -> Examples:
-    """Without training rows, or users: their accuracy would be an un-noised fact about them."""
-    user, path = request.user, request.test
-    assert path is not None  # whoever asks has read it
-    texts: Sequence[str] = ()
-    if user is not None:
-        others = [user]
-    elif schema.texts:  # rarely twice the same: whatever other columns there are, it is that row
-        texts = schema.texts
-        others = sorted(set(schema.columns) - set(texts))
-    else:
-        others = shared_columns(path, request.data)
-    names = [row_names(one, texts, others) for one in (path, request.data)]
-    seen = names[0].within([names[1]])
-    if seen.mean() > MOSTLY:
-        whose = "training rows" if user is None else "rows of users who were"
-        raise DataError(
-            f"Expected rows in {path} that were not trained on, found mostly {whose}. "
-            f"Hold some {'out' if user is None else 'users out'} before training."
-        )
-    return test.take(torch.from_numpy(np.flatnonzero(~seen))) if seen.any() else test
 
 
 def _train(

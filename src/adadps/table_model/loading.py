@@ -28,8 +28,8 @@ def load_rows(
 ) -> Examples:
     """The rows of a table as examples that stay on disk.
 
-    ``named`` keeps 16 bytes a row by which rows that are public, or tested on, are found. ``user``
-    is the column that tells users apart: they are numbered as they come.
+    ``named`` keeps 16 bytes a row by which rows that are public are found. ``user`` is the column
+    that tells users apart: they are numbered as they come.
     """
     names: list[Identities] = []
     numbers: dict[str, int] = {}

@@ -1,0 +1,38 @@
+"""How many held-out rows are training rows: only for the person who holds both tables.
+
+The answer is an exact fact about private rows, outside of any epsilon. So it is printed for those
+who ask for it, and used for nothing: a metric that left such rows out, or a run that refused them,
+would give the answer to everyone who sees the metric or the exit code.
+"""
+
+from __future__ import annotations
+
+from adadps.errors import SettingError
+from adadps.table_model.loading import row_names, shared_columns
+from adadps.table_model.request import Request
+
+FOR_YOU_ALONE = (
+    "For your eyes only, not to be published: this is an exact fact about private rows, which "
+    "epsilon does not cover. Nothing was trained, written or paid."
+)
+
+
+def overlap_in_words(request: Request) -> str:
+    """The number of held-out rows that the training table has, or whose users it has.
+
+    Rows are the same if their texts, or without texts all columns that both tables have, are.
+    """
+    schema, test = request.declared().schema, request.test
+    if test is None:
+        raise SettingError(
+            "Expected held-out rows for --check-overlap, found none. Add --test FILE."
+        )
+    texts, others = schema.texts, sorted(set(schema.columns) - set(schema.texts))
+    if request.user is not None:
+        texts, others = (), [request.user]
+    elif not texts:
+        others = shared_columns(test, request.data)
+    held_out, trained = (row_names(path, texts, others) for path in (test, request.data))
+    found, of = int(held_out.within([trained]).sum()), len(held_out)
+    what = "are of users who stand" if request.user is not None else "stand"
+    return f"{found} of {of} held-out rows {what} in the training table.\n{FOR_YOU_ALONE}"
