@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, examples
 from adadps.data.overlap import PublicRows, private_rows
 from adadps.errors import DataError, SideInformationError
@@ -42,4 +43,5 @@ def private_examples(
             "Expected rows that are private, found all of them in the public corpus behind `side`. "
             "Check that the two are not the same table."
         )
-    return examples(rows(table[kept]), targets[kept])
+    with declared_read(DeclaredRead.PUBLIC_TOO):
+        return examples(rows(table[kept]), targets[kept])
