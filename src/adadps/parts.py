@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.errors import ContractError, DataError, SideInformationError
 from adadps.events import exposes, is_free
@@ -37,7 +38,8 @@ def _require_side_information(method: Chain, data: Examples, unit: Unit) -> None
     """What was measured on private data must have been measured and priced for the same unit."""
     count = len(data)
     if unit is Unit.USER and data.users is not None:
-        count = len(torch.unique(data.users))
+        with declared_read(DeclaredRead.NUMBER):
+            count = len(torch.unique(data.users))
     for stage in method.informed:
         source = getattr(stage, "side", None)
         require_rows = getattr(source, "require_rows", None)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import SettingError
 
 Numbers = npt.NDArray[np.float64]
@@ -51,6 +52,7 @@ class Bounds:
         return cls(low, high)
 
     @classmethod
+    @declared_read(DeclaredRead.ASSUMED_PUBLIC)
     def of(cls, table: Matrix) -> Bounds:
         """The smallest and largest number of each column: two records, assumed to be public."""
         low, high = table.min(axis=0), table.max(axis=0)
@@ -79,6 +81,7 @@ class Bounds:
         half = self.half
         return np.divide(1.0, half, out=np.zeros_like(half), where=half > 0)
 
+    @declared_read(DeclaredRead.ENCODING)
     def to_unit(self, table: Matrix) -> Matrix:
         """Clip, and bring every column to [-1, 1]."""
         if is_sparse(table) and not self.middle.any():

@@ -12,6 +12,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.identity import Identities, identities_of_rows
 from adadps.data.overlap import PublicRows, text_identities
 from adadps.data.provenance import Provenance, digest_of
@@ -129,7 +130,8 @@ def examples(
         )
     if len(labels) == 0:
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
-    numbers = None if users is None else user_numbers(users, len(labels))
+    with declared_read(DeclaredRead.USERS):
+        numbers = None if users is None else user_numbers(users, len(labels))
     made_up = None if synthetic is None else _same_form(examples(*synthetic), held, labels)
     return Examples(held, labels, text_identities(texts, len(labels)), numbers, synthetic=made_up)
 
@@ -183,6 +185,7 @@ def public_examples(
     return PublicExamples(held, provenance, batch_size, seed=seed)
 
 
+@declared_read(DeclaredRead.FORM)
 def as_features(features: Any) -> Features:
     """Bring features into the form that the engines read, and refuse what is not finite."""
     held = _as_rows(features)
@@ -211,6 +214,7 @@ def _as_rows(features: Any) -> Features:
     return _as_tensor(features, "features")
 
 
+@declared_read(DeclaredRead.FORM)
 def _as_targets(targets: Any) -> Tensor:
     held = _as_tensor(targets, "targets")
     if held.is_floating_point() and not bool(torch.isfinite(held).all()):

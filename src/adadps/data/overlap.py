@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.identity import Identities, identities_of_rows, identities_of_texts
 from adadps.errors import DataError
 
@@ -29,6 +30,7 @@ def public_rows(features: Any, texts: Sequence[str] | None) -> PublicRows:
     return PublicRows(identities_of_rows(features), text_identities(texts, len(features)))
 
 
+@declared_read(DeclaredRead.PUBLIC_TOO)
 def text_identities(texts: Sequence[str] | None, rows: int) -> Identities | None:
     """Names of the texts, one for each of so many rows."""
     if texts is None:
@@ -58,14 +60,15 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     private = torch.ones(len(data), dtype=torch.bool)
     rows = [held.rows for held in public if held.rows is not None]
     texts = [held.texts for held in public if held.texts is not None]
-    if rows:
-        names = identities_of_rows(data.features) if data.before is None else data.before
-        private &= ~torch.from_numpy(names.within(rows))
-    if texts:
-        if data.texts is None:
-            raise DataError(
-                "Expected the texts of the private examples too, found texts of the public data "
-                "alone, so that equal texts would not be found. Give `examples(..., texts=...)`."
-            )
-        private &= ~torch.from_numpy(data.texts.within(texts))
+    if texts and data.texts is None:
+        raise DataError(
+            "Expected the texts of the private examples too, found texts of the public data "
+            "alone, so that equal texts would not be found. Give `examples(..., texts=...)`."
+        )
+    with declared_read(DeclaredRead.PUBLIC_TOO):
+        if rows:
+            names = identities_of_rows(data.features) if data.before is None else data.before
+            private &= ~torch.from_numpy(names.within(rows))
+        if texts and data.texts is not None:
+            private &= ~torch.from_numpy(data.texts.within(texts))
     return private

@@ -17,6 +17,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import DataError
 from adadps.kernels import rows as compiled
 from adadps.row_sparse import in_main_memory
@@ -64,6 +65,7 @@ class SparseRows:
     width: int
 
     @classmethod
+    @declared_read(DeclaredRead.FORM)
     def from_scipy(cls, matrix: Any) -> SparseRows:
         """Copy a scipy sparse matrix; repeated entries are added up."""
         with _explained():
@@ -81,6 +83,7 @@ class SparseRows:
         )
 
     @classmethod
+    @declared_read(DeclaredRead.FORM)
     def from_torch(cls, matrix: Tensor) -> SparseRows:
         """Copy a torch sparse tensor of two dimensions."""
         if matrix.ndim != 2:
@@ -94,6 +97,7 @@ class SparseRows:
             entries = (coo.values().numpy(), (rows, columns))
         return cls.from_scipy(sparse.coo_matrix(entries, shape=tuple(coo.shape)))
 
+    @declared_read(DeclaredRead.FORM)
     def require_consistent(self) -> None:
         """Refuse rows that contradict themselves: compiled loops would not notice."""
         with _explained():

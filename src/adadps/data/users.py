@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import DataError
 
 Numbers = npt.NDArray[np.int64]
@@ -50,6 +51,7 @@ def user_numbers(users: Any, rows: int) -> Tensor:
 class RowsOfUsers:
     """The rows of each user, in order; users whose rows are all left out still count."""
 
+    @declared_read(DeclaredRead.USERS)
     def __init__(self, users: Tensor, kept: Tensor) -> None:
         _, numbers = np.unique(users.cpu().numpy(), return_inverse=True)
         self.count = int(numbers.max()) + 1

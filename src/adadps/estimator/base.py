@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.defaults import RULE, Choice, Rule, choose
 from adadps.errors import SettingError
@@ -78,7 +79,7 @@ class PrivateEstimator(StatedEstimator):
             if not going_on:
                 forget(self)
             wish = self._wish()
-            with in_our_words():
+            with in_our_words(), declared_read(DeclaredRead.FORM):
                 X, y = self._checked(X, y, reset=not going_on)
             task = self._task(X, y, going_on=going_on, classes=classes)
             model = self._model(task, X, going_on)

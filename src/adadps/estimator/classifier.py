@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 from torch import nn
 
 from adadps.data.bounds import Bounds
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.defaults import first_gradient
 from adadps.errors import SettingError
 from adadps.estimator.base import PrivateEstimator, Task
@@ -226,7 +227,10 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
                 )
             return self._labels
         self._require_declared(classes=declared, examples=self.examples)
-        return labels_of(y) if declared is None else declared_labels(declared, y)
+        if declared is not None:
+            return declared_labels(declared, y)
+        with declared_read(DeclaredRead.ASSUMED_PUBLIC):
+            return labels_of(y)
 
     def _chosen_rows(self, X: Table, going_on: bool) -> tuple[Rows, tuple[str, ...]]:
         if going_on:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d
 
 from adadps.data.assumed import RARE
 from adadps.data.bounds import is_sparse
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import DataError
 
 Classes = npt.NDArray[Any]
@@ -32,6 +33,7 @@ class Labels:
         """One output a class or label."""
         return len(self.classes)
 
+    @declared_read(DeclaredRead.ENCODING)
     def encoded(self, y: Any) -> npt.NDArray[Any]:
         """Class numbers, or an indicator matrix of float32."""
         if self.several != _is_indicator(y):
@@ -65,6 +67,7 @@ class Labels:
         return np.asarray(self.classes[scores.argmax(axis=1)])
 
 
+@declared_read(DeclaredRead.FORM)
 def declared_labels(classes: Any, y: Any) -> Labels:
     """Labels by declaration."""
     names = classes if isinstance(classes, np.ndarray) else list(classes)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features, examples
 from adadps.data.identity import identities_of_rows
 from adadps.data.overlap import PublicRows
@@ -37,4 +38,7 @@ def private_examples(
             "`examples(..., texts=...)`, or give frequencies without texts."
         )
     held = examples(rows(table), targets)
-    return replace(held, before=identities_of_rows(as_features(table))) if public else held
+    if not public:
+        return held
+    with declared_read(DeclaredRead.PUBLIC_TOO):
+        return replace(held, before=identities_of_rows(as_features(table)))

@@ -14,6 +14,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from adadps.data.bounds import Bounds, is_sparse
+from adadps.data.declared_reads import DeclaredRead, declared_read
 
 Table = Any
 """A dense array of float64, or a scipy CSR matrix."""
@@ -44,6 +45,7 @@ class Rows:
                 held = held / math.sqrt(max(1, held.shape[1]))
         return normalize(held, norm="l2") if self.normalised else held
 
+    @declared_read(DeclaredRead.ENCODING)
     def __call__(self, table: Table) -> Table:
         """All of it."""
         held = self.scaled(table)

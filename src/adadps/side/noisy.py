@@ -26,6 +26,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from torch import Tensor
 
 from adadps.contract import measurement_divisor
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Features, as_features
 from adadps.data.provenance import Provenance
 from adadps.data.sparse_rows import SparseRows
@@ -133,6 +134,7 @@ class NoisyFrequencies:
         relative = relative_to_largest(frequencies, *self._shape)
         return Transform(inverse_scale({at: (relative, axis)}, params), lent=False)
 
+    @declared_read(DeclaredRead.PAID_MEASUREMENT)
     def _once(self) -> Tensor:
         """The noisy sum, drawn at the first call; the counts are let go then."""
         with self._lock:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adadps.accounting import Budget, default_delta
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
@@ -108,6 +109,7 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     return _Prepared(model, words, train, test, told)
 
 
+@declared_read(DeclaredRead.NUMBER)
 def _count(rows: Examples) -> int:
     """How many units of privacy there are: users where they are known, else rows."""
     return len(rows) if rows.users is None else int(rows.users.max()) + 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_cells, identities_of_texts, joined
 from adadps.data.row_store import RowStore
@@ -17,6 +18,7 @@ from adadps.table_model.cells import MISSING, joined_texts
 from adadps.table_model.saved import TableModel
 
 
+@declared_read(DeclaredRead.ENCODING)
 def load_rows(
     path: Path,
     model: TableModel,

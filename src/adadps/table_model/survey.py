@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from adadps.data.assumed import RARE
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import Table
 from adadps.errors import DataError
 from adadps.table_model.cells import MISSING, Numbers, is_missing, labels, levels, numbers
@@ -21,6 +22,7 @@ MOST_NAMES = 1000
 """More distinct labels or levels than that are rather names or texts."""
 
 
+@declared_read(DeclaredRead.ASSUMED_PUBLIC)
 def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
     """The schema with what was not declared read off the data."""
     ranges = {column.name: _Range() for column in schema.numeric if not column.is_known}

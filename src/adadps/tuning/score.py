@@ -15,6 +15,7 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NoOpDpEvent
 from torch import Tensor, nn
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features
 from adadps.data.examples import examples as checked_examples
 from adadps.errors import DataError, SettingError
@@ -109,6 +110,7 @@ class PrivateAccuracy:
         """One example changes the count by at most 1: Gaussian(noise_multiplier)."""
         return GaussianDpEvent(self.noise_multiplier)
 
+    @declared_read(DeclaredRead.PAID_MEASUREMENT)
     def value(self, result: Result, model: nn.Module, noise: Noise) -> float:
         """(number of right answers + noise) / declared number of examples.
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from adadps.accounting import grouping_of, unit_of
-from adadps.data.examples import Examples, take
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
 from adadps.errors import ContractError, DataError
 from adadps.evaluation import Evaluation
 from adadps.events import is_free
@@ -173,7 +174,7 @@ class Trials:
         held = objective(model, self.loss, self.data)
         for looked in (self.score.examples, *(one.examples for one in self.evaluate)):
             try:
-                outputs = held.outputs(held.params(), take(looked.features, torch.arange(1)))
+                outputs = held.outputs(held.params(), _a_row_like(looked.features))
             except (IndexError, RuntimeError) as error:
                 raise DataError(
                     "Expected data to look at that fits the model, found some that it refuses: "
@@ -181,6 +182,14 @@ class Trials:
                 ) from error
             if looked is self.score.examples and self.score.evaluation is None:
                 _require_one_answer(outputs)
+
+
+def _a_row_like(features: Features) -> Features:
+    """Zeros in the form of these rows: data behind a private score is not looked at unpaid."""
+    if isinstance(features, SparseRows):
+        none = torch.zeros(2, dtype=torch.int64)
+        return SparseRows(none, none[:0], torch.zeros(0), features.width)
+    return torch.zeros((1, *features.shape[1:]), dtype=features.dtype, device=features.device)
 
 
 def _require_one_answer(outputs: Tensor) -> None:
