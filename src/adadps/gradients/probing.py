@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError, ModelError
@@ -53,7 +54,8 @@ def objective(
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
         _require_rows_alone(held)
-    _require_whole_numbers_in_range(held, loss, data)
+    with declared_read(DeclaredRead.FORM):
+        _require_whole_numbers_in_range(held, loss, data)
     return held
 
 
