@@ -19,8 +19,9 @@ class DeclaredRead(Enum):
 
     FORM = (
         "The form of rows is checked when they come in (finite numbers, lengths, types, sound "
-        "sparse rows), and they are brought into the form that training reads. What is wrong is "
-        "refused before anything is paid, and said to the person who runs the training alone."
+        "sparse rows, words and classes that the model has), and they are brought into the form "
+        "that training reads. What is wrong is refused before anything is paid, and said to the "
+        "person who runs the training alone."
     )
     NUMBER = (
         "Rows or users are counted, to be compared with the declared number where that is part of "
