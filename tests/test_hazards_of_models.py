@@ -194,9 +194,8 @@ def test_hazard_27_an_estimator_refuses_such_a_module_as_well():
 
 
 def dropping(known=True):
-    layers = [nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 2)]
     torch.manual_seed(0)
-    model = nn.Sequential(*layers)
+    model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 2))
     return model if known else Wrapped(model)
 
 
@@ -214,6 +213,7 @@ class PythonsDropout(nn.Module):
 
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.layer = nn.Linear(WIDTH, 2)
 
     def forward(self, x):
