@@ -172,7 +172,7 @@ def test_a_device_that_cannot_do_the_task_says_why(of_server, weights, loss, dat
     found = dry_run(asked, weights(), loss, data)
     assert said in found.text
     assert not found.while_reading
-    with pytest.raises(DeviceError, match="Nothing was paid"):
+    with pytest.raises(DeviceError, match="No round was paid"):
         require_ready({1: found, 2: None})
 
 
@@ -187,7 +187,7 @@ def test_an_exception_of_a_model_or_a_loss_is_told_by_its_class():
     """Its text may quote anything that the code has at hand."""
 
     class Odd(nn.Linear):
-        def forward(self, features):
+        def forward(self, _features):
             raise ZeroDivisionError(PATIENT)
 
     found = tried(lambda: Odd(WIDTH, CLASSES), cross_entropy, rows_of(0, "dense"))

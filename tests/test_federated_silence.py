@@ -15,7 +15,7 @@ PLACES = {
     "devices": (by_each_device(), EACH_ONCE),
 }
 SILENT = {
-    "no answer": lambda run, batch: None,
+    "no answer": lambda _run, _batch: None,
     "an error": lambda run, batch: run.answer(batch, 0, None),
     "another shape": lambda run, batch: run.answer(batch, 0, {"weight": torch.zeros(2)}),
     "who was not asked": lambda run, batch: run.answer(batch, 77, answer_of(run, 0)),
