@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import nn
 
 from adadps import Budget, MemoryLedger, PrivateRun, examples, shuffled
@@ -36,7 +37,7 @@ from federations import (
 from problems import cross_entropy
 
 MADE_UP = {
-    "sparse": lambda: RowKind.of(rows_of(0)).rows(1),
+    "sparse": lambda: examples(sparse.csr_matrix((1, WIDTH)), [0]),
     "dense": lambda: examples(np.zeros((1, WIDTH), np.float32), [0]),
 }
 
@@ -70,7 +71,7 @@ def test_the_server_refuses_layers_that_mix_examples_before_it_pays():
 def test_the_server_checks_the_loss_on_rows_of_a_declared_kind(kind):
     ledger = MemoryLedger(Budget(epsilon=1e3, delta=1e-3))
     options = {"weights": model(kind), "ledger": ledger, "example": MADE_UP[kind]()}
-    with pytest.raises(ModelError, match="a loss with one number an example"):
+    with pytest.raises(ModelError, match="a loss with one value per example"):
         federated(plain(), EVERYBODY, loss=mean_loss, **options)
     assert ledger.entries == 0
     federated(plain(), EVERYBODY, loss=cross_entropy, **options)
@@ -90,7 +91,7 @@ def test_the_server_refuses_an_example_that_does_not_fit_its_model():
     ("weights", "loss", "data", "said"),
     [
         (with_batch_norm, cross_entropy, all_rows("dense"), "BatchNorm1d"),
-        (lambda: model("dense"), mean_loss, all_rows("dense"), "one number an example"),
+        (lambda: model("dense"), mean_loss, all_rows("dense"), "one value per example"),
         (lambda: model("dense"), cross_entropy, loader(0), "found DataLoader"),
     ],
 )
@@ -157,7 +158,7 @@ NARROW = examples(torch.zeros(2, 5), [0, 1])
     ("of_server", "weights", "loss", "data", "said"),
     [
         (with_batch_norm, with_batch_norm, cross_entropy, ROWS, "BatchNorm1d at '1'"),
-        (dense, dense, mean_loss, ROWS, "one number an example"),
+        (dense, dense, mean_loss, ROWS, "one value per example"),
         (dense, dense, cross_entropy, loader(0), "found DataLoader"),
         (dense, dense, cross_entropy, lambda: loader(0), "found DataLoader"),
         (dense, dense, cross_entropy, lambda: None, "found NoneType"),
@@ -279,7 +280,7 @@ def test_a_run_is_not_begun_where_devices_refuse():
     answers = {
         node: dry_run(run.preview, model(), mean_loss, rows_of(node)) for node in range(USERS)
     }
-    with pytest.raises(DeviceError, match=r"5 of 5 cannot: Expected a loss with one number"):
+    with pytest.raises(DeviceError, match=r"5 of 5 cannot: Expected a loss with one value"):
         run.require_ready(answers)
     assert ledger.entries == 0
     run.require_ready(
@@ -291,7 +292,8 @@ def test_kinds_travel():
     for data in (rows_of(0), rows_of(0, "dense"), examples(torch.zeros(1, 2, 3), torch.ones(1, 4))):
         kind = RowKind.of(data)
         assert RowKind.from_settings(kind.as_settings()) == kind
-        assert RowKind.of(kind.rows()) == kind
+        assert RowKind.of(kind.nobody()) == kind
+        assert len(kind.nobody()) == 0
     with pytest.raises(SettingError, match="one of"):
         RowKind.from_settings({**kind.as_settings(), "dtype": "complex64"})
     with pytest.raises(SettingError, match="the settings"):

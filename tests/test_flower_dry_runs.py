@@ -53,7 +53,7 @@ def misspelt_setting(user):
 
 BROKEN = {
     "BatchNorm": ({"model": with_batch_norm}, "BatchNorm1d at 'norm'"),
-    "a mean loss": ({"loss": lambda _: mean_loss}, "a loss with one number an example"),
+    "a mean loss": ({"loss": lambda _: mean_loss}, "a loss with one value per example"),
     "a loader": ({"data": loader}, "found DataLoader"),
     "a function for a loader": ({"data": lambda user: lambda: loader(user)}, "found DataLoader"),
     "a misspelt key": ({"data": misspelt}, "KeyError"),

@@ -26,10 +26,11 @@ from adadps.data.examples import Examples
 from adadps.errors import AdadpsError, ContractError, ModelError, SettingError
 from adadps.federated.answers import sound
 from adadps.federated.client import local_update
-from adadps.federated.row_kind import RowKind
+from adadps.federated.row_kind import RowKind, without_rows
 from adadps.federated.task import Task
 from adadps.gradients.local import table_axis
 from adadps.gradients.loss import Loss
+from adadps.gradients.probing import objective
 from adadps.ledger import Ledger
 from adadps.types import Params
 
@@ -55,6 +56,11 @@ class Preview:
     weights: Mapping[str, tuple[int, ...]]
     trained: frozenset[str]
     kind: RowKind | None = None
+
+    @property
+    def nobody(self) -> Examples | None:
+        """No rows, of the declared kind."""
+        return None if self.kind is None else self.kind.nobody()
 
     @classmethod
     def of(cls, model: nn.Module, task: Task, kind: RowKind | None = None) -> Preview:
@@ -98,19 +104,20 @@ def dry_run(
         LOG.exception("The rows of this device cannot be read. The server is not told.")
         is_read = False
     try:
-        kind = RowKind.of(held) if is_read else preview.kind
+        nobody = without_rows(held) if is_read else preview.nobody
         _require_same_model(preview, model)
         _require_payable(preview.task, ledger)
-        if kind is not None:
-            _train(preview, model, loss, kind)
+        if nobody is not None:
+            _train(preview, model, loss, nobody)
     except Exception as problem:
         return Refusal.because(problem)
     return None
 
 
-def _train(preview: Preview, model: nn.Module, loss: Loss, kind: RowKind) -> None:
+def _train(preview: Preview, model: nn.Module, loss: Loss, nobody: Examples) -> None:
     """One update on synthetic rows, which the server would take."""
-    update = local_update(preview.task, model, loss, kind.rows())
+    synthetic = objective(model, loss, nobody).synthetic
+    update = local_update(preview.task, model, loss, synthetic)
     params = _trainable(model)
     axes = {name: table_axis(model, name) for name in params}
     if sound(update, params, math.inf, axes) is None:

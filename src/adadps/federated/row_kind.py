@@ -1,24 +1,20 @@
-"""The kind and shape of an example, and synthetic rows like it: what a dry run needs of data."""
+"""The kind and shape of an example: all that a dry run needs of data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
-from adadps.data.examples import COMPUTABLE, Examples, Features
+from adadps.data.examples import COMPUTABLE, Examples
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
 from adadps.types import require
 
 NUMBERS = {str(dtype).removeprefix("torch."): dtype for dtype in COMPUTABLE}
-WORDS = 4
-"""A synthetic sparse row has this many columns, or as many as there are."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +56,20 @@ class RowKind:
         shapes = {name: shape_of(settings[name]) for name in ("shape", "target_shape")}
         return cls(**settings | shapes)
 
-    def rows(self, count: int = 3) -> Examples:
-        """Synthetic rows of this kind: fractions between 0 and 1, and the whole number 0."""
-        generator = torch.Generator().manual_seed(0)
-        targets = _numbers((count, *self.target_shape), self.target_dtype, generator)
-        return Examples(self._features(count, generator), targets)
-
-    def _features(self, count: int, generator: torch.Generator) -> Features:
+    def nobody(self) -> Examples:
+        """Examples of this kind, and none of them: synthetic rows are made after their form."""
+        targets = torch.zeros((0, *self.target_shape), dtype=NUMBERS[self.target_dtype])
         if not self.is_sparse:
-            return _numbers((count, *self.shape), self.dtype, generator)
-        rng, (width,) = np.random.default_rng(0), self.shape
-        words = min(WORDS, width)
-        columns = [rng.choice(width, words, replace=False) for _ in range(count)]
-        entries = (rng.random(count * words), np.concatenate(columns))
-        offsets = np.arange(count + 1) * words
-        held = SparseRows.from_scipy(sparse.csr_matrix((*entries, offsets), shape=(count, width)))
-        return held.with_values(held.values.to(NUMBERS[self.dtype]))
+            return Examples(torch.zeros((0, *self.shape), dtype=NUMBERS[self.dtype]), targets)
+        none = torch.zeros(0, dtype=torch.int64)
+        (width,) = self.shape
+        values = torch.zeros(0, dtype=NUMBERS[self.dtype])
+        return Examples(SparseRows(none.new_zeros(1), none, values, width), targets)
+
+
+def without_rows(data: Any) -> Examples:
+    """The form of these examples, and the synthetic ones that came with them; no row is read."""
+    return replace(RowKind.of(data).nobody(), synthetic=data.synthetic)
 
 
 def require_examples(data: Any) -> Examples:
@@ -104,10 +98,3 @@ def shape_of(text: str) -> tuple[int, ...]:
 
 def _name_of(values: Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
-
-
-def _numbers(shape: tuple[int, ...], dtype: str, generator: torch.Generator) -> Tensor:
-    kind = NUMBERS[dtype]
-    if not kind.is_floating_point:
-        return torch.zeros(shape, dtype=kind)
-    return torch.rand(shape, generator=generator).to(kind)

@@ -40,7 +40,8 @@ from adadps.federated.task import Task, scale_of, task_of
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.local import Part, of_updates, table_axis
 from adadps.gradients.loss import Loss
-from adadps.gradients.objective import objective, predict, require_separate_examples
+from adadps.gradients.objective import predict
+from adadps.gradients.probing import objective, require_separate_examples
 from adadps.noise import Randomness
 from adadps.paid_run import PaidRun
 from adadps.result import Measurement
@@ -208,7 +209,7 @@ class OnDevices:
                 "Expected both loss and example, or neither, found one of them. Give the loss of "
                 "the devices and `examples` of made-up rows of their kind and shape."
             )
-        self.model, self._loss = model, loss
+        self.model, self._loss, self._example = model, loss, example
         self.kind = None if example is None else RowKind.of(example)
         self.settings: dict[str, Any] = {}
         self.discarded = 0
@@ -227,8 +228,8 @@ class OnDevices:
                 "parameters that should be trained."
             )
         require_separate_examples(self.model)
-        if self._loss is not None and self.kind is not None:
-            objective(self.model, self._loss, self.kind.rows())
+        if self._loss is not None and self._example is not None:
+            objective(self.model, self._loss, self._example)
         self.scale = scale_of(method, self._params)
         self._longest = longest(self.task, self._params)
         self._axes = {name: table_axis(self.model, name) for name in self._params}
