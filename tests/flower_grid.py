@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from adadps.federated.flower import AdaDPSStrategy, train_on_device
+from adadps.federated.records import is_preview
 from federations import EVERYBODY, QUIET, USERS, federated, method, model, rows_of
 from problems import cross_entropy
 
@@ -22,19 +23,27 @@ def as_a_server_app(monkeypatch):
 
 
 class Nodes(Grid):
-    """A grid whose nodes answer at once, by ``device(node, message)``; None is no answer."""
+    """A grid whose nodes answer at once, by ``device(node, message)``; None is no answer.
 
-    def __init__(self, device, nodes=tuple(NODES)):
-        self.device, self.nodes, self.sent = device, list(nodes), []
+    Previews are kept apart from questions, and answered by ``tries``.
+    """
+
+    def __init__(self, device, nodes=tuple(NODES), tries=None):
+        self.device, self.tries = device, tries or honest
+        self.nodes, self.sent, self.previews = list(nodes), [], []
 
     def get_node_ids(self):
         return list(self.nodes)
 
     def send_and_receive(self, messages, **_timeout):
-        messages = list(messages)
-        self.sent += messages
-        answers = [self.device(message.metadata.dst_node_id, message) for message in messages]
+        answers = [self._answer(message) for message in messages]
         return [answer for answer in answers if answer is not None]
+
+    def _answer(self, message):
+        is_first = is_preview(message.content)
+        (self.previews if is_first else self.sent).append(message)
+        answers = self.tries if is_first else self.device
+        return answers(message.metadata.dst_node_id, message)
 
     set_run = run = create_message = push_messages = pull_messages = None
 

@@ -405,10 +405,54 @@ MUTATIONS = {
         "tests/test_federated_noise.py -k clips_before_its_noise",
     ),
     "a device with useless rows is silent": Mutation(
-        "federated/flower.py",
+        "federated/flower_device.py",
         "            raise  # to a sum that the server noises, no answer and zero are the same",
         "            pass\n        raise",
         "tests/test_flower_device.py -k whatever_its_rows",
+    ),
+    "a round is paid before devices have tried the task": Mutation(
+        "federated/flower.py",
+        "nodes = self._ready(grid, config)\n        self._has_paid = True\n"
+        "        batch = self._batch = next(self._rounds)",
+        "batch = self._batch = next(self._rounds)\n        nodes = self._ready(grid, config)\n"
+        "        self._has_paid = True",
+        "tests/test_flower_dry_runs.py -k ends_before_anything_is_paid",
+    ),
+    "the server does not look at its model": Mutation(
+        "federated/server.py",
+        "        require_separate_examples(self.model)\n",
+        "",
+        "tests/test_federated_dry_runs.py -k before_it_pays",
+    ),
+    "the text of any exception leaves the device": Mutation(
+        "federated/dry_runs.py",
+        "str(problem) if own else type(problem).__name__",
+        "str(problem)",
+        "tests/test_federated_dry_runs.py -k might_have_raised",
+    ),
+    "rows that cannot be read are told": Mutation(
+        "federated/dry_runs.py",
+        "except OF_CODE as problem:",
+        "except Exception as problem:",
+        "tests/test_federated_dry_runs.py -k do_not_show",
+    ),
+    "a refusal that rows might have raised counts": Mutation(
+        "federated/readiness.py",
+        "and not (ready and answer.while_reading)",
+        "",
+        "tests/test_federated_dry_runs.py -k might_have_raised",
+    ),
+    "silence of all devices is released": Mutation(
+        "federated/server.py",
+        "return bool(self.cohort) and all(",
+        "return False and all(",
+        "tests/test_federated_silence.py -k releases_nothing",
+    ),
+    "an empty cohort counts as silence": Mutation(
+        "federated/server.py",
+        "return bool(self.cohort) and all(",
+        "return self.cohort is not None and all(",
+        "tests/test_federated_silence.py -k cohort_of_nobody",
     ),
     "what a model notes about a user's rows stays": Mutation(
         "gradients/local.py",

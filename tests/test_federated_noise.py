@@ -41,7 +41,7 @@ def noise_on(noise, sampler, answering, *, rounds=1):
     deviation = run.task.noise * C
     generator = torch.Generator().manual_seed(1)
     for batch in run.batches():
-        cohort = run.cohort(batch, range(sampler.examples))
+        cohort = run.cohort(batch, range(sampler.examples) if answering else ())
         for node in cohort[:answering]:
             own = torch.randn(1000, 1000, generator=generator) * deviation
             run.answer(batch, node, {"weight": own})

@@ -185,8 +185,9 @@ def test_a_second_answer_after_an_unreadable_one_does_not_count():
     class Again(Nodes):
         def send_and_receive(self, messages, **_timeout):
             messages = list(messages)
+            rounds = [m for m in messages if _is(100, m) and not records.is_preview(m.content)]
             return [
-                *(_bytes_for_an_array(honest(100, m), m) for m in messages if _is(100, m)),
+                *(_bytes_for_an_array(honest(100, message), message) for message in rounds),
                 *super().send_and_receive(messages),
             ]
 

@@ -9,6 +9,7 @@
     ├── SideInformationError   statistics that are not positive, not finite, or do not fit the model
     ├── ModelError             a model or loss whose examples cannot be told apart
     ├── DataError              examples, files or saved results that cannot be used
+    ├── DeviceError            devices of a federation that refuse its task, or are all silent
     ├── BudgetError            a step that would spend more than the privacy budget
     └── NoTrialError           private selection that happened to draw no trial at all
 
@@ -42,6 +43,10 @@ class ModelError(AdadpsError):
 
 class DataError(AdadpsError):
     """Examples, files or saved results cannot be used as they are."""
+
+
+class DeviceError(AdadpsError):
+    """Devices of a federation cannot do what they are asked, or none of them answers."""
 
 
 class BudgetError(AdadpsError):

@@ -79,17 +79,24 @@ class Federation:
         self.start("link", "flower-superlink", *quiet, *where, *more)
         self.wait(lambda: _listens(self.port), "the SuperLink to listen")
 
-    def start_node(self, number):
+    def start_node(self, number, key="partition-id"):
         link, own = f"127.0.0.1:{self.port}", str(free_port())
-        where = ("--superlink", link, "--port", own, "--node-config", f"partition-id={number}")
+        where = ("--superlink", link, "--port", own, "--node-config", f"{key}={number}")
         self.start(f"node-{number}", "flower-supernode", "--insecure", *where)
 
     def submit(self, config, *more):
         """Start the app; the number of the run is in what it prints."""
         given = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
-        command = ["flwr", "run", str(APP), "loopback", "--run-config", given, *more]
+        self._flwr("run", str(APP), "loopback", "--run-config", given, *more)
+
+    def server_log(self):
+        """What the ServerApp of the last run has said."""
+        runs = re.findall(r"Created run (\d+)", (self.folder / "link.log").read_text("utf-8"))
+        return self._flwr("log", runs[-1], "loopback", "--show") if runs else ""
+
+    def _flwr(self, *command):
         done = subprocess.run(
-            command,
+            ["flwr", *command],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -98,6 +105,7 @@ class Federation:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def wait(self, condition, what, seconds=600):
         until = time.monotonic() + seconds

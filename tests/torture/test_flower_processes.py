@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 NODES = (1, 2, 3)  # people with few packages: nobody has to choose among them
 CONFIG = {
     "users": len(NODES),
-    "cohort": 2,
+    "cohort": len(NODES),  # of fewer, all might be the node that is killed: that is silence
     "rounds": 6,
     "noise-multiplier": 2.0,
     "clip-norm": 1.0,
@@ -72,6 +72,24 @@ def test_a_node_and_the_server_are_killed(tmp_path):
     )
     assert privacy.epsilon == pytest.approx(price)
     print(json.dumps({"paid at the kill": paid_then, "kept": lost_at, "paid": _paid(kept)}))
+
+
+def test_a_misspelt_key_ends_the_run_before_anything_is_paid(tmp_path):
+    kept, out = tmp_path / "kept", tmp_path / "out"
+    with Federation(tmp_path) as federation:
+        federation.start_link()
+        for number in NODES:
+            federation.start_node(number, key="partition_id")
+        federation.submit({**CONFIG, "checkpoints": kept, "out": out, "least-nodes": len(NODES)})
+        link = tmp_path / "link.log"
+        federation.wait(lambda: "Finished task" in link.read_text("utf-8"), "the end of the app")
+        said = federation.server_log()
+    assert "found that 3 of 3 cannot: Expected 'partition-id' in the configuration of this" in said
+    assert "Exit Code: 201" in said, "an unhandled exception in the ServerApp"
+    for number in NODES:
+        assert "Traceback" in (tmp_path / f"node-{number}.log").read_text("utf-8")
+    assert _paid(kept) == 0
+    assert not out.exists()
 
 
 def _paid(kept):

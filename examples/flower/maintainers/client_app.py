@@ -2,7 +2,7 @@
 
 from flwr.clientapp import ClientApp
 
-from adadps.federated.flower import train_on_device
+from adadps.federated.flower import node_setting, train_on_device
 from adadps.losses import cross_entropy
 from maintainers.task import new_model, rows_of
 
@@ -11,10 +11,10 @@ app = ClientApp()
 
 @app.train()
 def train(message, context):
-    """Answer one round."""
+    """Answer one message: a dry run on synthetic rows first, then round after round."""
     return train_on_device(
         message,
         model=new_model(),
         loss=cross_entropy,
-        data=lambda: rows_of(context.node_config["partition-id"]),
+        data=lambda: rows_of(node_setting(context, "partition-id")),
     )

@@ -9,7 +9,7 @@ import adadps
 from adadps.federated import FederatedRun
 from adadps.federated.flower import AdaDPSStrategy
 from adadps.stages import by_user, chain, momentum, privatize, sgd, train_locally
-from maintainers.task import held_out_rows, new_model, public_frequencies
+from maintainers.task import held_out_rows, made_up_rows, new_model, public_frequencies
 
 app = ServerApp()
 
@@ -28,6 +28,8 @@ def new_run(config):
         method=chain(local, privacy, momentum(0.9), sgd(1.0)),
         sampler=adadps.poisson(users=config["users"], expected_size=config["cohort"]),
         rounds=config["rounds"],
+        loss=adadps.losses.cross_entropy,  # of the devices: checked before anything is paid
+        example=made_up_rows(),
         checkpoints=adadps.Checkpoints(config["checkpoints"], every=1)
         if config["checkpoints"]
         else None,

@@ -37,6 +37,11 @@ def rows_and_labels_of(partition_id):
     return _features_and_labels(own)
 
 
+def made_up_rows():
+    """Of the kind and the shape that devices have, and of nobody."""
+    return adadps.examples(WORDS.transform(["words"]), [0])
+
+
 def held_out_rows():
     """Packages that no device has."""
     return _features_and_labels([package for package in packages() if package.held_out])

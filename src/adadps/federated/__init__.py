@@ -5,13 +5,17 @@ with a method that begins with `train_locally` simulates the same.
 """
 
 from adadps.federated.client import empty_update, local_update, pay_on_device
+from adadps.federated.dry_runs import Preview, Refusal, dry_run
 from adadps.federated.server import FederatedRun
 from adadps.federated.simulated import simulated_users
 from adadps.federated.task import Task
 
 __all__ = [
     "FederatedRun",
+    "Preview",
+    "Refusal",
     "Task",
+    "dry_run",
     "empty_update",
     "local_update",
     "pay_on_device",

@@ -10,6 +10,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples
+from adadps.federated.row_kind import require_examples
 from adadps.federated.task import Task
 from adadps.gradients.local import LocalEngine, Part, of_updates
 from adadps.gradients.loss import Loss
@@ -42,7 +43,7 @@ def local_update(
     as zero, noised like any other: whether training has failed is private as well.
     """
     randomness = randomness or secure()
-    held = objective(model, loss, data, randomness=randomness)
+    held = objective(model, loss, require_examples(data), randomness=randomness)
     lay_out_by_feature(held.tables_by_feature())
     params = held.params()
     factors = Uniform().init(params).scale if scale is None else scale

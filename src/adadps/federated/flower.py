@@ -8,7 +8,9 @@
     def main(grid, context):                           def train(message, context):
         strategy.start(grid)                               return train_on_device(message, ...)
 
-A user is a SuperNode. Nobody evaluates on devices: what they would report is not noised.
+A user is a SuperNode. Before the first round every node makes a dry run on synthetic rows; where
+one cannot do the task, the run ends before anything is paid. Nobody evaluates on devices: what they
+would report is not noised.
 """
 
 from __future__ import annotations
@@ -16,41 +18,36 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
-from adadps.data.examples import Examples
 from adadps.drawing import Batch
 from adadps.errors import ContractError, DataError
-from adadps.federated.client import empty_update, local_update, pay_on_device
+from adadps.federated.readiness import described, refusing, require_ready
 from adadps.federated.server import FederatedRun
-from adadps.federated.task import Task
-from adadps.gradients.local import Part
-from adadps.gradients.loss import Loss
-from adadps.ledger import Ledger
 from adadps.training import epsilon_at_most
-from adadps.types import Params, require, require_positive
+from adadps.types import require, require_positive
 
 try:
-    from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
 
-    from adadps.federated.records import answer, question, read_answer, read_question
+    from adadps.federated.flower_device import node_setting, train_on_device
+    from adadps.federated.records import preview_question, question, read_answer, read_readiness
 except ModuleNotFoundError as error:
     raise DataError(
         f"Expected the package flwr for federations on Flower, found that {error.name} is not "
         "installed. Install it: pip install 'adadps[federated]'."
     ) from error
 
+__all__ = ["AdaDPSStrategy", "node_setting", "train_on_device"]
+
 LOG = logging.getLogger("flwr")
 EPSILON = "epsilon-at-most"
 """A bound that is quick to compute after every round, hence above the epsilon of the result."""
 ROUND = "server-round"
 """As Flower's own strategies tell devices the round."""
-DEVICE_FAILED = 0
-"""Flower's code of an error without a kind."""
 
 
 class AdaDPSStrategy(Strategy):  # type: ignore[misc]
@@ -60,6 +57,10 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
     or one), and no more than there are declared users: a node that was killed stays listed for a
     while. After ``patience`` seconds of that the run ends with an error, and can be resumed.
     Devices have ``answer_within`` seconds, by clocks that agree: a message lives no longer.
+
+    Before the first payment every connected node makes a dry run on synthetic rows, and the run
+    ends with a `DeviceError` where one refuses or nobody answers. Nodes that come later make theirs
+    before the round; those that refuse are logged, and not asked.
     """
 
     def __init__(
@@ -83,6 +84,9 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         self._within = require_positive("answer_within", answer_within)
         self._rounds = run.batches()
         self._batch: Batch | None = None
+        self._heard: set[int] = set()
+        self._refusing: set[int] = set()
+        self._has_paid = False
 
     def start(
         self,
@@ -133,11 +137,12 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Wait, pay, draw, and ask: one message for each node of the cohort.
+        """Wait, hear of dry runs, pay, draw, and ask: one message for each node of the cohort.
 
         A message lives as long as its answer is waited for, so that no update lies about after it.
         """
-        nodes = self._connected(grid)
+        nodes = self._ready(grid, config)
+        self._has_paid = True
         batch = self._batch = next(self._rounds)
         cohort = self.run.cohort(batch, nodes)
         _ = self.run.params
@@ -151,7 +156,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         server_round: int,  # noqa: ARG002
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Take the answers that count, and the step; the round is noised whoever has answered."""
+        """Take the answers that count, and the step: noised, or refused if all are silent."""
         batch, self._batch = self._batch, None
         if batch is None:
             raise ContractError(
@@ -222,11 +227,37 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             "Give the model with its weights to `FederatedRun`.",
         )
 
+    def _ready(self, grid: Grid, config: ConfigRecord) -> list[int]:
+        """The connected nodes that have not refused the task, each after its dry run."""
+        while True:
+            nodes = self._connected(grid)
+            new = [node for node in nodes if node not in self._heard]
+            if not new:
+                return nodes
+            self._hear(grid, new, config)
+
+    def _hear(self, grid: Grid, nodes: list[int], config: ConfigRecord) -> None:
+        """Ask nodes for their dry run, once, whatever they answer."""
+        content = preview_question(self.run.preview, {**config, ROUND: 0})
+        kind, lives = MessageType.TRAIN, self._within
+        asked = [Message(content, node, kind, ttl=lives) for node in nodes]
+        answers = {}
+        for reply in grid.send_and_receive(asked, timeout=self._within):
+            node, found = reply.metadata.src_node_id, read_readiness(reply)
+            if node in nodes and found is not None:
+                answers[node] = found.refusal
+        if not self._has_paid:
+            require_ready(answers, asked=len(nodes))
+        elif refusals := refusing({**dict.fromkeys(self._heard - self._refusing), **answers}):
+            LOG.warning("Nodes that cannot do the task are not asked: %s", described(refusals))
+            self._refusing |= refusals.keys()
+        self._heard |= set(nodes)
+
     def _connected(self, grid: Grid) -> list[int]:
         """The connected nodes, as soon as they are neither too few nor too many."""
         until = time.monotonic() + self._patience
         while True:
-            nodes = list(grid.get_node_ids())
+            nodes = [node for node in grid.get_node_ids() if node not in self._refusing]
             if self._least <= len(nodes) <= self.run.sampler.examples:
                 return nodes
             if time.monotonic() >= until:
@@ -237,49 +268,6 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
                     "declare more users in a new run; nobody was asked, and no further round paid."
                 )
             time.sleep(min(1.0, self._patience))
-
-
-def train_on_device(
-    message: Message,
-    *,
-    model: Any,
-    loss: Loss,
-    data: Examples | Callable[[], Examples],
-    ledger: Ledger | None = None,
-) -> Message:
-    """Answer a message of `AdaDPSStrategy`: train ``model`` on the device's own ``data``.
-
-    ``ledger`` is one of the device's own, for devices that add noise and do not trust the server:
-    every answer is paid for there first, and refused when its budget is spent. What goes wrong is
-    logged on the device alone: the server hears that there is no answer. Where devices add noise it
-    does not hear that either, and is sent noise: whether somebody's rows can be used is private.
-    """
-    try:
-        task, scale = read_question(message.content, model)
-        if ledger is not None:
-            pay_on_device(ledger, task)
-        update = _trained(task, scale, model, loss, data)
-        return Message(answer(update), reply_to=message)
-    except Exception as problem:
-        LOG.error("This device gives no answer: %s", problem)
-        return Message(Error(DEVICE_FAILED, "no answer"), reply_to=message)
-
-
-def _trained(
-    task: Task,
-    scale: Params | None,
-    model: Any,
-    loss: Loss,
-    data: Examples | Callable[[], Examples],
-) -> dict[str, Part]:
-    try:
-        own = data() if callable(data) else data
-        return local_update(task, model, loss, own, scale=scale)
-    except Exception as problem:
-        if not task.noise:
-            raise  # to a sum that the server noises, no answer and zero are the same
-        LOG.error("This device answers zero, since its rows cannot be used: %s", problem)
-        return empty_update(task, model)
 
 
 def _group(batch: Batch) -> str:

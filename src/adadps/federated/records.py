@@ -1,18 +1,26 @@
 """What travels between server and device, as Flower's records.
 
-A message has the weights (a whole state dict), the task, and D = 1/A if there is one. An answer has
-an update for every parameter; of a table of words, rows and where they lie.
+Before the first round a message has a preview (everything but the weights), and its answer says
+that the device is ready, or why it is not. In a round a message has the weights (a whole state
+dict), the task, and D = 1/A if there is one. Its answer has an update for every parameter; of a
+table of words, rows and where they lie.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
+from adadps.errors import ModelError
+from adadps.federated.dry_runs import Preview, Refusal
+from adadps.federated.row_kind import RowKind, shape_of, shape_text
 from adadps.federated.task import Task
 from adadps.gradients.local import Part
 from adadps.row_sparse import RowSparse
@@ -20,7 +28,81 @@ from adadps.types import Params
 
 WEIGHTS, CONFIG = "arrays", "config"  # as Flower's own strategies call them
 TASK, SCALE = "adadps.task", "adadps.scale"
+PREVIEW, KIND, READY = "adadps.preview", "adadps.kind", "adadps.ready"
 UPDATE, ROWS, AXES = "adadps.update", "adadps.rows", "adadps.axes"
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What a device has said about its dry run."""
+
+    refusal: Refusal | None
+
+
+def preview_question(preview: Preview, config: Mapping[str, Any]) -> RecordDict:
+    """What a device is sent before the first round."""
+    names = sorted(preview.weights)
+    shapes = [shape_text(preview.weights[name]) for name in names]
+    told = {"names": names, "shapes": shapes, "trained": sorted(preview.trained)}
+    records = RecordDict(
+        {
+            CONFIG: ConfigRecord(dict(config)),
+            TASK: ConfigRecord(preview.task.as_settings()),
+            PREVIEW: ConfigRecord(told),
+        }
+    )
+    if preview.kind is not None:
+        records[KIND] = ConfigRecord(preview.kind.as_settings())
+    return records
+
+
+def is_preview(records: RecordDict) -> bool:
+    """Does this message ask for a dry run?"""
+    return PREVIEW in records
+
+
+def read_preview(records: RecordDict) -> Preview:
+    """What was sent, checked."""
+    told = records[PREVIEW]
+    shapes = map(shape_of, told["shapes"])
+    return Preview(
+        Task.from_settings(dict(records[TASK])),
+        dict(zip(told["names"], shapes, strict=True)),
+        frozenset(told["trained"]),
+        RowKind.from_settings(dict(records[KIND])) if KIND in records else None,
+    )
+
+
+def refusal_or_ready(refusal: Refusal | None) -> RecordDict:
+    """What a device answers to a preview: no text means that it is ready."""
+    found = refusal or Refusal("")
+    said = {"refusal": found.text, "while-reading": found.while_reading}
+    return RecordDict({READY: ConfigRecord(said)})
+
+
+def read_readiness(reply: Message) -> Readiness | None:
+    """What a device has said; None where it has not, or nothing that can be read.
+
+    Where the app has failed around our call, Flower sends the text of the exception, which may
+    quote rows: only its class is read.
+    """
+    if reply.has_error():
+        return _of_flower(reply.error.code, str(reply.error.reason))
+    try:
+        said = reply.content[READY]
+        text, while_reading = str(said["refusal"]), bool(said["while-reading"])
+    except Exception:  # from anywhere
+        return None
+    return Readiness(Refusal(text, while_reading) if text else None)
+
+
+def _of_flower(code: int, reason: str) -> Readiness | None:
+    if code == ErrorCode.LOAD_CLIENT_APP_EXCEPTION:
+        return Readiness(Refusal("the ClientApp cannot be loaded", while_reading=True))
+    named = re.match(r"<class '(?:\w+\.)*(\w+)'>", reason)
+    if code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION and named:
+        return Readiness(Refusal(f"{named[1]} in the ClientApp", while_reading=True))
+    return None
 
 
 def question(
@@ -41,7 +123,13 @@ def question(
 
 def read_question(records: RecordDict, model: nn.Module) -> tuple[Task, Params | None]:
     """Load the weights into ``model``, and return what to do."""
-    model.load_state_dict(records[WEIGHTS].to_torch_state_dict())
+    try:
+        model.load_state_dict(records[WEIGHTS].to_torch_state_dict())
+    except RuntimeError:
+        raise ModelError(
+            "Expected the server's model on the device, found one with other weights. Build the "
+            "same model on both sides."
+        ) from None
     scale = _tensors(records[SCALE]) if SCALE in records else None
     return Task.from_settings(dict(records[TASK])), scale
 

@@ -2,37 +2,46 @@
 
 ::
 
-    run = FederatedRun(model, method=method, sampler=poisson(users=400, expected_size=20), rounds=9)
+    run = FederatedRun(model, method=method, sampler=poisson(users=400, expected_size=20), rounds=9,
+                       loss=loss, example=made_up_rows)
+    run.require_ready(refusals)                          # of dry runs with run.preview
     for batch in run.batches():                          # paid for before anybody is asked
         for node in run.cohort(batch, connected_nodes):
             ...                                          # send run.task, run.scale, the weights
         run.answer(batch, node, update)                  # in any order, late, twice, or never
-        run.step(batch)                                  # clip, add, noise: always
+        run.step(batch)                                  # clip, add, noise
     result = run.result()
 
-Whoever answers, or nobody: the round is noised and stays paid for. How many have answered is not
-said anywhere, for under Poisson sampling that is a fact about private draws.
+However many answer, the round is noised and stays paid for, and how many is not said anywhere:
+under Poisson sampling that is a fact about private draws. A round in which nobody was asked is such
+a round. One in which everybody who was asked is silent ends the run, with nothing released: its
+rounds would keep spending and teach the model nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, Unpack
 
 from torch import nn
 
-from adadps.data.examples import PublicExamples
+from adadps.data.examples import Examples, PublicExamples
 from adadps.drawing import Batch
-from adadps.errors import ContractError, ModelError, OrderError
+from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.federated.answers import longest, side_by_side, sound
 from adadps.federated.cohorts import Cohorts
+from adadps.federated.dry_runs import Preview, Refusal
+from adadps.federated.readiness import require_ready
+from adadps.federated.row_kind import RowKind
 from adadps.federated.task import Task, scale_of, task_of
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.local import Part, of_updates, table_axis
+from adadps.gradients.loss import Loss
 from adadps.gradients.objective import predict
+from adadps.gradients.probing import objective, require_separate_examples
 from adadps.noise import Randomness
 from adadps.paid_run import PaidRun
 from adadps.result import Measurement
@@ -57,6 +66,11 @@ class Round:
     cohort: tuple[int, ...] | None = None
     answers: dict[int, dict[str, Part] | None] = field(default_factory=dict)
 
+    @property
+    def is_silent(self) -> bool:
+        """Was somebody asked, and has nobody given an answer that counts?"""
+        return bool(self.cohort) and all(update is None for update in self.answers.values())
+
 
 class FederatedRun(PaidRun):
     """A run whose users are devices. ``rounds`` are its steps.
@@ -65,8 +79,12 @@ class FederatedRun(PaidRun):
     ``accountant``, ``checkpoints``; ``assumed_public`` and ``tuning_trials``, which are stated.
 
     The method begins with `train_locally`, clips by user, and says who adds the noise. A plan that
-    its budget or ledger has no room for is refused. With ``checkpoints``, the same call again goes
-    on where a server has died.
+    its budget or ledger has no room for is refused. With ``checkpoints``, the same call again
+    resumes where a server has died.
+
+    Before anything is paid, the model is checked, and with ``loss`` and ``example`` whether the
+    devices' loss fits it: ``example`` is made-up `examples`, of which kind and shape are declared
+    to be those of the devices' rows, and nothing else is used.
     """
 
     def __init__(
@@ -76,9 +94,11 @@ class FederatedRun(PaidRun):
         method: Chain,
         sampler: Sampler,
         rounds: int,
+        loss: Loss | None = None,
+        example: Examples | None = None,
         **options: Unpack[PaidOptions],
     ) -> None:
-        self._devices = work = OnDevices(model)
+        self._devices = work = OnDevices(model, loss, example)
         options["assumed_public"] = (*options.get("assumed_public", ()), *_taken_for_public(method))
         super().__init__(
             work,
@@ -98,6 +118,15 @@ class FederatedRun(PaidRun):
     def task(self) -> Task:
         """What every device is asked to do."""
         return self._devices.task
+
+    @property
+    def preview(self) -> Preview:
+        """What devices are told for their `dry_run`, before the first round."""
+        return Preview.of(self.model, self.task, self._devices.kind)
+
+    def require_ready(self, answers: Mapping[int, Refusal | None]) -> None:
+        """Given what the `dry_run` of each node has found, refuse to begin where any cannot."""
+        require_ready(answers)
 
     @property
     def scale(self) -> Params | None:
@@ -141,6 +170,25 @@ class FederatedRun(PaidRun):
         if node in (drawn.cohort or ()) and node not in drawn.answers:
             drawn.answers[node] = self._devices.checked(update)
 
+    def step(self, batch: Batch) -> None:
+        """Clip, add, noise; refused if everybody who was asked is silent, with nothing released.
+
+        The round stays paid for, and the run is over: what it had before is kept.
+        """
+        drawn = self._drawn
+        if isinstance(drawn, Round) and drawn.batch == batch and drawn.is_silent:
+            self._require_own_process()
+            self._require_whole()
+            self._drawn = None
+            self.keep()
+            self._is_broken = True
+            raise DeviceError(
+                f"Expected an answer from a device that was asked in round {batch.index}, found "
+                "none that counts. Nothing was released; the round stays paid for. Look at the "
+                "logs of the devices, and resume from a checkpoint or begin a new run."
+            )
+        super().step(batch)
+
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and remember it."""
         epoch = self._taken * self.sampler.expected_size / self.sampler.examples
@@ -155,8 +203,14 @@ class FederatedRun(PaidRun):
 class OnDevices:
     """Work that devices do, and that is put together here."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, loss: Loss | None, example: Examples | None) -> None:
+        if (loss is None) != (example is None):
+            raise SettingError(
+                "Expected both loss and example, or neither, found one of them. Give the loss of "
+                "the devices and `examples` of made-up rows of their kind and shape."
+            )
+        self.model, self._loss, self._example = model, loss, example
+        self.kind = None if example is None else RowKind.of(example)
         self.settings: dict[str, Any] = {}
         self.discarded = 0
 
@@ -173,6 +227,9 @@ class OnDevices:
                 "Expected a model with trainable parameters, found none. Set requires_grad on the "
                 "parameters that should be trained."
             )
+        require_separate_examples(self.model)
+        if self._loss is not None and self._example is not None:
+            objective(self.model, self._loss, self._example)
         self.scale = scale_of(method, self._params)
         self._longest = longest(self.task, self._params)
         self._axes = {name: table_axis(self.model, name) for name in self._params}

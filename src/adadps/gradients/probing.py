@@ -38,13 +38,7 @@ def objective(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
             "parameters that should be trained."
         )
-    for name, module in model.named_modules():
-        if _mixes_examples(module):
-            raise ModelError(
-                f"Expected layers that treat every example alone, found {type(module).__name__} "
-                f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
-                "LayerNorm."
-            )
+    require_separate_examples(model)
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
@@ -57,6 +51,17 @@ def objective(
     with declared_read(DeclaredRead.FORM):
         _require_whole_numbers_in_range(held, loss, data)
     return held
+
+
+def require_separate_examples(model: nn.Module) -> None:
+    """Refuse layers that mix the examples of a batch, which shows without any example."""
+    for name, module in model.named_modules():
+        if _mixes_examples(module):
+            raise ModelError(
+                f"Expected layers that treat every example alone, found {type(module).__name__} "
+                f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
+                "LayerNorm."
+            )
 
 
 def _mixes_examples(module: nn.Module) -> bool:

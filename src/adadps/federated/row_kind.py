@@ -1,0 +1,100 @@
+"""The kind and shape of an example: all that a dry run needs of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadps.data.examples import COMPUTABLE, Examples
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError
+from adadps.types import require
+
+NUMBERS = {str(dtype).removeprefix("torch."): dtype for dtype in COMPUTABLE}
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """What is public about rows by declaration: shapes without the first axis, and types.
+
+    >>> from adadps import examples
+    >>> RowKind.of(examples([[0.5, 1.5]], [1]))
+    RowKind(is_sparse=False, shape=(2,), dtype='float32', target_shape=(), target_dtype='int64')
+    """
+
+    is_sparse: bool
+    shape: tuple[int, ...]
+    dtype: str
+    target_shape: tuple[int, ...]
+    target_dtype: str
+
+    @classmethod
+    def of(cls, data: Any) -> RowKind:
+        """The kind of these rows; no value of theirs is read."""
+        features, targets = require_examples(data).features, data.targets
+        target = tuple(targets.shape[1:]), _name_of(targets)
+        if isinstance(features, SparseRows):
+            return cls(True, (features.width,), _name_of(features.values), *target)
+        return cls(False, tuple(features.shape[1:]), _name_of(features), *target)
+
+    def as_settings(self) -> dict[str, str | bool]:
+        """By name, to be sent."""
+        shapes = (shape_text(self.shape), shape_text(self.target_shape))
+        return asdict(self) | dict(zip(("shape", "target_shape"), shapes, strict=True))
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> RowKind:
+        """As it was sent, checked."""
+        names, found = sorted(cls.__dataclass_fields__), sorted(settings)
+        require(found == names, f"the settings {names}", found, "Check the server's settings.")
+        for dtype in (settings["dtype"], settings["target_dtype"]):
+            require(dtype in NUMBERS, f"one of {sorted(NUMBERS)}", dtype, "Check the server.")
+        shapes = {name: shape_of(settings[name]) for name in ("shape", "target_shape")}
+        return cls(**settings | shapes)
+
+    def nobody(self) -> Examples:
+        """Examples of this kind, and none of them: synthetic rows are made after their form."""
+        targets = torch.zeros((0, *self.target_shape), dtype=NUMBERS[self.target_dtype])
+        if not self.is_sparse:
+            return Examples(torch.zeros((0, *self.shape), dtype=NUMBERS[self.dtype]), targets)
+        none = torch.zeros(0, dtype=torch.int64)
+        (width,) = self.shape
+        values = torch.zeros(0, dtype=NUMBERS[self.dtype])
+        return Examples(SparseRows(none.new_zeros(1), none, values, width), targets)
+
+
+def without_rows(data: Any) -> Examples:
+    """The form of these examples, and the synthetic ones that came with them; no row is read."""
+    return replace(RowKind.of(data).nobody(), synthetic=data.synthetic)
+
+
+def require_examples(data: Any) -> Examples:
+    """Refuse what is not examples, such as a loader of torch."""
+    if not isinstance(data, Examples):
+        raise DataError(
+            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
+            "Wrap features and targets by it."
+        )
+    return data
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """A shape as text.
+
+    >>> shape_text((3, 12)), shape_of("3x12"), shape_of(shape_text(()))
+    ('3x12', (3, 12), ())
+    """
+    return "x".join(str(size) for size in shape)
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The shape that was written so."""
+    return tuple(int(size) for size in text.split("x")) if text else ()
+
+
+def _name_of(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
