@@ -24,7 +24,7 @@ from dp_accounting import (
 
 from adadps.contract import Grouping, measurement_divisor, require_unit
 from adadps.errors import ContractError, SettingError
-from adadps.events import exposes, is_free
+from adadps.events import delta_of, exposes, is_free, without_delta
 from adadps.renyi import NEIGHBOURS, explained, renyi_curve, reported
 from adadps.sampling import Sampler
 from adadps.stages.chain import Chain
@@ -95,6 +95,8 @@ def epsilon_of(
 ) -> float:
     """Epsilon of a composed event at ``delta``; infinite if the event is not private.
 
+    What the event takes of delta itself (`DeltaDpEvent`) is subtracted first.
+
     >>> from dp_accounting import GaussianDpEvent
     >>> round(epsilon_of(GaussianDpEvent(1.0), delta=1e-5, accountant=Accountant.PLD,
     ...                  relation=Relation.ADD_OR_REMOVE_ONE), 2)
@@ -103,6 +105,11 @@ def epsilon_of(
     require_delta(delta)
     if exposes(event):
         return math.inf
+    spent = delta_of(event)
+    if spent >= delta:
+        return math.inf
+    if spent:
+        event, delta = without_delta(event), delta - spent
     if is_free(event):
         return 0.0
     if accountant is Accountant.RDP:
@@ -177,10 +184,12 @@ def epsilon_of_lives(
     *,
     delta: float,
     accountant: Accountant,
+    besides: Sequence[DpEvent] = (),
 ) -> float:
     """Epsilon of a run that was resumed: every life draws afresh, so that all of them add up."""
     units = units_of(method, sampler)
     event = run_event(method, units, lives, accountant)
+    event = ComposedDpEvent([*besides, event]) if besides else event
     return epsilon_of(event, delta=delta, accountant=accountant, relation=sampler.relation)
 
 

@@ -10,6 +10,7 @@ Why each row is what it is: docs/privacy-contract.md.
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 from adadps.errors import ContractError
@@ -82,6 +83,15 @@ ALL_EXAMPLES: dict[Relation, dict[Accountant, int]] = {
     _REPLACE: {_PLD: 1, _RDP: 2},
 }
 
+# relation: {accountant: divisor} of a histogram to which every unit adds 1 in one place of each of
+# k tables: it moves √k if the unit comes or goes, and √(2k) if it is replaced: not 2√k, because
+# what it leaves and where it goes are different places. PLD doubles the sensitivity by itself.
+HISTOGRAM: dict[Relation, dict[Accountant, float]] = {
+    _ADD: {_PLD: 1.0, _RDP: 1.0},
+    _ZERO: {_PLD: 1.0, _RDP: 1.0},
+    _REPLACE: {_PLD: math.sqrt(0.5), _RDP: math.sqrt(2.0)},
+}
+
 
 def accountants(
     sampling: Sampling, relation: Relation, grouping: Grouping
@@ -144,6 +154,15 @@ def measurement_divisor(relation: Relation, accountant: Accountant) -> int:
     2
     """
     return ALL_EXAMPLES[relation][accountant]
+
+
+def histogram_divisor(relation: Relation, accountant: Accountant) -> float:
+    """By what the noise multiplier of a histogram, its noise over √k, is divided for an accountant.
+
+    >>> histogram_divisor(Relation.ADD_OR_REMOVE_ONE, Accountant.PLD)
+    1.0
+    """
+    return HISTOGRAM[relation][accountant]
 
 
 def require_relation(sampling: Sampling, relation: Relation) -> None:

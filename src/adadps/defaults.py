@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from dp_accounting import DpEvent
+
 from adadps.accounting import Budget, calibrate_noise
 from adadps.sampling import Sampler, poisson
 from adadps.types import Accountant, Unit, require, require_positive
@@ -99,6 +101,7 @@ def choose(
     unit: Unit = Unit.EXAMPLE,
     sampler: Sampler | None = None,
     rule: Rule = RULE,
+    besides: tuple[DpEvent, ...] = (),
 ) -> Choice:
     """What is given, and the rule for the rest.
 
@@ -108,6 +111,7 @@ def choose(
     norm 1 and plain DP-SGD. A ``noise_multiplier`` that is known already saves its search; the run
     is charged for the noise it draws, whatever is given here. Where the ``unit`` is a user,
     ``examples`` and ``batch_size`` count users. ``sampler`` takes the place of a Poisson one.
+    ``besides`` is what the same budget pays for before the first step.
 
     >>> held = choose(examples=20_000, budget=Budget(1.0, 5e-6), gradient_norm=first_gradient(2))
     >>> held.sampler.expected_size, held.steps
@@ -123,7 +127,9 @@ def choose(
         steps = rule.steps if epochs is None else sampler.steps(epochs)
     sigma = noise_multiplier
     if sigma is None:
-        sigma = calibrate_noise(sampler, steps, budget=budget, accountant=accountant)
+        sigma = calibrate_noise(
+            sampler, steps, budget=budget, accountant=accountant, besides=besides
+        )
     clip = rule.clip * gradient_norm * clipped_norm if clip_norm is None else clip_norm
     require_positive("clip_norm", clip)
     if lr is None:

@@ -26,6 +26,7 @@ from adadps.drawing import Batch
 from adadps.errors import ContractError, OrderError
 from adadps.kept import Kept
 from adadps.ledger import Ledger
+from adadps.measured.paying import Paid
 from adadps.noise import Randomness, secure
 from adadps.payment import Payment, without_side_information
 from adadps.public_facts import public_facts_of
@@ -96,6 +97,7 @@ class PaidRun:
         tuning_trials: int | None = None,
         checkpoints: Checkpoints | str | Path | None = None,
         most_epsilon: float | None = None,
+        measured: Paid | None = None,
         before_paying: Callable[[Any], None] | None = None,
     ) -> None:
         require(steps >= 1, "steps >= 1", steps, "Train for at least one step.")
@@ -107,7 +109,7 @@ class PaidRun:
         held = self._kept.held
         self.ledger = ledger_for(ledger, budget, self._kept.folder)
         accountant = accountant or _accountant(method, sampler, ledger)
-        plan = plan_of(method, sampler, steps, accountant)
+        plan = plan_of(method, sampler, steps, accountant, measured.events if measured else ())
         self._plan_hash = plan.plan_hash(sampler.relation, accountant)
         self._process, self._life = os.getpid(), secrets.token_hex(8)
         self.method, self.sampler, self._planned = method, sampler, steps
@@ -115,6 +117,7 @@ class PaidRun:
         self.debug = debug
         self.history: list[Measurement] = list(held.history) if held else []
         self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
+        self._measured = measured.facts if measured else ()
         self._taken = held.taken if held else 0
         self._drawn: Drawn | None = None
         self._is_broken = False
@@ -123,13 +126,14 @@ class PaidRun:
         self._claim = Claim(work.model)
         work.require_fit(method)
         self._work = work
-        self._frozen = frozen_part_of(work.model, self._assumed_public) if self._kept else ""
+        facts = (*self._assumed_public, *self._measured)
+        self._frozen = frozen_part_of(work.model, facts) if self._kept else ""
         if held:
             held.require_same(
                 steps=steps, plan=self._plan_hash, ledger=self.ledger.identity, frozen=self._frozen
             )
             self.randomness.require_fresh()
-        self.name = self._kept.name_for(self.ledger, self._plan_hash)
+        self.name = measured.run if measured else self._kept.name_for(self.ledger, self._plan_hash)
         self._payment = Payment(
             self.ledger,
             self.name,
@@ -141,6 +145,8 @@ class PaidRun:
             begins_after=self._taken,
             most_epsilon=most_epsilon,
         )
+        if measured:
+            self._payment.require_paid_first(measured.events)
         if held:
             held.require_paid(self._payment.paid)
         self.not_private_because = self._reasons(held)
@@ -343,6 +349,7 @@ class PaidRun:
             not_private_because=self.not_private_because,
             assumed_public=with_the_number(self._assumed_public, self.sampler),
             charges=self._payment.charges,
+            measured=self._measured,
         )
 
     def _reasons(self, held: Checkpoint | None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ first step is charged like a first step, and what its earlier lives have reserve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,15 @@ class Payment:
         """Open the run on the ledger."""
         relation = self._sampler.relation
         self.ledger.open(self.run, relation, self.accountant, self._plan)
+
+    def require_paid_first(self, events: Sequence[DpEvent]) -> None:
+        """Refuse a run whose ledger does not hold what was measured for it before it began."""
+        charged = {text_of(event) for event, _ in self._earlier}
+        if not all(text_of(event) in charged for event in events):
+            raise ContractError(
+                "Expected a ledger on which this run has paid for what was measured before its "
+                "first step, found one without that charge. Give the ledger of that measurement."
+            )
 
     def pay_for_side_information(self) -> None:
         """Charge what it costs to know it, in a life that has it from no checkpoint."""
@@ -163,7 +173,22 @@ class Payment:
             more = max(0, steps - self._begins_after)
             lives = (*lives, Life(more, informed=self._plan.paid_first > 0))
         return epsilon_of_lives(
-            self._method, self._sampler, lives, delta=self.delta, accountant=accountant
+            self._method,
+            self._sampler,
+            lives,
+            delta=self.delta,
+            accountant=accountant,
+            besides=self._measured(),
+        )
+
+    def _measured(self) -> tuple[DpEvent, ...]:
+        """Charges that are neither for steps nor for side information of the method."""
+        known = {text_of(event) for event in (*self._side_events(), self._step_event(1))}
+        return tuple(
+            event
+            for event, count in self._earlier
+            for _ in range(count)
+            if not exposes(event) and text_of(event) not in known
         )
 
     def _keeps_to_its_own(self, more: int) -> bool:

@@ -56,6 +56,8 @@ class PrivacyStatement:
     ``charges`` are the events of which epsilon is composed, each with how often the ledger was
     charged with it; None of a tuning, and in results of versions that did not record them.
     ``claim`` says what epsilon is where it is not the price of this run.
+    ``measured`` is what was found out about the private data with noise before the first step, and
+    what it cost: levels, classes and bounds that nobody had declared.
     """
 
     epsilon: float
@@ -75,6 +77,7 @@ class PrivacyStatement:
     tuning: dict[str, Any] | None = None
     charges: tuple[dict[str, Any], ...] | None = None
     claim: str | None = None
+    measured: tuple[str, ...] = ()
 
     @property
     def private(self) -> bool:
@@ -264,8 +267,8 @@ def _result_of(held: dict[str, Any], tensors: Params) -> Result:
     privacy = dict(held["privacy"])
     for name in ("epsilon", "clip_norm"):
         privacy[name] = math.inf if privacy[name] is None else privacy[name]
-    for name in ("not_private_because", "assumed_public"):
-        privacy[name] = tuple(privacy[name])
+    for name in ("not_private_because", "assumed_public", "measured"):
+        privacy[name] = tuple(privacy.get(name, ()))
     if privacy.get("charges") is not None:
         privacy["charges"] = tuple(privacy["charges"])
     feature_weights = tensors.pop(FEATURE_WEIGHTS, None)

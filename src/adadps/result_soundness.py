@@ -155,6 +155,7 @@ _MEASUREMENT: dict[str, Check] = {
 _LATER_IN_PRIVACY: dict[str, Check] = {
     "charges": _or_nothing(_list_of(_of_entries(event=_text, count=_count))),
     "claim": _or_nothing(_text),
+    "measured": _list_of(_text),
 }
 _LATER_IN_RESULT: dict[str, Check] = {"public_facts": _dict}
 _PUBLIC_FACTS: dict[str, Check] = {

@@ -20,6 +20,7 @@ from adadps.gradients.loss import Loss
 from adadps.gradients.objective import Objective
 from adadps.gradients.probing import objective
 from adadps.ledger import Ledger
+from adadps.measured.paying import Paid
 from adadps.noise import Randomness
 from adadps.paid_run import PaidRun
 from adadps.parts import require_parts
@@ -42,6 +43,7 @@ class PaidOptions(TypedDict, total=False):
     tuning_trials: int | None
     checkpoints: Checkpoints | str | Path | None
     most_epsilon: float | None
+    measured: Paid | None
 
 
 class RunOptions(PaidOptions, total=False):
@@ -63,8 +65,8 @@ class PrivateRun(PaidRun):
 
     The model's parameters are updated in place. ``before_paying`` is called with the run before
     anything is charged or drawn, and may refuse it. ``most_epsilon`` is what this run alone may
-    cost, beside the budget of its ledger, however often it is resumed. All options:
-    `RunOptions`.
+    cost, beside the budget of its ledger, however often it is resumed. ``measured`` is what was
+    found out about the data before, paid for under the name of this run. All options: `RunOptions`.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dp_accounting import DpEvent
 from torch import nn
 
 from adadps.accounting import Budget, grouping_of, unit_of, units_of
@@ -37,8 +38,14 @@ def sampling_of(method: Chain, sampler: Sampler) -> dict[str, object]:
     return {**sampler.describe(), "grouping": grouping_of(method).value}
 
 
-def plan_of(method: Chain, sampler: Sampler, steps: int, accountant: Accountant) -> RunFacts:
-    """What the ledger is told: all of it is public."""
+def plan_of(
+    method: Chain,
+    sampler: Sampler,
+    steps: int,
+    accountant: Accountant,
+    besides: Iterable[DpEvent] = (),
+) -> RunFacts:
+    """What the ledger is told: all of it is public. ``besides`` was paid by the run before."""
     side = method.side_events(sampler.relation, accountant)
     return RunFacts(
         unit=unit_of(method),
@@ -47,6 +54,7 @@ def plan_of(method: Chain, sampler: Sampler, steps: int, accountant: Accountant)
         side_information=side_information_of(method),
         planned_steps=steps,
         prices=(
+            *(text_of(event) for event in besides),
             *(text_of(event) for event in side),
             _price_of_a_step(method, sampler, accountant),
             f"clip norm {method.release.clip_norm!r}",

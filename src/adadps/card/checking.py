@@ -110,10 +110,11 @@ def _difference(described: Mapping[str, Any], mechanism: Mechanism) -> Differenc
             "result.json, privacy.steps_paid", f"{paid}, as many as {of_steps}", found
         )
     priced = any(known.get("price") for known in described["side_information"])
+    priced = priced or bool(privacy.get("measured"))
     bought = any(not is_free(event_of(text)) for text in charges)
     if bought != priced:
         words = {True: "a price", False: "no price"}
-        where = "result.json, side_information"
+        where = "result.json, privacy.measured and side_information"
         return Difference(where, f"{words[bought]}, as charged", words[priced])
     return None
 

@@ -45,6 +45,7 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
             "steps_paid": privacy["steps_paid"],
         },
         "side_information": [_side(known) for known in described["side_information"]],
+        **({"measured": list(found)} if (found := privacy.get("measured")) else {}),
         "assumed_public": list(privacy["assumed_public"]),
         "tuning": _tuning(privacy),
         "numbers": _last_numbers(described["history"]),

@@ -9,6 +9,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
+MEASURED = "Measured on private data, and paid for"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def sections_of(card: Mapping[str, Any]) -> list[CardSection]:
             "Side information",
             points=[_side(known) for known in card["side_information"]] or ["none"],
         ),
+        *([CardSection(MEASURED, points=card["measured"])] if card.get("measured") else []),
         CardSection("Assumed public", points=card["assumed_public"] or ["nothing is declared"]),
         CardSection("Choice of settings", [("trials", card["tuning"]["in_words"])]),
         CardSection("Numbers and their data", points=_numbers(card["numbers"])),

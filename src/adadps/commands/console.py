@@ -36,6 +36,13 @@ class Missing(StrEnum):
     FILL = "fill"
 
 
+class Rare(StrEnum):
+    """What happens to levels and classes that are not declared and rare."""
+
+    REFUSE = "refuse"
+    OTHER = "other"
+
+
 out = Console()
 err = Console(stderr=True)
 

@@ -46,6 +46,7 @@ def federate(
     as_json: options.AsJson = False,
     label_separator: options.LabelSeparator = None,
     missing: options.EmptyCells = None,
+    rare: options.RareNames = None,
     schema: options.SchemaFile = None,
     delta: Annotated[
         float | None, _privacy(metavar="NUMBER", help="Default: the ledger's, else 1/(10 users).")
@@ -142,6 +143,7 @@ def federate(
             classes=classes,
             label_separator=label_separator,
             missing=None if missing is None else missing.value,
+            rare=None if rare is None else rare.value,
             user=user,
             users=users,
             rows_per_user=rows_per_user,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.commands.console import Missing
+from adadps.commands.console import Missing, Rare
 from adadps.commands.help_text import panel, whole
 
 MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
@@ -52,6 +52,13 @@ Classes = Annotated[
 ]
 EmptyCells = Annotated[
     Missing | None, _column(help="Empty cells: refuse (default), or fill as declared.")
+]
+RareNames = Annotated[
+    Rare | None,
+    _column(
+        help="other: what is not declared (levels, classes, bounds) is measured with noise, for a "
+        "part of epsilon, and rare levels and classes become 'other'. Default: refuse."
+    ),
 ]
 LabelSeparator = Annotated[
     str | None, _column(metavar="TEXT", help="What stands between several labels of a row.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadps.commands.console import out, print_json, say, say_to_people, table_of_facts, told
+from adadps.errors import DataError
 
 if TYPE_CHECKING:
     from adadps.result import Result
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
 def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
     """Train as requested; print a table of facts, or JSON."""
     from adadps.table_model.from_table import kept_run, train_from_table  # noqa: PLC0415
+    from adadps.table_model.survey import RareError  # noqa: PLC0415
 
     with told(interrupted=lambda: kept_run(request).in_words(_this_command())):
-        result = train_from_table(request, say_to_people)
+        try:
+            result = train_from_table(request, say_to_people, say)
+        except RareError as error:
+            paying = f"{_this_command()} --rare other"
+            raise DataError(f"{error} To do that:\n{paying}") from error
         if as_json:
             print_json(result.describe())
         else:
@@ -58,5 +64,6 @@ def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
         "noise multiplier": privacy.noise_multiplier,
         **measured,
         **({"not covered": outside[0]} if outside else {}),
+        **{f"measured and paid for ({n})": fact for n, fact in enumerate(privacy.measured, 1)},
         **{f"assumed public ({n})": fact for n, fact in enumerate(privacy.assumed_public, 1)},
     }

@@ -36,6 +36,7 @@ def train(
     as_json: options.AsJson = False,
     classes: options.Classes = None,
     missing: options.EmptyCells = None,
+    rare: options.RareNames = None,
     regression: Annotated[bool, _column("--regression", help="The label is a number.")] = False,
     label_bounds: Annotated[
         str | None, _column(metavar="LOW,HIGH", help="Bounds of the label of a regression.")
@@ -125,6 +126,7 @@ def train(
         regression=regression,
         label_bounds=label_bounds,
         missing=None if missing is None else missing.value,
+        rare=None if rare is None else rare.value,
         examples=examples,
         user=user,
         users=users,

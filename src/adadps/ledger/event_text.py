@@ -13,18 +13,19 @@ from dp_accounting import DpEvent, dp_event
 
 from adadps.data.strict_json import parse_json
 from adadps.errors import ContractError, DataError
+from adadps.events import DeltaDpEvent
 
 DEEPEST = 32
 LARGEST = 1e300
 """What is larger cannot be computed with."""
-_PROBABILITIES = ("sampling_probability", "sampling_probs")
+_PROBABILITIES = ("sampling_probability", "sampling_probs", "delta")
 _INFINITY = "infinity"
 _SIGNED = ("shape", "sensitivities")
 _KINDS: dict[str, type[DpEvent]] = {
     name: kind
     for name, kind in vars(dp_event).items()  # the package itself does not name all of them
     if inspect.isclass(kind) and issubclass(kind, DpEvent)
-}
+} | {DeltaDpEvent.__name__: DeltaDpEvent}
 
 
 def text_of(event: DpEvent) -> str:
@@ -63,8 +64,9 @@ def _plain(value: Any) -> Any:
         name = type(value).__name__
         if _KINDS.get(name) is not type(value):
             raise ContractError(
-                f"Expected an event of dp-accounting, found {type(value).__qualname__}. Compose it "
-                "of known events: a ledger on disk must be readable for others."
+                "Expected an event of dp-accounting or of adadps, found "
+                f"{type(value).__qualname__}. Compose it of known events: a ledger on disk must be "
+                "readable for others."
             )
         fields = (field.name for field in attr.fields(type(value)))
         return {name: {field: _plain(getattr(value, field)) for field in fields}}

@@ -39,6 +39,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     if budget:
         facts.append(("budget", f"ε = {budget['epsilon']:g} at δ = {budget['delta']:.3g}"))
     facts.append(("spent", f"{_spent(summary)} {at}"))
+    if summary.get("delta_spent"):
+        facts.append(("of δ itself", f"{summary['delta_spent']:.3g}, subtracted from δ"))
     facts.append(("left", _left(summary)))
     if summary["unit"]:
         facts.append(("protects", f"one {summary['unit']} ({summary['relation']})"))
@@ -109,7 +111,7 @@ def _how(run: dict[str, Any]) -> str:
         told.append(stages_of(run["chain"]))
     told += [f"side information: {_short(str(side['source']))}" for side in run["side_information"]]
     bought = run["entries"] - run["steps_reserved"]
-    told += [f"{bought} charged for side information"] if bought else []
+    told += [f"{bought} charged before the first step"] if bought else []
     return "\n".join(told) or "–"
 
 

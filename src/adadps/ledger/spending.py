@@ -18,7 +18,7 @@ from dp_accounting import DpEvent
 
 from adadps.accounting import Budget, epsilon_of, largest
 from adadps.errors import BudgetError, ContractError, SettingError
-from adadps.events import composed, exposes, is_free
+from adadps.events import composed, delta_of, exposes, is_free, without_delta
 from adadps.ledger.facts import Terms
 from adadps.renyi import RenyiCurve, renyi_curve
 from adadps.types import Accountant
@@ -46,7 +46,7 @@ class Spending:
 
     def is_planned_most(self, event: DpEvent, ahead: int) -> bool:
         """Is ``event`` planned more often than any before, and has nobody looked yet?"""
-        if is_free(event) or exposes(event):
+        if is_free(without_delta(event)) or exposes(event):
             return False
         known = self.most_planned
         return known is None or (self.runs == 1 and ahead > known[1])
@@ -132,7 +132,8 @@ class Spending:
         if any(exposes(one) for one, _ in charged):
             return math.inf
         if self.terms.accountant is Accountant.RDP:
-            return self._sum(event, count).epsilon(delta)
+            left = delta - self._delta_spent(event, count)
+            return self._sum(event, count).epsilon(left) if left > 0 else math.inf
         return epsilon_of(
             composed(charged),
             delta=delta,
@@ -143,12 +144,20 @@ class Spending:
     def _filtered(self, event: DpEvent | None = None, count: int = 0) -> float:
         """Epsilon at the one order of the filter, of what was charged and further events."""
         assert self.budget is not None
+        left = self.budget.delta - self._delta_spent(event, count)
+        if left <= 0:
+            return math.inf
         planned = self.most_planned[0] if self.most_planned else event
         assert planned is not None
         key = repr(planned)
         if key not in self._orders:
             self._orders[key] = self._curve(planned).order_for(self.budget)
-        return self._sum(event, count).epsilon(self.budget.delta, self._orders[key])
+        return self._sum(event, count).epsilon(left, self._orders[key])
+
+    def _delta_spent(self, event: DpEvent | None, count: int) -> float:
+        """What was charged to delta itself, and will be: it is subtracted from the budget's."""
+        charged = [*self._charged.values(), *([(event, count)] if event else [])]
+        return sum(times * delta_of(one) for one, times in charged)
 
     def _sum(self, event: DpEvent | None, count: int) -> RenyiCurve:
         charged = [*self._charged.values(), *([(event, count)] if event else [])]
@@ -163,7 +172,7 @@ class Spending:
         assert self.terms is not None
         key = repr(event)
         if key not in self._curves:
-            self._curves[key] = renyi_curve(event, self.terms.relation)
+            self._curves[key] = renyi_curve(without_delta(event), self.terms.relation)
         return self._curves[key]
 
     def _refusal(self, budget: Budget, event: DpEvent) -> BudgetError:

@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 
 from adadps.accounting import Budget, Life, default_delta, epsilon_of, require_delta
 from adadps.errors import AdadpsError, SettingError
-from adadps.events import composed
+from adadps.events import composed, delta_of
 from adadps.ledger.event_text import event_of
 from adadps.ledger.facts import Terms, terms_of
 from adadps.ledger.file import FORMAT, connect_to_read, explained
@@ -75,6 +75,7 @@ class _Reader:
             else None,
             "entries": sum(run["entries"] for run in runs),
             "delta": self._delta,
+            "delta_spent": delta_of(composed(self._charges())),
             "epsilon": self._epsilons(self._charges(), len(runs)),
             **self._left(len(runs)),
             "runs": runs,

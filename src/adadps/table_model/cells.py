@@ -1,4 +1,8 @@
-"""Cells of a table as numbers, levels and labels; an error names the row."""
+"""Cells of a table as numbers, levels and labels.
+
+An error names the row and never shows what stands there: a message is read by more people than a
+private table.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ def numbers(table: Table, name: str, filling: float | None = None) -> Numbers:
             cure = f"Mend it or leave the line out{fill if is_missing(value) else ''}."
             raise DataError(
                 f"Expected a finite number in column '{name}' of {table.source}, found "
-                f"{_shown(value)} on {table.where(row)}. {cure}"
+                f"{'none' if is_missing(value) else 'something else'} on {table.where(row)}. {cure}"
             )
         found[row] = number
     return found
@@ -54,10 +58,6 @@ def _number(value: Any, filling: float | None) -> float:
         return float(value)
     except (ValueError, OverflowError):
         return math.nan
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None or value == "" else repr(str(value)[:40])
 
 
 def levels(table: Table, name: str, *, fill_missing: bool) -> list[str]:

@@ -101,9 +101,9 @@ class RowFeatures:
         if refuse_unseen and len(unseen):
             row = int(unseen[0])
             raise DataError(
-                f"Expected one of the {len(known)} levels of column '{column.name}', found "
-                f"{found[row][:80]!r} on {table.where(row)} of {table.source}. Declare all levels, "
-                f"or '{OTHER}' for the rest."
+                f"Expected one of the {len(known)} levels of column '{column.name}', found another "
+                f"on {table.where(row)} of {table.source}. Declare all levels, or '{OTHER}' for "
+                "the rest."
             )
         return self._ones(places, column)
 

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from adadps.accounting import Budget, default_delta
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
-from adadps.errors import BudgetError, SettingError
+from adadps.errors import BudgetError
 from adadps.evaluation import on_held_out
-from adadps.ledger import DiskLedger, require_same_budget
+from adadps.ledger import DiskLedger
 from adadps.ledger.summary import summarise
 from adadps.result import Result
+from adadps.table_model.budgeting import shared_ledger, terms_for
 from adadps.table_model.kept_run import KeptRun
 from adadps.table_model.loading import load_rows
 from adadps.table_model.methods import Plan, plan_training
+from adadps.table_model.paid_levels import Measured, paid_levels
 from adadps.table_model.public_words import PublicWords
 from adadps.table_model.request import Declared, Request
 from adadps.table_model.saved import TableModel, save_model
 from adadps.table_model.survey import complete, facts
 from adadps.table_model.users import OfUsers
 from adadps.training import fit
-from adadps.types import Accountant
 from adadps.whole_budget import claiming_the_whole
 from adadps.writing import new_folder
 
@@ -54,16 +53,24 @@ def kept_run(request: Request) -> KeptRun:
     return KeptRun(request.run_folder, request.ledger, is_ours=request.checkpoint is None)
 
 
-def train_from_table(request: Request, say: Say) -> Result:
-    """Train and save as asked; the folder appears when everything has gone well."""
+def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Result:
+    """Train and save as asked; the folder appears when everything has gone well.
+
+    ``say`` tells what is going on, ``warn`` (default: the same) what somebody ought to mend.
+    """
     declared = request.declared()
     kept = kept_run(request)
-    with new_folder(request.out) as draft, kept.cleaned(), ExitStack() as stores:
+    with new_folder(request.out) as draft, kept.cleaned(), ExitStack() as opened:
         if request.epsilon > LARGE_EPSILON:
             say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
-        prepared = _prepare(request, declared, stores, say)
+        say(f"Reading {request.data} ...")
+        words = _words(request, declared)
+        measured = paid_levels(request, declared, words, kept, opened) if declared.pays else None
+        if measured is not None:
+            say(f"Paid for {', '.join(declared.schema.unknown)}: {measured.paid.facts[0]}.")
+        prepared = _prepare(request, declared, words, measured, opened, warn or say)
         say("Planning the noise ...")
-        plan = _plan(request, declared, prepared)
+        plan = _plan(request, declared, prepared, measured)
         choice = plan.choice
         say(
             f"Training {choice.steps} steps with noise multiplier {choice.noise_multiplier:g} for "
@@ -72,30 +79,40 @@ def train_from_table(request: Request, say: Say) -> Result:
         held = kept.latest()
         if held is not None:
             say(f"Going on from step {held.taken} of {held.planned}, by {kept.folder} ...")
-        result = _train(request, prepared, plan, kept, declared.of_users)
+        result = _train(request, prepared, plan, kept, declared.of_users, measured)
         save_model(prepared.model, result, draft)
     kept.remove()
     return result
 
 
-def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) -> _Prepared:
-    say(f"Reading {request.data} ...")
-    schema = declared.schema
+def _words(request: Request, declared: Declared) -> PublicWords:
+    if not declared.schema.texts:
+        return PublicWords((), "")
+    known_classes = declared.schema.label.known_classes
+    informed = declared.method.takes_side_information
+    return request.word_source.read(declared.schema, known_classes, informed=informed)
+
+
+def _prepare(
+    request: Request,
+    declared: Declared,
+    words: PublicWords,
+    measured: Measured | None,
+    stores: ExitStack,
+    warn: Say,
+) -> _Prepared:
+    schema, read_off = (measured.schema, []) if measured else (declared.schema, [])
     if schema.unknown:
+        read_off = schema.unknown
         schema = complete(schema, read_chunks(request.data))
-    read_off = [*declared.schema.unknown]
-    counted = declared.examples if declared.of_users is None else declared.users
-    read_off += [f"the number of {declared.units}"] if counted is None else []
+    paying = " or pay for classes, levels and bounds by --rare other;" if read_off else ""
+    read_off += [f"the number of {declared.units}"] if declared.counted is None else []
     if read_off:
-        say(
-            f"Read off the private data, and assumed public: {', '.join(read_off)}. Declare them "
-            "if they are not; --strict refuses instead."
+        warn(
+            f"Read off the private data, and assumed public: {', '.join(read_off)}. Epsilon does "
+            f"not cover that. Declare them if they are not public;{paying} "
+            "--strict refuses instead."
         )
-    words = PublicWords((), "")
-    if schema.texts:
-        known_classes = declared.schema.label.known_classes
-        informed = declared.method.takes_side_information
-        words = request.word_source.read(schema, known_classes, informed=informed)
     model = TableModel(schema, words.vocabulary)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
@@ -103,8 +120,8 @@ def _prepare(request: Request, declared: Declared, stores: ExitStack, say: Say) 
     if request.test is not None:  # all of it, whether or not it was trained on: see overlap_check
         test = _stored(request, request.test, model, stores, named=False)
     told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
-    told += facts(declared.schema, schema)
-    if counted is None:
+    told += facts(declared.schema, schema, only_found=False if measured else None)
+    if declared.counted is None:
         told.insert(0, f"the number of {declared.units}, read off the data: {_count(train)}")
     return _Prepared(model, words, train, test, told)
 
@@ -136,6 +153,7 @@ def _train(
     plan: Plan,
     kept: KeptRun,
     of_users: OfUsers | None,
+    measured: Measured | None,
 ) -> Result:
     model, choice = prepared.model, plan.choice
     layer, targets = model.layer(), model.targets
@@ -148,7 +166,8 @@ def _train(
     rows = choice.sampler.expected_size * (of_users.most if of_users else 1)
     many = rows > ROWS_DIFFERENTIATED_AT_ONCE
     choice.sampler.require_declared(_count(prepared.train))
-    with _ledger(request, choice.budget) or nullcontext() as ledger:
+    shared = nullcontext(measured.ledger) if measured else shared_ledger(request, choice.budget)
+    with shared or nullcontext() as ledger:
         try:
             result = fit(
                 layer,
@@ -166,6 +185,7 @@ def _train(
                 assumed_public=prepared.assumed_public,
                 checkpoints=kept.checkpoints(steps=choice.steps, weights=layer.weight.numel()),
                 most_epsilon=choice.budget.epsilon,
+                measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
                 settings={**plan.settings, "model": model.in_words},
             )
@@ -183,56 +203,25 @@ def _claimed(result: Result, ledger: DiskLedger) -> Result:
     return claiming_the_whole(result, ledger.budget.epsilon, steps_paid=steps_paid)
 
 
-def _plan(request: Request, declared: Declared, prepared: _Prepared) -> Plan:
-    """The run's own epsilon, at the ledger's delta and by its accountant where there is one."""
-    counted = declared.examples if declared.of_users is None else declared.users
-    examples = counted or _count(prepared.train)
-    fitting: tuple[Accountant, ...] = (Accountant.PLD, Accountant.RDP)
-    if request.federation is not None:
-        fitting = request.federation.accountants()
-    accountant, delta = fitting[0], default_delta(examples)
-    if request.ledger is not None:
-        accountant = Accountant.RDP
-        if os.path.exists(request.ledger):
-            with DiskLedger(request.ledger) as ledger:
-                accountant = ledger.choose_accountant(fitting)
-                held = ledger.budget
-            delta = held.delta if held is not None else delta
-            if request.ledger_budget is not None:
-                require_same_budget(
-                    held,
-                    request.ledger_budget,
-                    where=f"the ledger {request.ledger}",
-                    cure="Leave --ledger-budget out to continue.",
-                )
-    delta = delta if request.delta is None else request.delta
+def _plan(
+    request: Request, declared: Declared, prepared: _Prepared, measured: Measured | None
+) -> Plan:
+    """Batches, noise and rates; where something was paid for before, as they were planned then."""
+    examples = declared.counted or _count(prepared.train)
+    terms = terms_for(request, examples)
     return plan_training(
         declared.method,
         prepared.model.features,
         prepared.model.targets,
         examples=examples,
-        budget=Budget(request.epsilon, delta),
-        accountant=accountant,
+        budget=terms.budget,
+        accountant=terms.accountant,
         wishes=request.wishes,
         frequencies=prepared.words.frequencies,
         of_users=declared.of_users,
         federation=request.federation,
+        chosen=measured.plan.by_rule if measured else None,
     )
-
-
-def _ledger(request: Request, budget: Budget) -> DiskLedger | None:
-    """Made only now, when nothing but the training itself can fail."""
-    if request.ledger is None:
-        return None
-    if os.path.exists(request.ledger):
-        return DiskLedger(request.ledger)
-    whole = budget.epsilon if request.ledger_budget is None else request.ledger_budget
-    if whole < budget.epsilon:
-        raise SettingError(
-            f"Expected a ledger with room for this run, found --ledger-budget {whole:g} below "
-            f"--epsilon {budget.epsilon:g}. Give the ledger more or the run less."
-        )
-    return DiskLedger(request.ledger, budget=Budget(whole, budget.delta))
 
 
 def _with_what_is_left(error: BudgetError, ledger: Path | None) -> BudgetError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from adadps.checkpoint import LEDGER, Checkpoint, Checkpoints
 from adadps.errors import AdadpsError, ContractError
 from adadps.ledger import DiskLedger
+from adadps.table_model.levels_file import LEVELS
 
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
 """So many checkpoints a run has; fewer if there are more weights than that."""
@@ -31,6 +32,11 @@ class KeptRun:
     def checkpoints(self, *, steps: int, weights: int) -> Checkpoints:
         """How often the run is kept."""
         return Checkpoints(self.folder, max(1, steps // (SELDOM if weights > LARGE else OFTEN)))
+
+    @property
+    def levels(self) -> Path:
+        """Where levels, classes and bounds stand that this run has paid for."""
+        return self.folder / LEVELS
 
     def latest(self) -> Checkpoint | None:
         """Where the run would go on."""
@@ -60,6 +66,7 @@ class KeptRun:
         for part in self.folder.glob("step-*"):
             shutil.rmtree(part, ignore_errors=True)
         with suppress(OSError):
+            self.levels.unlink(missing_ok=True)
             for part in self.folder.glob(f"{LEDGER}*"):
                 part.unlink()
             self.folder.rmdir()
@@ -69,7 +76,7 @@ class KeptRun:
         held = self.latest()
         if held is None:
             own = self.folder / LEDGER
-            return _entries(own) if own.exists() else 0
+            return _entries(own) if own.exists() else int(self.levels.exists())
         with DiskLedger(self.ledger or self.folder / LEDGER) as ledger:
             return sum(count for _, count in ledger.charged(held.run))
 

@@ -39,7 +39,7 @@ def load_rows(
         users = None
         if user is not None:
             users = np.array(
-                [numbers.setdefault(name, len(numbers)) for name in _users(chunk, user)]
+                [numbers.setdefault(name, len(numbers)) for name in users_in(chunk, user)]
             )
         store.append(model.features(chunk), model.targets(chunk), users)
         if named:
@@ -81,7 +81,7 @@ def _as_number(cell: str) -> str:
         return cell.strip().casefold()
 
 
-def _users(chunk: Table, column: str) -> list[str]:
+def users_in(chunk: Table, column: str) -> list[str]:
     """Who each row is from: rows without a user would all be protected as one, and none alone."""
     names = [cell.strip() for cell in chunk.column(column)]
     for row, name in enumerate(names):

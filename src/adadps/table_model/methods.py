@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from dp_accounting import DpEvent
 from scipy import sparse
 
 from adadps.accounting import Budget
@@ -63,10 +64,14 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that costs its budget; nothing in it depends on private data."""
+    """A run that costs its budget; nothing in it depends on private data.
+
+    ``by_rule`` is the choice before a federation has made its own of it.
+    """
 
     choice: Choice
     chain: Chain
+    by_rule: Choice
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,17 +101,54 @@ def plan_training(
     frequencies: Frequencies | None = None,
     of_users: OfUsers | None = None,
     federation: Federation | None = None,
+    besides: tuple[DpEvent, ...] = (),
+    chosen: Choice | None = None,
 ) -> Plan:
     """Poisson batches of a declared number of examples, and the noise with which they fit.
 
     With ``of_users``, ``examples`` is the declared number of users; with a ``federation`` they
-    train locally, in its cohorts.
+    train locally, in its cohorts. ``besides`` is what the run pays before its first step, and
+    ``chosen`` what was planned before that: then nothing is chosen again.
     """
     if method.takes_side_information and frequencies is None:
         raise SettingError(
             f"Expected side information for {method.value}, found none. Give it, or use dp-sgd."
         )
     scales = _scales(method, features, frequencies)
+    choice = chosen or _chosen(
+        method,
+        scales,
+        targets,
+        examples=examples,
+        budget=budget,
+        accountant=accountant,
+        wishes=wishes,
+        of_users=of_users,
+        federation=federation,
+        besides=besides,
+    )
+    by_rule = choice
+    settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
+    if federation is not None:
+        assert of_users is not None  # a federation is of users
+        choice, made = federation.planned(method, scales.side, choice, of_users, wishes.clip_norm)
+        return Plan(choice, made, by_rule, {**settings, "federated": True})
+    return Plan(choice, _chain(method, choice, scales.side, of_users), by_rule, settings)
+
+
+def _chosen(
+    method: Method,
+    scales: _Scales,
+    targets: Targets,
+    *,
+    examples: int,
+    budget: Budget,
+    accountant: Accountant,
+    wishes: Wishes,
+    of_users: OfUsers | None,
+    federation: Federation | None,
+    besides: tuple[DpEvent, ...],
+) -> Choice:
     clipped, noised = scales.norms(method)
     sampler, rounds = None, None
     if federation is not None:
@@ -127,17 +169,13 @@ def plan_training(
         clip_norm=None if federation else wishes.clip_norm,
         lr=wishes.lr,
         unit=Unit.EXAMPLE if of_users is None else Unit.USER,
+        besides=besides,
     )
     if wishes.lr is None and method is Method.DP_ADAM:
         choice = replace(choice, lr=adam_rate(choice.steps, noised))
     elif wishes.lr is None and targets.curvature is not None:
         choice = replace(choice, lr=min(choice.lr, 1 / (targets.curvature * clipped * noised)))
-    settings = {"method": method.value, "epochs": choice.epochs, "lr": choice.lr}
-    if federation is not None:
-        assert of_users is not None  # a federation is of users
-        choice, made = federation.planned(method, scales.side, choice, of_users, wishes.clip_norm)
-        return Plan(choice, made, {**settings, "federated": True})
-    return Plan(choice, _chain(method, choice, scales.side, of_users), settings)
+    return choice
 
 
 def _chain(method: Method, choice: Choice, side: Fixed | None, of_users: OfUsers | None) -> Chain:

@@ -9,7 +9,7 @@ from pathlib import Path
 from adadps.accounting import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
 from adadps.named_methods import Method
-from adadps.table_model.federation import Federation
+from adadps.table_model.federation import Federation, NoiseBy
 from adadps.table_model.methods import Wishes, chosen_for
 from adadps.table_model.public_words import WordSource
 from adadps.table_model.schema import Schema
@@ -37,6 +37,13 @@ class Declared:
     method: Method
     of_users: OfUsers | None = None
     users: int | None = None
+    pays: bool = False
+    """Is what is not known about the columns measured with noise, and paid for?"""
+
+    @property
+    def counted(self) -> int | None:
+        """The declared number of units."""
+        return self.examples if self.of_users is None else self.users
 
     @property
     def units(self) -> str:
@@ -61,6 +68,7 @@ class Request:
     regression: bool = False
     label_bounds: str | None = None
     missing: str | None = None
+    rare: str | None = None
     examples: int | None = None
     user: str | None = None
     users: int | None = None
@@ -123,6 +131,7 @@ class Request:
         schema, examples = self._schema()
         self._require_declared(schema, examples)
         self._require_users(schema)
+        pays = bool(schema.unknown) and self._pays()
         method = self.method
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
@@ -130,10 +139,24 @@ class Request:
         method = chosen_for(method, has_text=bool(schema.texts), on_devices=on_devices)
         self._require_side(schema, method)
         if self.user is None:
-            return Declared(schema, examples, method)
+            return Declared(schema, examples, method, pays=pays)
         usual = ROWS_PER_USER if self.federation is None else ROWS_OF_A_DEVICE
         of_users = OfUsers(self.user, self.rows_per_user or usual)
-        return Declared(schema, examples, method, of_users, self.users)
+        return Declared(schema, examples, method, of_users, self.users, pays)
+
+    def _pays(self) -> bool:
+        """Is what is not declared to be paid for? Where the noise is the devices', nobody could."""
+        if self.rare not in (None, "refuse", "other"):
+            raise SettingError(f"Expected refuse or other for --rare, found '{self.rare}'.")
+        pays = self.rare == "other"
+        if pays and self.federation is not None and self.federation.noise is not NoiseBy.SERVER:
+            raise SettingError(
+                f"Expected --noise server with --rare other, found --noise "
+                f"{self.federation.noise.value}: somebody has to count the rows of all users, and "
+                "devices that add their own noise trust nobody with them. Declare classes, levels "
+                "and bounds."
+            )
+        return pays
 
     def _schema(self) -> tuple[Schema, int | None]:
         options = options_as_schema(
@@ -160,11 +183,13 @@ class Request:
     def _require_declared(self, schema: Schema, examples: int | None) -> None:
         count = examples if self.user is None else self.users
         what = "the number of examples" if self.user is None else "the number of users"
-        missing = [*schema.unknown, *([what] if count is None else [])]
+        unknown = [] if self._pays() else schema.unknown
+        missing = [*unknown, *([what] if count is None else [])]
         if self.strict and missing:
+            cure = " Or pay for what is not declared about columns: --rare other." * bool(unknown)
             raise SettingError(
                 f"Expected everything declared with --strict, found that {', '.join(missing)} "
-                "would be read off the private data. Declare them by options or by --schema."
+                f"would be read off the private data. Declare them by options or by --schema.{cure}"
             )
 
     def _require_users(self, schema: Schema) -> None:
@@ -185,11 +210,11 @@ class Request:
                 f"Expected a column of its own for users, found '{self.user}', which is a feature "
                 "or the label too. A model that reads who a row is from cannot protect them."
             )
-        if schema.unknown:
+        if schema.unknown and not self._pays():
             raise SettingError(
                 f"Expected everything declared with --user, found that {', '.join(schema.unknown)} "
                 "would be read off the data, where it may be that of a single user. Declare it by "
-                "options (--classes a,b,c) or by --schema."
+                "options (--classes a,b,c) or by --schema, or pay for it: --rare other."
             )
 
     def _require_side(self, schema: Schema, method: Method) -> None:

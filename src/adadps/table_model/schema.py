@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adadps.errors import DataError
 
 OTHER = "other"
-"""A level of this name stands for all that are not listed."""
+"""A level, or a class, of this name stands for all that are not listed."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Categorical:
 @dataclass(frozen=True)
 class Label:
     """What is predicted: one of some classes; several of them in one cell, between separators; or
-    a number between two bounds (``regression``).
+    a number between two bounds (``regression``). A class "other" stands for all not listed.
     """
 
     column: str
@@ -184,6 +184,31 @@ class Schema:
         if not label.is_known:
             found.append("bounds of the label" if label.regression else "the classes")
         return found
+
+    @property
+    def not_known(self) -> tuple[list[Categorical], list[Numeric], bool]:
+        """Categories without levels, numbers without bounds, and whether the label lacks either."""
+        categories = [column for column in self.categorical if not column.levels]
+        numbers = [column for column in self.numeric if not column.is_known]
+        return categories, numbers, not self.label.is_known
+
+    def stand_in(self) -> Schema:
+        """The same columns with something in place of what is not known, to plan and check with.
+
+        Plans depend on the number of classes alone, and little: √(1 - 1/K).
+        """
+        label = self.label
+        if not label.is_known and label.regression:
+            label = replace(label, low=0.0, high=1.0)
+        elif not label.is_known:
+            label = replace(label, classes=(*"abc", OTHER))
+        return replace(
+            self,
+            numeric=tuple(c if c.is_known else replace(c, low=0.0, high=1.0) for c in self.numeric),
+            categorical=tuple(c if c.levels else replace(c, levels=(OTHER,)) for c in
+                              self.categorical),
+            label=label,
+        )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """As it stands in a schema file."""

@@ -18,6 +18,11 @@ from adadps.errors import DataError
 from adadps.table_model.cells import MISSING, Numbers, is_missing, labels, levels, numbers
 from adadps.table_model.schema import Categorical, Numeric, Schema
 
+
+class RareError(DataError):
+    """A level or class of one or two rows, which `--rare other` would not tell."""
+
+
 MOST_NAMES = 1000
 """More distinct labels or levels than that are rather names or texts."""
 
@@ -137,35 +142,46 @@ class _Names:
             )
         for one, count in self.seen.items():
             if count < RARE or one.strip().lower() in MISSING:
-                raise DataError(
+                raise RareError(
                     f"Expected values that occur at least {RARE} times in column '{name}' of "
                     f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
-                    "Classes and levels stand in the model for everyone to read: mend the line, or "
-                    "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema)."
+                    "Classes and levels stand in the model for everyone to read: mend the line, "
+                    "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema), or "
+                    "pay for those that are common and have the others as 'other': --rare other."
                 )
         return tuple(sorted(self.seen))
 
 
-def facts(declared: Schema, known: Schema) -> list[str]:
-    """What is assumed to be public about the columns, and which of it was read off the data."""
-    found = []
-    for before, column in zip(declared.numeric, known.numeric, strict=True):
-        found.append(_bounds_in_words(f"'{column.name}'", column.bounds, before.is_known))
+READ_OFF = "read off the data"
+
+
+def facts(
+    declared: Schema, known: Schema, how: str = READ_OFF, *, only_found: bool | None = None
+) -> list[str]:
+    """What is public about the columns: declared, or found out about the private data.
+
+    ``how`` says in which way. ``only_found`` tells that alone, or (False) only what was declared.
+    """
+    told: list[tuple[bool, str]] = []
+    for before, after in zip(declared.numeric, known.numeric, strict=True):
+        words = _bounds_in_words(f"'{after.name}'", after.bounds, before.is_known, how)
+        told.append((before.is_known, words))
         if known.fill_missing:
-            found.append(f"that missing values of '{column.name}' count as {column.filling:g}")
+            filled = f"that missing values of '{after.name}' count as {after.filling:g}"
+            told.append((before.is_known, filled))
     for given, category in zip(declared.categorical, known.categorical, strict=True):
-        how = "declared" if given.levels else "read off the data"
-        levels_in_words = ", ".join(category.known_levels)
-        found.append(f"the levels of '{category.name}', {how}: {levels_in_words}")
-    label = known.label
+        listed, said = ", ".join(category.known_levels), "declared" if given.levels else how
+        told.append((bool(given.levels), f"the levels of '{category.name}', {said}: {listed}"))
+    label, is_known = known.label, declared.label.is_known
     if label.regression:
-        found.append(_bounds_in_words("the label", label.bounds, declared.label.is_known))
+        told.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
     else:
-        how = "declared" if declared.label.is_known else "read off the data"
-        found.append(f"the classes, {how}: {', '.join(label.known_classes)}")
-    return found
+        listed, said = ", ".join(label.known_classes), "declared" if is_known else how
+        told.append((is_known, f"the classes, {said}: {listed}"))
+    return [words for was_declared, words in told if was_declared is not only_found]
 
 
-def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool) -> str:
-    how = "declared" if is_declared else "read off the data as its smallest and largest value"
-    return f"the bounds of {what}, {how}: {bounds[0]:g} to {bounds[1]:g}"
+def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool, how: str) -> str:
+    extremes = " as its smallest and largest value" if how == READ_OFF else ""
+    said = "declared" if is_declared else f"{how}{extremes}"
+    return f"the bounds of {what}, {said}: {bounds[0]:g} to {bounds[1]:g}"

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from adadps.data.bounds import Bounds
-from adadps.data.tables import Table, nearest
+from adadps.data.tables import Table
 from adadps.defaults import first_gradient
 from adadps.errors import DataError
 from adadps.evaluation import Metric, accuracy, commonest_class_accuracy, top_label_accuracy
 from adadps.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.table_model.cells import labels, numbers
-from adadps.table_model.schema import Label
+from adadps.table_model.schema import OTHER, Label
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 ALWAYS = "accuracy of always guessing the commonest class"
@@ -46,7 +46,8 @@ class Targets:
             return np.array([place for (place,) in places], np.int64)
         shares = np.zeros((len(table), len(number)), np.float32)
         for row, found in enumerate(places):
-            shares[row, found] = 1 / len(found)
+            several = sorted(set(found))  # rare ones may be the same class
+            shares[row, several] = 1 / len(several)
         return shares
 
     @property
@@ -108,11 +109,11 @@ class Targets:
         return Bounds.given(self.label.bounds, 1, "bounds")
 
     def _place(self, number: dict[str, int], one: str, table: Table, row: int) -> int:
-        if one not in number:
-            meant = nearest(one, list(number))
+        place = number.get(one, number.get(OTHER))
+        if place is None:
             raise DataError(
-                f"Expected one of the {len(number)} classes as a label, found {one[:80]!r} on "
-                f"{table.where(row)} of {table.source}. {meant + ' ' if meant else ''}Declare all "
-                "classes, or leave the line out."
+                f"Expected one of the {len(number)} classes as a label, found another on "
+                f"{table.where(row)} of {table.source}. Declare all classes, or '{OTHER}' for the "
+                "rest, or leave the line out."
             )
-        return number[one]
+        return place
