@@ -174,7 +174,7 @@ REFUSED = {
     "a rare class": ((5, 3, "3"), "'stars'.*on line 7"),
     "a missing class": ((5, 3, "NaN"), "'stars'.*on line 7"),
     "no number": ((5, 1, "forty"), "'forty' on line 7"),
-    "not finite": ((5, 1, "inf"), "'inf' on line 7"),
+    "not finite": ((5, 1, "inf"), "something else on line 7"),
     "NaN": ((5, 1, "nan"), "'nan' on line 7"),
     "no age": ((5, 1, ""), "none on line 7"),
     "no level": ((5, 2, " "), "none on line 7"),

@@ -55,3 +55,7 @@ class BudgetError(AdadpsError):
 
 class NoTrialError(AdadpsError):
     """Private selection with a Poisson number of trials has drawn none."""
+
+
+class AssumedPublicWarning(UserWarning):
+    """Something was read off private data without noise, and epsilon does not cover it."""

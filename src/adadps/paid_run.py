@@ -20,7 +20,7 @@ from torch import nn
 from adadps.accounting import Budget, grouping_of, unit_of
 from adadps.checkpoint import Checkpoint, Checkpoints
 from adadps.claims import Claim
-from adadps.data.assumed import declared
+from adadps.data.assumed import NOT_DECLARED, declared
 from adadps.debugging import DEBUG_MARK
 from adadps.drawing import Batch
 from adadps.errors import ContractError, OrderError
@@ -116,8 +116,9 @@ class PaidRun:
         self.randomness = randomness or secure()
         self.debug = debug
         self.history: list[Measurement] = list(held.history) if held else []
-        self._assumed_public, self._tuning_trials = declared(assumed_public), tuning_trials
-        self._measured = measured.facts if measured else ()
+        self._measured, self._tuning_trials = measured.facts if measured else (), tuning_trials
+        known = declared(assumed_public)
+        self._assumed_public = () if measured and known == (NOT_DECLARED,) else known
         self._taken = held.taken if held else 0
         self._drawn: Drawn | None = None
         self._is_broken = False

@@ -9,10 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from dp_accounting import DpEvent
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from adadps.accounting import grouping_of
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.defaults import RULE, Choice, Rule, choose
@@ -30,15 +32,20 @@ from adadps.estimator.checks import (
 )
 from adadps.estimator.doors import Door, door_for
 from adadps.estimator.models import linear_layer, own_module, reading_layer
+from adadps.estimator.paid import Found
 from adadps.estimator.private_part import private_examples
 from adadps.estimator.rows import Rows, Table
 from adadps.estimator.statement import StatedEstimator, how_features_were_made
 from adadps.ledger import Ledger
 from adadps.losses import Loss
+from adadps.measured.paying import Paid, pay
+from adadps.measured.price import Columns, Price, price_of
 from adadps.named_methods import adam_rate
 from adadps.result import Result
+from adadps.run_facts import plan_of
 from adadps.stages import Chain, privatize
 from adadps.training import fit as train
+from adadps.types import Relation
 
 _planned = lru_cache(maxsize=64)(choose)
 """The same plan again, as in a search over folds, is not computed again."""
@@ -65,8 +72,29 @@ class PrivateEstimator(StatedEstimator):
     _rows: Rows
     _facts: tuple[str, ...]
 
-    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:
+    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any, found: Found | None) -> Task:
         raise NotImplementedError
+
+    def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:
+        """What is to be measured, and paid for."""
+        raise NotImplementedError
+
+    def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:
+        """Something in place of what is to be measured."""
+        raise NotImplementedError
+
+    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> Found:
+        """Count it, with noise; the price is paid."""
+        raise NotImplementedError
+
+    def _trained_on(
+        self,
+        X: Table,
+        y: Any,
+        found: Found | None,  # noqa: ARG002
+    ) -> tuple[Table, Any]:
+        """The rows that the model can be trained on, each judged alone: here all of them."""
+        return X, y
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Table, Any]:
         raise NotImplementedError
@@ -81,23 +109,40 @@ class PrivateEstimator(StatedEstimator):
             wish = self._wish()
             with in_our_words(), declared_read(DeclaredRead.FORM):
                 X, y = self._checked(X, y, reset=not going_on)
-            task = self._task(X, y, going_on=going_on, classes=classes)
+            count = self._declared(X.shape[0])
+            held = getattr(self, "_ledger", None) if going_on else None
+            terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
+            price = None if going_on else self._price(X, y, classes, count, terms)
+            found = None if price is None else self._stand_in(X, y, classes)
+            if going_on:
+                X, y = self._trained_on(X, y, None)
+            task = self._task(X, y, going_on=going_on, classes=classes, found=found)
             model = self._model(task, X, going_on)
             door = self._door(model, X.shape[1])
             if going_on and door.name != self.result_.settings["method"]:
                 raise _another("method")
-            count = self._declared(X.shape[0])
-            held = getattr(self, "_ledger", None) if going_on else None
-            terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
-            choice = self._choice(count, door, task, terms)
-            self._facts = self._facts_with(task, count, going_on)
-            method = _method(door, choice)
-            data = private_examples(X, task.targets, task.rows, method.public_rows)
+            choice = self._choice(count, door, task, terms, price.events if price else ())
+            method, paid = _method(door, choice), None
+            data = None if price else self._private(X, task, method)
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
                 trials = self._trials(ledger, going_on=going_on)
-                result = self._run(model, task, data, method, door.name, choice, ledger, trials)
+                if price is not None:
+                    run = _pay(ledger, price, method, choice)
+                    found = self._measure(X, y, classes, price)
+                    paid = Paid(run, price.events, (price.in_words(), *found.facts))
+                    X, y = self._trained_on(X, y, found)
+                    task = self._task(X, y, going_on=False, classes=classes, found=found)
+                    model = self._model(task, X, going_on=False)
+                data = data or self._private(X, task, method)
+                self._facts = self._facts_with(task, count, going_on)
+                result = self._run(
+                    model, task, data, method, door.name, choice, ledger, trials, paid
+                )
                 self._remember_ledger(ledger)
+            if going_on:  # what the first call has measured is still what the model is made of
+                known = replace(result.privacy, measured=self.result_.privacy.measured)
+                result = replace(result, privacy=known)
             earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
             steps = result.privacy.steps + earlier
             self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
@@ -118,6 +163,7 @@ class PrivateEstimator(StatedEstimator):
         choice: Choice,
         ledger: Ledger,
         trials: int | None,
+        paid: Paid | None,
     ) -> Result:
         return train(
             model,
@@ -132,6 +178,7 @@ class PrivateEstimator(StatedEstimator):
             accountant=choice.accountant,
             assumed_public=self._facts,
             tuning_trials=trials,
+            measured=paid,
             settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
         )
 
@@ -191,7 +238,31 @@ class PrivateEstimator(StatedEstimator):
         at = "weight" if linear else reading_layer(model, width)
         return door_for(self.method, self.side, at=at, width=width, linear=linear)
 
-    def _choice(self, count: int, door: Door, task: Task, terms: Terms) -> Choice:
+    def _price(self, X: Table, y: Any, classes: Any, count: int, terms: Terms) -> Price | None:
+        """What it costs to measure what is wanted; None if nothing is."""
+        columns = self._wanted(X, y, classes)
+        if not columns:
+            return None
+        return price_of(
+            columns,
+            units=count,
+            what="examples",
+            budget=terms.run,
+            accountant=terms.accountant,
+            relation=Relation.ADD_OR_REMOVE_ONE,
+        )
+
+    def _private(self, X: Table, task: Task, method: Chain) -> Examples:
+        return private_examples(X, task.targets, task.rows, method.public_rows)
+
+    def _choice(
+        self,
+        count: int,
+        door: Door,
+        task: Task,
+        terms: Terms,
+        besides: tuple[DpEvent, ...],
+    ) -> Choice:
         choice = _planned(
             examples=count,
             budget=terms.run,
@@ -204,6 +275,7 @@ class PrivateEstimator(StatedEstimator):
             clip_norm=number_of(self, "clip_norm"),
             lr=number_of(self, "lr"),
             rule=task.rule,
+            besides=besides,
         )
         if self.lr is None and door.adaptive:
             return replace(choice, lr=adam_rate(choice.steps))
@@ -243,6 +315,15 @@ class PrivateEstimator(StatedEstimator):
 def _method(door: Door, choice: Choice) -> Chain:
     privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
     return door.chain(privacy, choice.lr)
+
+
+def _pay(ledger: Ledger, price: Price, method: Chain, choice: Choice) -> str:
+    """Open the run on its ledger under its whole plan, and charge what is measured first."""
+    sampler, accountant = choice.sampler, choice.accountant
+    step = sampler.step_event(choice.noise_multiplier, 1, accountant, grouping_of(method))
+    plan = plan_of(method, sampler, choice.steps, accountant, price.events)
+    charged = sampler.charged_steps(choice.steps)
+    return pay(ledger, price, plan, step=step, charged_steps=charged, own=False)
 
 
 def _another(what: str) -> SettingError:

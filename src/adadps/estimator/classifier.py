@@ -25,12 +25,24 @@ from adadps.estimator.labels import (
     Labels,
     declared_labels,
     facts_about,
+    is_indicator,
     labels_of,
     require_usable,
     whole_numbers,
 )
+from adadps.estimator.paid import (
+    UNKNOWN_CLASSES,
+    Found,
+    bounds_with_noise,
+    classes_with_noise,
+    is_paid,
+    rows_of_classes,
+    warn_of_reading,
+)
 from adadps.estimator.rows import Rows, Table
 from adadps.losses import Loss, binary_cross_entropy, cross_entropy
+from adadps.measured.price import Columns, Price
+from adadps.noise import secure
 from adadps.types import Accountant
 
 CONSTANT = 0.3
@@ -69,8 +81,12 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     What must be public:
 
     - ``classes`` and ``examples`` (rows a call); read off the data where they are not given, and
-      then listed in ``privacy_.assumed_public``; a class of one or two rows is refused then.
-      ``strict=True`` refuses to read anything off.
+      then listed in ``privacy_.assumed_public``; a class of one or two rows is refused then, and
+      you are warned that epsilon does not cover the classes. ``strict=True`` refuses to read
+      anything off.
+    - ``classes="paid"`` and ``feature_bounds="paid"`` are measured with noise instead, as a part
+      of epsilon: what they cost stands in ``privacy_.measured``. Rows of a class that is too rare
+      to be told are not trained on.
     - Whatever was fitted before: a `CountVectorizer`, `TfidfVectorizer` or `StandardScaler` in
       front of this step knows all private rows, which epsilon does NOT cover. A step cannot see
       its pipeline, so nobody will warn you: ``privacy_.assumed_public`` and the card say that it
@@ -95,18 +111,20 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
 
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(600, 5, n_informative=3, random_state=0)
-    >>> model = AdaDPSClassifier(epsilon=3, feature_bounds=(-8, 8), accountant="rdp").fit(X, y)
+    >>> model = AdaDPSClassifier(epsilon=3, classes=[0, 1], feature_bounds=(-8, 8))
+    >>> _ = model.set_params(accountant="rdp").fit(X, y)
     >>> print(model.privacy_)
     ε = 3.000 at δ = 0.000167 (RDP, add or remove one, per example)
     >>> for fact in model.privacy_.assumed_public[-4:-1]:
     ...     print(fact)
     the number of examples, read off the data: 600
-    the classes, read off the data: 0, 1
+    the classes, declared: 0, 1
     bounds, declared: features from -8 to 8
     """
 
     _labels: Labels
-    _label_facts: str
+    _label_facts: tuple[str, ...]
+    _classes_were_paid: bool
 
     def __init__(
         self,
@@ -114,9 +132,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         epsilon: float,
         epsilon_per_run: float | None = None,
         delta: float | None = None,
-        classes: Sequence[Any] | None = None,
+        classes: Sequence[Any] | str | None = None,
         examples: int | None = None,
-        feature_bounds: tuple[Any, Any] | None = None,
+        feature_bounds: tuple[Any, Any] | str | None = None,
         side: Any = None,
         method: str = "auto",
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
@@ -198,29 +216,72 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         require_usable(y)
         return X, y
 
-    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:
-        labels = self._agreed_labels(y, going_on, classes)
+    def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:
+        paid = is_paid(self.classes if classes is None else classes)
+        if paid and is_indicator(y):
+            raise SettingError(
+                "Expected one label an example for classes='paid', found an indicator matrix. Its "
+                "columns are known already: declare their names, or leave `classes` out."
+            )
+        if paid and self.module is not None:
+            raise SettingError(
+                "Expected declared classes for a module, found classes='paid'. A module is made "
+                "for a number of outputs: declare them by `classes=...`."
+            )
+        return Columns(names=int(paid), numbers=X.shape[1] if is_paid(self.feature_bounds) else 0)
+
+    def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:  # noqa: ARG002
+        labels, features = Labels(np.arange(UNKNOWN_CLASSES), several=False), None
+        if is_paid(self.feature_bounds):
+            features = Bounds.given((0, 1), X.shape[1], "feature_bounds")
+        paid = is_paid(self.classes if classes is None else classes)
+        return Found(labels if paid else None, features=features, stands_in=True)
+
+    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> Found:
+        noise, labels, features = secure(), None, None
+        if is_paid(self.classes if classes is None else classes):
+            labels = classes_with_noise(y, price, noise)
+        if is_paid(self.feature_bounds):
+            features = bounds_with_noise(X, price, noise, "features", "feature_bounds")
+        return Found(labels, features=features)
+
+    def _trained_on(self, X: Table, y: Any, found: Found | None) -> tuple[Table, Any]:
+        """Without rows of classes that were too rare to be told."""
+        earlier = self._labels if found is None and self._classes_were_paid else None
+        labels = earlier if found is None else found.labels
+        if labels is None:
+            return X, y
+        kept = rows_of_classes(y, labels)
+        return X[kept], y[kept]
+
+    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any, found: Found | None) -> Task:
+        stands_in = found is not None and found.stands_in
+        measured = found.labels if found is not None else None
+        labels = measured or self._agreed_labels(y, going_on, classes, quiet=stands_in)
         if not going_on:
             read_off = classes is None and self.classes is None
-            self._label_facts = facts_about(labels, read_off=read_off)
-        rows, more = self._chosen_rows(X, going_on)
+            told = facts_about(labels, read_off=read_off)
+            self._label_facts = () if measured else (told,)
+            self._classes_were_paid = measured is not None
+        rows, more = self._chosen_rows(X, going_on, found)
         task = Task(
             rows=rows,
-            targets=labels.encoded(y),
+            targets=np.empty(0) if measured and stands_in else labels.encoded(y),
             outputs=labels.outputs,
             loss=self.loss or (binary_cross_entropy if labels.several else cross_entropy),
             gradient_norm=0.5 / labels.outputs**0.5
             if labels.several
             else first_gradient(labels.outputs),
-            facts=(self._label_facts, *more),
+            facts=(*self._label_facts, *more),
         )
         self._labels, self.classes_ = labels, labels.classes
         return task
 
-    def _agreed_labels(self, y: Any, going_on: bool, classes: Any) -> Labels:
+    def _agreed_labels(self, y: Any, going_on: bool, classes: Any, *, quiet: bool) -> Labels:
         declared = self.classes if classes is None else classes
         if going_on:
-            if declared is not None and set(declared) != set(self.classes_.tolist()):
+            named = None if declared is None or is_paid(declared) else set(declared)
+            if named is not None and named != set(self.classes_.tolist()):
                 raise SettingError(
                     "Expected the classes of the first call, found others. The model has an output "
                     "for each of those: leave `classes` out."
@@ -230,9 +291,13 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         if declared is not None:
             return declared_labels(declared, y)
         with declared_read(DeclaredRead.ASSUMED_PUBLIC):
+            if not quiet and not is_indicator(y):
+                warn_of_reading("Classes are", "classes", "they stand in the model for everyone")
             return labels_of(y)
 
-    def _chosen_rows(self, X: Table, going_on: bool) -> tuple[Rows, tuple[str, ...]]:
+    def _chosen_rows(
+        self, X: Table, going_on: bool, found: Found | None
+    ) -> tuple[Rows, tuple[str, ...]]:
         if going_on:
             return self._rows, ()
         linear = self.module is None
@@ -246,11 +311,12 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             )
         normalised = linear if self.normalise_rows is None else bool(self.normalise_rows)
         facts: tuple[str, ...] = ()
-        bounds = None
-        if self.feature_bounds is not None:
+        bounds = None if found is None else found.features
+        if bounds is None and self.feature_bounds is not None:
             bounds = Bounds.given(self.feature_bounds, X.shape[1], "feature_bounds")
             facts = (bounds.in_words("bounds, declared: features"),)
-        elif normalised and self.normalise_rows is None and not sparse.issparse(X):
+        units = bounds is None and normalised and self.normalise_rows is None
+        if units and not sparse.issparse(X) and not (found and found.stands_in):
             warnings.warn(UNITS, stacklevel=5)
         return Rows(bounds, normalised, CONSTANT if intercept else 0.0), facts
 

@@ -36,7 +36,7 @@ class Labels:
     @declared_read(DeclaredRead.ENCODING)
     def encoded(self, y: Any) -> npt.NDArray[Any]:
         """Class numbers, or an indicator matrix of float32."""
-        if self.several != _is_indicator(y):
+        if self.several != is_indicator(y):
             kind = "an indicator matrix" if self.several else "one label an example"
             raise DataError(f"Expected {kind} as before, found the other kind. Give the same kind.")
         if self.several:
@@ -73,7 +73,7 @@ def declared_labels(classes: Any, y: Any) -> Labels:
     names = classes if isinstance(classes, np.ndarray) else list(classes)
     require_one_kind(names, "classes")
     held = np.asarray(names)
-    several = _is_indicator(y)
+    several = is_indicator(y)
     if held.ndim != 1 or len(held) < 2 or len(np.unique(held)) != len(held):
         raise DataError(
             f"Expected at least two different classes, found {held.size} of shape {held.shape}, or "
@@ -90,9 +90,9 @@ def labels_of(y: Any) -> Labels:
         ...
     adadps.errors.DataError: Expected classes that occur at least 3 times, found a rarer one in \
 row 5. Classes that are read off the data stand in the model for everyone to read: declare them by \
-`classes=...`, or leave such rows out.
+`classes=...`, or have them measured with noise: `classes='paid'`.
     """
-    if _is_indicator(y):
+    if is_indicator(y):
         return Labels(np.arange(y.shape[1]), several=True)
     check_classification_targets(y)
     found, first, counts = np.unique(column_or_1d(y), return_index=True, return_counts=True)
@@ -105,7 +105,8 @@ row 5. Classes that are read off the data stand in the model for everyone to rea
         raise DataError(
             f"Expected classes that occur at least {RARE} times, found a rarer one in row "
             f"{first[counts.argmin()]}. Classes that are read off the data stand in the model for "
-            "everyone to read: declare them by `classes=...`, or leave such rows out."
+            "everyone to read: declare them by `classes=...`, or have them measured with noise: "
+            "`classes='paid'`."
         )
     return Labels(found, several=False)
 
@@ -153,7 +154,8 @@ def facts_about(labels: Labels, *, read_off: bool) -> str:
     return f"the {what}, {how}: {names}{more}"
 
 
-def _is_indicator(y: Any) -> bool:
+def is_indicator(y: Any) -> bool:
+    """Is it a matrix of 0 and 1, with a column for every label?"""
     return bool(type_of_target(y) == "multilabel-indicator")
 
 

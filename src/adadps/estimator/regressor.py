@@ -18,8 +18,11 @@ from adadps.data.bounds import Bounds
 from adadps.defaults import RULE
 from adadps.estimator.base import PrivateEstimator, Task
 from adadps.estimator.checks import refuse
+from adadps.estimator.paid import Found, bounds_with_noise, is_paid, warn_of_reading
 from adadps.estimator.rows import Rows, Table
 from adadps.losses import Loss, squared_error
+from adadps.measured.price import Columns, Price
+from adadps.noise import secure
 from adadps.types import Accountant
 
 CONSTANT = 0.5
@@ -40,8 +43,9 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     row is longer than 1. (Bounds of sparse rows are widened to have zero in the middle.) The loss
     is squared; predictions are scaled back, and lie within the bounds. y may have several columns.
 
-    Bounds that are not given are the smallest and largest numbers in the data: two records that
-    stand in the model for everyone, and are listed as assumed public. Declare them.
+    Where bounds are not known, ``"paid"`` has them measured with noise as a part of epsilon.
+    Bounds that are left out are the smallest and largest numbers in the data: two records that
+    stand in the model for everyone. You are warned, and they are listed as assumed public.
 
     Budget, ledger, ``side``, ``module`` and the other options are those of `AdaDPSClassifier`.
     ``coef_`` and ``intercept_`` are in the units of the data.
@@ -64,8 +68,8 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         epsilon: float,
         epsilon_per_run: float | None = None,
         delta: float | None = None,
-        bounds: tuple[Any, Any] | None = None,
-        feature_bounds: tuple[Any, Any] | None = None,
+        bounds: tuple[Any, Any] | str | None = None,
+        feature_bounds: tuple[Any, Any] | str | None = None,
         examples: int | None = None,
         side: Any = None,
         method: str = "auto",
@@ -129,20 +133,56 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         )
         return X, np.asarray(y, dtype=np.float64)
 
-    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any) -> Task:  # noqa: ARG002
+    def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:  # noqa: ARG002
+        targets = y.reshape(len(y), -1).shape[1] if is_paid(self.bounds) else 0
+        return Columns(numbers=targets + (X.shape[1] if is_paid(self.feature_bounds) else 0))
+
+    def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:  # noqa: ARG002
+        targets = Bounds.given((0, 1), y.reshape(len(y), -1).shape[1], "bounds")
+        features = Bounds.given((0, 1), X.shape[1], "feature_bounds")
+        return Found(
+            targets=targets if is_paid(self.bounds) else None,
+            features=features if is_paid(self.feature_bounds) else None,
+            stands_in=True,
+        )
+
+    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> Found:  # noqa: ARG002
+        noise, targets, features = secure(), None, None
+        if is_paid(self.bounds):
+            columns = y.reshape(len(y), -1)
+            targets = bounds_with_noise(columns, price, noise, "targets", "bounds")
+        if is_paid(self.feature_bounds):
+            features = bounds_with_noise(X, price, noise, "features", "feature_bounds")
+        return Found(targets=targets, features=features)
+
+    def _task(
+        self,
+        X: Table,
+        y: Any,
+        *,
+        going_on: bool,
+        classes: Any,  # noqa: ARG002
+        found: Found | None,
+    ) -> Task:
         columns = y.reshape(len(y), -1)
         facts: tuple[str, ...] = ()
         if not going_on:
             self._require_declared(
                 bounds=self.bounds, feature_bounds=self.feature_bounds, examples=self.examples
             )
-            self._target_bounds, of_targets = _bounds(self.bounds, columns, "targets", "bounds")
-            of_rows, of_features = _bounds(self.feature_bounds, X, "features", "feature_bounds")
+            held = found or Found()
+            quiet = held.stands_in
+            self._target_bounds, of_targets = _bounds(
+                self.bounds, columns, "targets", "bounds", held.targets, quiet
+            )
+            of_rows, of_features = _bounds(
+                self.feature_bounds, X, "features", "feature_bounds", held.features, quiet
+            )
             if sparse.issparse(X):
                 of_rows = of_rows.around_zero()
             self._rows = Rows(of_rows, False, CONSTANT if self._has_intercept else 0.0)
             self._is_flat = y.ndim == 1
-            facts = (of_targets, of_features)
+            facts = (*of_targets, *of_features)
         outputs = columns.shape[1]
         return Task(
             rows=self._rows,
@@ -180,9 +220,16 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return tags
 
 
-def _bounds(given: Any, table: Table, what: str, name: str) -> tuple[Bounds, str]:
+def _bounds(
+    given: Any, table: Table, what: str, name: str, found: Bounds | None, quiet: bool
+) -> tuple[Bounds, tuple[str, ...]]:
+    """Bounds, and what is assumed to be public about them: nothing, where they were ``found``."""
+    if found is not None:
+        return found, ()
     if given is None:
-        found = Bounds.of(table)
-        return found, found.in_words(f"bounds, read off the data: {what}")
+        if not quiet:
+            warn_of_reading(f"Bounds of the {what} are", name, "they are values of single people")
+        held = Bounds.of(table)
+        return held, (held.in_words(f"bounds, read off the data: {what}"),)
     declared = Bounds.given(given, table.shape[1], name)
-    return declared, declared.in_words(f"bounds, declared: {what}")
+    return declared, (declared.in_words(f"bounds, declared: {what}"),)

@@ -111,7 +111,8 @@ def _how(run: dict[str, Any]) -> str:
         told.append(stages_of(run["chain"]))
     told += [f"side information: {_short(str(side['source']))}" for side in run["side_information"]]
     bought = run["entries"] - run["steps_reserved"]
-    told += [f"{bought} charged before the first step"] if bought else []
+    what = "side information" if run["side_information"] else "levels, classes and bounds"
+    told += [f"{bought} charged for {what}"] if bought else []
     return "\n".join(told) or "–"
 
 

@@ -27,6 +27,9 @@ OCCUPIED, FINER = 4.0, 3.0
 empty octaves one looks occupied with probability 0.4 %, of 32 sixteenths with 4 %, and that only
 widens bounds up to the whole octave."""
 NEAR_ZERO = 2.0**LOWEST
+NEAR = 1 / 8
+"""A bound this near to zero, beside the other one, is zero: smaller numbers lie in ever more
+octaves, each with ever fewer of them."""
 
 
 @dataclass
@@ -89,7 +92,11 @@ def bounds_of(octaves: Numbers, parts: Numbers, deviation: float) -> tuple[float
         return None
     low = _edges(int(there[0]), parts, deviation)[0]
     high = _edges(int(there[-1]), parts, deviation)[1]
-    return (low, high) if low < high else (-NEAR_ZERO, NEAR_ZERO)
+    if low == high:
+        return -NEAR_ZERO, NEAR_ZERO
+    low = 0.0 if 0 < low <= high * NEAR else low
+    high = 0.0 if low * NEAR <= high < 0 else high
+    return low, high
 
 
 def _edges(place: int, parts: Numbers, deviation: float) -> tuple[float, float]:

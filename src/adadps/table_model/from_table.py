@@ -46,6 +46,7 @@ class _Prepared:
     train: Examples
     test: Examples | None
     assumed_public: list[str]
+    warning: str
 
 
 def kept_run(request: Request) -> KeptRun:
@@ -68,10 +69,12 @@ def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Res
         measured = paid_levels(request, declared, words, kept, opened) if declared.pays else None
         if measured is not None:
             say(f"Paid for {', '.join(declared.schema.unknown)}: {measured.paid.facts[0]}.")
-        prepared = _prepare(request, declared, words, measured, opened, warn or say)
+        prepared = _prepare(request, declared, words, measured, opened)
         say("Planning the noise ...")
         plan = _plan(request, declared, prepared, measured)
         choice = plan.choice
+        if prepared.warning:
+            (warn or say)(prepared.warning)
         say(
             f"Training {choice.steps} steps with noise multiplier {choice.noise_multiplier:g} for "
             f"ε = {choice.budget.epsilon:g} at δ = {choice.budget.delta:.3g} ..."
@@ -99,20 +102,11 @@ def _prepare(
     words: PublicWords,
     measured: Measured | None,
     stores: ExitStack,
-    warn: Say,
 ) -> _Prepared:
-    schema, read_off = (measured.schema, []) if measured else (declared.schema, [])
-    if schema.unknown:
-        read_off = schema.unknown
-        schema = complete(schema, read_chunks(request.data))
-    paying = " or pay for classes, levels and bounds by --rare other;" if read_off else ""
-    read_off += [f"the number of {declared.units}"] if declared.counted is None else []
+    schema = measured.schema if measured else declared.schema
+    read_off = schema.unknown
     if read_off:
-        warn(
-            f"Read off the private data, and assumed public: {', '.join(read_off)}. Epsilon does "
-            f"not cover that. Declare them if they are not public;{paying} "
-            "--strict refuses instead."
-        )
+        schema = complete(schema, read_chunks(request.data))
     model = TableModel(schema, words.vocabulary)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
@@ -123,7 +117,20 @@ def _prepare(
     told += facts(declared.schema, schema, only_found=False if measured else None)
     if declared.counted is None:
         told.insert(0, f"the number of {declared.units}, read off the data: {_count(train)}")
-    return _Prepared(model, words, train, test, told)
+    return _Prepared(model, words, train, test, told, _warning(declared, read_off))
+
+
+def _warning(declared: Declared, read_off: list[str]) -> str:
+    """What epsilon does not cover, and the two ways out; empty if all was declared or paid for."""
+    paying = " or pay for classes, levels and bounds by --rare other;" if read_off else ""
+    number = [f"the number of {declared.units}"] if declared.counted is None else []
+    if not read_off and not number:
+        return ""
+    return (
+        f"Read off the private data, and assumed public: {', '.join([*read_off, *number])}. "
+        f"Epsilon does not cover that. Declare what is known without the data;{paying} "
+        "--strict refuses instead."
+    )
 
 
 @declared_read(DeclaredRead.NUMBER)

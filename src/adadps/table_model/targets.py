@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from adadps.data.bounds import Bounds
-from adadps.data.tables import Table
+from adadps.data.tables import Table, nearest
 from adadps.defaults import first_gradient
 from adadps.errors import DataError
 from adadps.evaluation import Metric, accuracy, commonest_class_accuracy, top_label_accuracy
@@ -111,9 +111,10 @@ class Targets:
     def _place(self, number: dict[str, int], one: str, table: Table, row: int) -> int:
         place = number.get(one, number.get(OTHER))
         if place is None:
+            meant = nearest(one, list(number))  # a public name; the private one is not shown
             raise DataError(
                 f"Expected one of the {len(number)} classes as a label, found another on "
-                f"{table.where(row)} of {table.source}. Declare all classes, or '{OTHER}' for the "
-                "rest, or leave the line out."
+                f"{table.where(row)} of {table.source}. {meant + ' ' if meant else ''}Declare all "
+                f"classes, or '{OTHER}' for the rest, or leave the line out."
             )
         return place
