@@ -527,6 +527,78 @@ MUTATIONS = {
         "    if False:\n",
         "tests/test_hazards_of_models.py -k mixes_examples_in_its_own_code",
     ),
+    "names are counted without noise": Mutation(
+        "measured/names.py",
+        "noisy = randomness.release(held, standard_deviation=price.deviation)",
+        "noisy = held",
+        "tests/statistical/test_noisy_counts.py -k stated_deviation",
+    ),
+    "every name is told": Mutation(
+        "measured/names.py",
+        "above = (noisy > price.threshold).tolist()",
+        "above = (noisy > 0).tolist()",
+        "tests/statistical/test_noisy_counts.py -k as_rarely_as",
+    ),
+    "octaves are counted without noise": Mutation(
+        "measured/octaves.py",
+        "noisy = randomness.release(counts, standard_deviation=deviation).numpy()",
+        "noisy = counts.numpy()",
+        "tests/statistical/test_noisy_counts.py -k octaves_have",
+    ),
+    "many columns are counted as one": Mutation(
+        "measured/price.py",
+        "return math.sqrt(self.names + 2 * self.numbers)",
+        "return 1.0",
+        "tests/property/test_counting_properties.py -k sensitivity",
+    ),
+    "the threshold forgets that there are several columns": Mutation(
+        "measured/price.py",
+        "one = -math.expm1(math.log1p(-self.delta) / tables)",
+        "one = -math.expm1(math.log1p(-self.delta) / 1)",
+        "tests/statistical/test_noisy_counts.py -k no_more_than_delta",
+    ),
+    "delta of a threshold is not subtracted": Mutation(
+        "accounting.py",
+        "event, delta = without_delta(event), delta - spent",
+        "event = without_delta(event)",
+        "tests/test_spent_delta.py -k what_is_left",
+    ),
+    "a ledger forgets delta that was spent": Mutation(
+        "ledger/spending.py",
+        "return sum(times * delta_of(one) for one, times in charged)",
+        "return 0.0",
+        "tests/test_spent_delta.py -k subtracts_it",
+    ),
+    "the threshold is not charged": Mutation(
+        "measured/price.py",
+        "return (released, DeltaDpEvent(self.delta)) if self.delta else (released,)",
+        "return (released,)",
+        "tests/test_hazards_levels.py -k within_what_was_given",
+    ),
+    "a count is made before it is paid for": Mutation(
+        "measured/paying.py",
+        "        ledger.authorise(event, run=name)\n",
+        "        pass\n",
+        "tests/test_hazards_levels.py -k within_what_was_given",
+    ),
+    "users are counted row by row": Mutation(
+        "table_model/paid_survey.py",
+        "                chosen[name] = row\n",
+        '                chosen[f"{name} {seen[name]}"] = row\n',
+        "tests/property/test_counting_properties.py -k many_rows",
+    ),
+    "a resumed run counts again": Mutation(
+        "table_model/paid_levels.py",
+        "    if held is not None:\n        return held\n",
+        "",
+        "tests/test_hazards_levels.py -k goes_on",
+    ),
+    "bounds are read off without a word": Mutation(
+        "estimator/regressor.py",
+        "        if not quiet:\n",
+        "        if False:\n",
+        "tests/test_hazards_levels.py -k regressors_warn",
+    ),
 }
 
 
@@ -540,4 +612,7 @@ ESSENTIAL = (
     "public rows are trained on as private ones",
     "an exposed chain prints an epsilon",
     "a device sends its update without noise",
+    "names are counted without noise",
+    "every name is told",
+    "delta of a threshold is not subtracted",
 )

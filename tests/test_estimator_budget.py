@@ -18,6 +18,8 @@ import adadps
 from adadps import AdaDPSClassifier, AdaDPSRegressor
 from adadps.whole_budget import CLAIM
 
+pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
+
 X, Y = make_classification(400, 4, n_informative=3, n_redundant=0, random_state=0)
 FEW = {"epochs": 4.0}
 

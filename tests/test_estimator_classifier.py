@@ -17,7 +17,10 @@ from adadps.data.overlap import private_rows
 from adadps.drawing import Drawing
 from adadps.estimator.statement import FITTED_BEFORE
 
-pytestmark = pytest.mark.filterwarnings("ignore:Dense rows are normalised")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Dense rows are normalised"),
+    pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning"),
+]
 QUICK = {"epsilon": 50.0, "accountant": "rdp", "epochs": 20}
 
 
@@ -134,21 +137,23 @@ def test_classes_of_few_people_are_declared_or_refused(two_classes):
 )
 def test_whoever_says_what_becomes_of_dense_rows_is_not_warned(said, two_classes):
     X, y = two_classes
-    AdaDPSClassifier(epsilon=3.0, accountant="rdp", epochs=2, **said).fit(X, y)
+    options = {"epsilon": 3.0, "accountant": "rdp", "epochs": 2, "classes": [0, 1]}
+    AdaDPSClassifier(**options, **said).fit(X, y)
 
 
 @pytest.mark.filterwarnings("error")
 def test_sparse_rows_and_numbers_to_predict_need_no_bounds(two_classes):
     X, y = two_classes
     options = {"epsilon": 3.0, "accountant": "rdp", "epochs": 2}
-    AdaDPSClassifier(**options).fit(sparse.csr_matrix(X), y).predict(X)
-    adadps.AdaDPSRegressor(**options).fit(X, y)
+    AdaDPSClassifier(**options, classes=[0, 1]).fit(sparse.csr_matrix(X), y).predict(X)
+    bounds = {"bounds": (0, 1), "feature_bounds": (-8, 8)}
+    adadps.AdaDPSRegressor(**options, **bounds).fit(X, y)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, pandas.DataFrame])
 def test_dense_rows_as_they_are_are_warned_of_once_a_fit(kind, two_classes):
     X, y = two_classes
-    model = AdaDPSClassifier(epsilon=3.0, epsilon_per_run=1.0, epochs=2)
+    model = AdaDPSClassifier(epsilon=3.0, epsilon_per_run=1.0, epochs=2, classes=[0, 1])
     with pytest.warns(UserWarning, match=r"feature_bounds=\(low, high\)") as caught:
         model.partial_fit(kind(X), y).partial_fit(kind(X), y)
     assert [one.filename for one in caught] == [__file__]

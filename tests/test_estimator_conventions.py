@@ -37,6 +37,7 @@ def expected_failures(estimator):
 
 
 @pytest.mark.filterwarnings("ignore:Dense rows are normalised")
+@pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
 @pytest.mark.filterwarnings("ignore:This estimator, or one of its family")  # one check pickles
 @parametrize_with_checks(
     [CLASSIFIER, REGRESSOR],

@@ -11,7 +11,10 @@ from sklearn.exceptions import NotFittedError
 import adadps
 from adadps import AdaDPSClassifier, AdaDPSRegressor
 
-pytestmark = pytest.mark.filterwarnings("ignore:Dense rows are normalised")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Dense rows are normalised"),
+    pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning"),
+]
 X = np.random.default_rng(0).normal(size=(60, 3))
 Y = np.arange(60) % 2
 NAN, INF = X.copy(), X.copy()

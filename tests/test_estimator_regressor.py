@@ -7,6 +7,8 @@ from scipy import sparse
 
 from adadps import AdaDPSRegressor
 
+pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 10, (3000, 4))
 Y = 3 * X[:, 0] - 2 * X[:, 1] + 5 + RNG.normal(size=3000)

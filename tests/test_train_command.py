@@ -63,7 +63,8 @@ def files(folder):
 @pytest.mark.parametrize("method", list(Method))
 def test_every_method_learns_the_obvious(tmp_path, data, method):
     test = write(tmp_path / "test.csv", rows(100, first=1000))
-    shown = train(data, tmp_path / "model", "--method", method.value, "--test", test, "--json")
+    options = ("--method", method.value, "--test", test, "--classes", "fruit,tools", "--json")
+    shown = train(data, tmp_path / "model", *options)
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == "", "quiet when piped"
     told = json.loads(shown.stdout)
@@ -376,7 +377,7 @@ def test_refused_predictions_leave_nothing_behind(model, tmp_path, data, make):
 
 def test_it_is_quiet_when_piped_and_trials_stand_on_the_card(tmp_path, data):
     options = ("--ledger", tmp_path / "l", "--epsilon", 12, "--epochs", 2, "--trials", 3)
-    shown = train(data, tmp_path / "one", *options)
+    shown = train(data, tmp_path / "one", *options, "--classes", "fruit,tools")
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == ""
     assert load_result(tmp_path / "one").privacy.tuning_trials == 3

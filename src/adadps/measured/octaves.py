@@ -55,8 +55,8 @@ class OctaveCounts:
 
     def release(self, deviation: float, randomness: Randomness) -> tuple[float, float] | None:
         """Bounds from counts with noise; None where nothing stands above it."""
-        counts = np.concatenate([self.octaves, self.parts.ravel()])
-        noisy = randomness.release(torch.from_numpy(counts), standard_deviation=deviation).numpy()
+        counts = torch.from_numpy(np.concatenate([self.octaves, self.parts.ravel()]))
+        noisy = randomness.release(counts, standard_deviation=deviation).numpy()
         return bounds_of(noisy[:PLACES], noisy[PLACES:].reshape(PLACES, PARTS), deviation)
 
 

@@ -54,11 +54,8 @@ def kept_run(request: Request) -> KeptRun:
     return KeptRun(request.run_folder, request.ledger, is_ours=request.checkpoint is None)
 
 
-def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Result:
-    """Train and save as asked; the folder appears when everything has gone well.
-
-    ``say`` tells what is going on, ``warn`` (default: the same) what somebody ought to mend.
-    """
+def train_from_table(request: Request, say: Say) -> Result:
+    """Train and save as asked; the folder appears when everything has gone well."""
     declared = request.declared()
     kept = kept_run(request)
     with new_folder(request.out) as draft, kept.cleaned(), ExitStack() as opened:
@@ -74,7 +71,7 @@ def train_from_table(request: Request, say: Say, warn: Say | None = None) -> Res
         plan = _plan(request, declared, prepared, measured)
         choice = plan.choice
         if prepared.warning:
-            (warn or say)(prepared.warning)
+            say(prepared.warning)
         say(
             f"Training {choice.steps} steps with noise multiplier {choice.noise_multiplier:g} for "
             f"ε = {choice.budget.epsilon:g} at δ = {choice.budget.delta:.3g} ..."
