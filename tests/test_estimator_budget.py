@@ -218,7 +218,7 @@ def forked(model):
 @pytest.mark.parametrize("declared", [None, 0, 1])
 def test_fits_in_other_processes_leave_the_number_of_trials_unknown(sent, fits, declared):
     """Whatever was counted here may be too few, on either side, and a claim of less is not kept."""
-    model = classifier(accountant="rdp", tuning_trials=declared)
+    model = classifier(accountant="rdp", tuning_trials=declared, classes=[0, 1])
     clone(model)
     for _ in range(fits):
         model.fit(X, Y)
