@@ -27,6 +27,7 @@ from flwr.app import (
 from adadps import (
     Accountant,
     Checkpoints,
+    examples,
     load_result,
     poisson,
     shuffled,
@@ -322,6 +323,7 @@ def test_the_blocks_of_the_guide_run(tmp_path, monkeypatch):
     page = Path(__file__).parents[1] / "docs" / "federated.md"
     server, client = re.findall(r"^```py\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.M)
     given = {"new_model": model, "method": method(), "sampler": EVERYBODY}
+    given["made_up_rows"] = examples(np.zeros((1, 12), np.float32), [0])
     server = server.replace("rounds=50", "rounds=2").replace("/srv/fed", str(tmp_path))
     on_server, on_device = dict(given), {"new_model": model, "my_own_rows": rows_of(1)}
     exec(compile(server, "server_app.py", "exec"), on_server)
