@@ -229,6 +229,28 @@ def test_a_node_that_comes_later_and_refuses_is_logged_and_not_asked(caplog):
     assert len(grid.previews) == USERS
 
 
+def test_a_node_that_comes_during_the_dry_runs_is_heard_before_the_first_payment():
+    """Its rows might have raised what it says: others are ready, so that does not count."""
+
+    class JoiningEarly(Nodes):
+        def get_node_ids(self):
+            return list(NODES)[: 4 if not self.previews else 5]
+
+    def tries(node, message):
+        spoiled = device(data=lambda _: fails_on_rows(KeyError))
+        return (spoiled if node == 104 else honest)(node, message)
+
+    held, _ = paid_run("server")
+    held.start(JoiningEarly(tries, tries=tries))
+    assert held.run.taken == 3
+    held, ledger = paid_run("server")
+    grid = JoiningEarly(honest, tries=lambda node, message: (
+        device(loss=lambda _: mean_loss) if node == 104 else honest)(node, message))  # fmt: skip
+    with pytest.raises(DeviceError, match="1 of 5 cannot"):
+        held.start(grid)
+    assert ledger.entries == 0
+
+
 def test_a_resumed_run_asks_again_before_it_pays(tmp_path):
     kept = {"checkpoints": Checkpoints(tmp_path, every=1)}
     strategy(method(), rounds=5, run_options=kept).start(Nodes(honest), num_rounds=2)

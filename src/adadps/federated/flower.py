@@ -23,6 +23,7 @@ import torch
 
 from adadps.drawing import Batch
 from adadps.errors import ContractError, DataError
+from adadps.federated.dry_runs import Refusal
 from adadps.federated.readiness import described, refusing, require_ready
 from adadps.federated.server import FederatedRun
 from adadps.training import epsilon_at_most
@@ -241,14 +242,14 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         content = preview_question(self.run.preview, {**config, ROUND: 0})
         kind, lives = MessageType.TRAIN, self._within
         asked = [Message(content, node, kind, ttl=lives) for node in nodes]
-        answers = {}
+        answers: dict[int, Refusal | None] = dict.fromkeys(self._heard - self._refusing)
         for reply in grid.send_and_receive(asked, timeout=self._within):
             node, found = reply.metadata.src_node_id, read_readiness(reply)
             if node in nodes and found is not None:
                 answers[node] = found.refusal
         if not self._has_paid:
-            require_ready(answers, asked=len(nodes))
-        elif refusals := refusing({**dict.fromkeys(self._heard - self._refusing), **answers}):
+            require_ready(answers, asked=len(self._heard | set(nodes)))
+        elif refusals := refusing(answers):
             LOG.warning("Nodes that cannot do the task are not asked: %s", described(refusals))
             self._refusing |= refusals.keys()
         self._heard |= set(nodes)
