@@ -238,10 +238,13 @@ def federation_of_devices(recording, _):
 def estimator(kind, **options):
     def pipeline(recording, folder):
         X, y = (ROWS, LABELS) if kind is AdaDPSClassifier else (ROWS, ROWS[:, 0])
+        X, y = (np.concatenate([one] * options.get("copies", 1)) for one in (X, y))
         X = sparse.csr_matrix(np.maximum(X, 0)) if options.get("sparse_rows") else X
-        given = {name: value for name, value in options.items() if name != "sparse_rows"}
+        ours = ("sparse_rows", "copies")
+        given = {name: value for name, value in options.items() if name not in ours}
         paid = folder / "ledger"  # by RDP, soon done
-        model = kind(epsilon=3, delta=0.01, batch_size=4, epochs=1, ledger=paid, **given)
+        usual = {"epsilon": 3, "delta": 0.01, "batch_size": 4, "epochs": 1, "ledger": paid}
+        model = kind(**{**usual, **given})
         model.fit(X, y)
         model.partial_fit(X, y) if options.get("epsilon_per_run") else None
         model.result_.save(folder / "result")
@@ -367,6 +370,28 @@ PIPELINES = {
     "regressor, read off": (
         estimator(AdaDPSRegressor),
         {Read.FORM, Read.ENCODING, Read.ASSUMED_PUBLIC},
+        PROBED,
+    ),
+    "classifier, paid for": (
+        estimator(
+            AdaDPSClassifier, classes="paid", feature_bounds="paid", examples=240, strict=True,
+            copies=20, epsilon=60,
+        ),
+        {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
+        PROBED,
+    ),
+    "regressor, paid for": (
+        estimator(
+            AdaDPSRegressor, bounds="paid", feature_bounds="paid", examples=240, strict=True,
+            copies=20, epsilon=60,
+        ),
+        {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
+        PROBED,
+    ),
+    "train, paid for": (
+        command("train", "--numeric", "age", "--categorical", "ward", "--rare", "other",
+                "--examples", 40, "--strict", "--epsilon", 40),
+        {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
         PROBED,
     ),
     "train, all declared": (

@@ -218,7 +218,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:
         paid = is_paid(self.classes if classes is None else classes)
-        if paid and is_indicator(y):
+        with declared_read(DeclaredRead.FORM):
+            several = paid and is_indicator(y)
+        if several:
             raise SettingError(
                 "Expected one label an example for classes='paid', found an indicator matrix. Its "
                 "columns are known already: declare their names, or leave `classes` out."
@@ -251,8 +253,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         labels = earlier if found is None else found.labels
         if labels is None:
             return X, y
-        kept = rows_of_classes(y, labels)
-        return X[kept], y[kept]
+        return rows_of_classes(X, y, labels)
 
     def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any, found: Found | None) -> Task:
         stands_in = found is not None and found.stands_in

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from adadps.data.bounds import Bounds, is_sparse
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import AssumedPublicWarning, DataError
 from adadps.estimator.labels import Labels
 from adadps.estimator.rows import Table
@@ -52,6 +53,7 @@ def is_paid(given: Any) -> bool:
     return isinstance(given, str) and given == PAID
 
 
+@declared_read(DeclaredRead.PAID_MEASUREMENT)
 def classes_with_noise(y: Any, price: Price, randomness: Randomness) -> Labels:
     """The classes that are common enough to be told."""
     counts: NameCounts[Any] = NameCounts()
@@ -65,6 +67,7 @@ def classes_with_noise(y: Any, price: Price, randomness: Randomness) -> Labels:
     return Labels(np.unique(np.asarray(kept, dtype=y.dtype)), several=False)
 
 
+@declared_read(DeclaredRead.PAID_MEASUREMENT)
 def bounds_with_noise(
     table: Table, price: Price, randomness: Randomness, what: str, name: str
 ) -> Bounds:
@@ -85,9 +88,11 @@ def bounds_with_noise(
     return Bounds(low, high)
 
 
-def rows_of_classes(y: Any, labels: Labels) -> Any:
-    """Which rows have a class that the model knows; the others are not trained on, nor counted."""
-    return np.isin(y, labels.classes)
+@declared_read(DeclaredRead.ENCODING)
+def rows_of_classes(X: Table, y: Any, labels: Labels) -> tuple[Table, Any]:
+    """The rows with a class that the model knows; the others are not trained on, nor counted."""
+    known = np.isin(y, labels.classes)
+    return X[known], y[known]
 
 
 def warn_of_reading(what: str, name: str, why: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from adadps.accounting import grouping_of, units_of
 from adadps.checkpoint import LEDGER
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.errors import DataError
 from adadps.ledger import DiskLedger
@@ -118,6 +119,7 @@ def _measured_once(
     return held
 
 
+@declared_read(DeclaredRead.FORM)
 def _checked_units(request: Request, stand_in: TableModel) -> int:
     """How many units there are; whatever will be refused about a row is refused now."""
     rows, users = 0, set[str]()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import Table
 from adadps.errors import DataError
 from adadps.measured.names import NameCounts
@@ -37,6 +38,7 @@ def columns_of(schema: Schema) -> Columns:
     )
 
 
+@declared_read(DeclaredRead.PAID_MEASUREMENT)
 def measure(
     schema: Schema,
     chunks: Iterable[Table],
