@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -74,11 +75,9 @@ def test_hazard_32_checkpoints_leave_a_ledger_in_their_folder(tmp_path, place):
     ledger = new_ledger(tmp_path / place)
     own = DiskLedger(tmp_path.parent / f"{tmp_path.name}.ledger", budget=Budget(50.0, 1e-5))
     content = ledger.read_bytes()
-    try:
+    unreadable = place == "step-00000000/tensors.safetensors"  # no reason to remove it
+    with own, pytest.raises(DataError) if unreadable else nullcontext():
         advance(begin(tmp_path, ledger=own))
-    except DataError as error:  # a file that cannot be read is no reason to remove it
-        assert "step-00000000" in place, error
-    own.close()
     assert ledger.read_bytes() == content
 
 
