@@ -14,6 +14,7 @@ from adadps.accounting import (
     require_delta,
 )
 from adadps.contract import Grouping, Sampling, require_unit
+from adadps.delta import require_small_delta
 from adadps.errors import BudgetError, SettingError
 from adadps.sampling import FixedSize, Poisson, Sampler, Shuffled, declared_units
 from adadps.stages.groups import Groups
@@ -94,6 +95,7 @@ def make_plan(
     units = groups.units_of(sampler) if groups else sampler
     delta = default_delta(count) if delta is None else delta
     require_delta(delta)
+    require_small_delta(delta, count, unit, warn=True)
     if noise_multiplier is not None:
         require_positive("noise_multiplier", noise_multiplier)
     if steps is not None:
