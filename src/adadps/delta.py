@@ -50,8 +50,8 @@ delta. Choose 1/(10 n) or less, or leave delta out.
 
 
 @contextmanager
-def delta_of_a_paper() -> Iterator[None]:
-    """Where a published experiment is repeated, its delta of 1/n is no surprise: no warning."""
+def delta_is_meant() -> Iterator[None]:
+    """No warning where a delta of 1/n is meant: in published experiments, and in audits of nobody."""
     token = _expected.set(True)
     try:
         yield

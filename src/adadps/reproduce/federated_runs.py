@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
-from adadps.delta import delta_of_a_paper
+from adadps.delta import delta_is_meant
 from adadps.evaluation import on_held_out
 from adadps.layout import sparse_linear
 from adadps.reproduce.federated_data import DATASET, Federation, federation
@@ -128,7 +128,7 @@ def run(job: FederatedJob) -> Record:
         every=None if job.tuning else max(1, scene.rounds // POINTS),
         **given.corpus.metrics,
     )
-    with delta_of_a_paper():
+    with delta_is_meant():
         result = fit(
             model,
             given.corpus.loss,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
-from adadps.delta import delta_of_a_paper
+from adadps.delta import delta_is_meant
 from adadps.evaluation import on_held_out
 from adadps.reproduce.contenders import CONTENDERS, Contender
 from adadps.reproduce.corpora import corpus
@@ -123,7 +123,7 @@ def run(job: Job) -> Record:
         every=None if job.tuning else max(1, job.steps // POINTS),
         **given.corpus.metrics,
     )
-    with delta_of_a_paper():
+    with delta_is_meant():
         result = fit(
             zero_model(given),
             given.corpus.loss,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from adadps.accounting import epsilon_of_run
 from adadps.data.examples import Examples, examples
-from adadps.delta import delta_of_a_paper
+from adadps.delta import delta_is_meant
 from adadps.evaluation import on_public
 from adadps.methods import adadps, adas, dp_sgd, plain_sgd
 from adadps.report.plots import Panel, curves_of
@@ -134,7 +134,7 @@ def run(contender: Contender, setting: Setting, seed: int, steps: int | None = N
         every=max(1, count // POINTS),
         loss=lambda outputs, targets: float(half_squared_error(outputs, targets).mean()),
     )
-    with delta_of_a_paper():
+    with delta_is_meant():
         return fit(
             model,
             half_squared_error,
