@@ -51,7 +51,7 @@ delta. Choose 1/(10 n) or less, or leave delta out.
 
 @contextmanager
 def delta_is_meant() -> Iterator[None]:
-    """No warning where a delta of 1/n is meant: in published experiments, and in audits of nobody."""
+    """Where a delta of 1/n is meant, in published experiments or audits of nobody: no warning."""
     token = _expected.set(True)
     try:
         yield

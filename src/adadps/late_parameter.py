@@ -39,7 +39,7 @@ class LateParameter(nn.Parameter):
             if func not in _ABOUT_SHAPE:
                 found = {id(p): p for p in _late_parameters((args, kwargs or {}))}
                 for _, parameter in sorted(found.items()):
-                    opened.enter_context(parameter._curtain.open())
+                    opened.enter_context(_open(parameter))
             return func(*args, **(kwargs or {}))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
@@ -72,7 +72,6 @@ class Curtain:
                 self._settle()
                 self._memory.copy_(self.own)
                 self._parameter.data = self._memory
-                increment_version(self._parameter)
                 self._is_shown = True
             yield self._memory
 
@@ -113,17 +112,26 @@ def shown(parameter: nn.Parameter) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         if not isinstance(parameter, LateParameter):
             return parameter.detach()
-        with parameter._curtain.open() as memory:
+        with _open(parameter) as memory:
             return memory
 
 
 def unwatch(parameter: nn.Parameter) -> Tensor:
     """Let a watched parameter get its noise, and make it a plain one; what it holds."""
-    held = shown(parameter)
-    if isinstance(parameter, LateParameter):
+    if not isinstance(parameter, LateParameter):
+        return parameter.detach()
+    with torch._C.DisableTorchFunctionSubclass(), _open(parameter) as memory:
         parameter.__class__ = nn.Parameter  # type: ignore[assignment]
         del parameter._curtain
-    return held
+        return memory
+
+
+def _open(parameter: LateParameter) -> AbstractContextManager[Tensor]:
+    curtain = vars(parameter).get("_curtain")
+    if curtain is None:  # another thread has ended the run just now
+        return nullcontext(parameter.detach())
+    opened: AbstractContextManager[Tensor] = curtain.open()
+    return opened
 
 
 def _late_parameters(held: Any) -> Iterator[LateParameter]:

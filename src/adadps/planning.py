@@ -79,7 +79,7 @@ def make_plan(
     >>> plan = make_plan(examples=25_000, batch_size=64, epochs=32, noise_multiplier=1.0,
     ...                  delta=1 / 50_000, accountant=Accountant.RDP)
     >>> plan.steps, round(plan.epsilon, 2)
-    (12500, 1.56)
+    (12500, 1.59)
     """
     _require_one_missing(steps, epochs, epsilon, noise_multiplier)
     count, unit = declared_units(examples, users)
