@@ -206,7 +206,7 @@ MUTATIONS = {
     ),
     "a parameter is read without its noise": Mutation(
         "late_parameter.py",
-        "                    parameter._settle()\n",
+        "                    opened.enter_context(_open(parameter))\n",
         "                    pass\n",
         "tests/statistical/test_late_reads.py -k every_read",
     ),

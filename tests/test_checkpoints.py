@@ -147,13 +147,6 @@ def test_only_the_newest_checkpoint_is_kept(tmp_path):
     assert [path.name for path in tmp_path.glob("*step-*")] == ["step-00000012"]
 
 
-def test_drafts_of_killed_processes_are_removed(tmp_path):
-    advance(begin(tmp_path), until=5)
-    (tmp_path / ".adadps-abc").mkdir()
-    advance(begin(tmp_path))
-    assert not list(tmp_path.glob(".adadps-*"))
-
-
 def damage_truncate(folder, name):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])

@@ -78,7 +78,7 @@ def test_every_method_learns_the_obvious(tmp_path, data, method):
     assert told["history"][0]["value"] > 0.9
     assert told["history"][1]["value"] == 0.5
     assert files(tmp_path / "model") == [
-        *("card.json", "card.md", "model.json", "report.html", "result.json"),
+        *("card.json", "card.md", "ledger", "model.json", "report.html", "result.json"),
         "weights.safetensors",
     ]
     assert load_result(tmp_path / "model").privacy.private

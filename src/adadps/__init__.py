@@ -22,6 +22,7 @@ from adadps.errors import (
     ModelError,
     NoTrialError,
     OrderError,
+    PrivacyWarning,
     SettingError,
     SideInformationError,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "ModelError",
     "NoTrialError",
     "OrderError",
+    "PrivacyWarning",
     "PrivateRun",
     "PublicExamples",
     "PublicVectorizer",

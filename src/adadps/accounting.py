@@ -23,6 +23,7 @@ from dp_accounting import (
 )
 
 from adadps.contract import Grouping, measurement_divisor, require_unit
+from adadps.delta import require_small_delta
 from adadps.errors import ContractError, SettingError
 from adadps.events import delta_of, exposes, is_free, without_delta
 from adadps.renyi import NEIGHBOURS, explained, renyi_curve, reported
@@ -187,6 +188,7 @@ def epsilon_of_lives(
     besides: Sequence[DpEvent] = (),
 ) -> float:
     """Epsilon of a run that was resumed: every life draws afresh, so that all of them add up."""
+    require_small_delta(delta, sampler.examples, sampler.unit)
     units = units_of(method, sampler)
     event = run_event(method, units, lives, accountant)
     event = ComposedDpEvent([*besides, event]) if besides else event
@@ -209,6 +211,7 @@ def calibrate_noise(
     draws is clipped by itself.
     """
     grouping = grouping or sampler.alone
+    require_small_delta(budget.delta, sampler.examples, sampler.unit)
 
     def spent(noise_multiplier: float) -> float:
         steps_alone = sampler.run_event(noise_multiplier, steps, accountant, grouping)
@@ -263,6 +266,7 @@ def calibrate_steps(
 ) -> int:
     """The largest number of steps that fits the budget; 0 if not even one does."""
     grouping = grouping or sampler.alone
+    require_small_delta(budget.delta, sampler.examples, sampler.unit)
 
     def fits(steps: int) -> bool:
         try:

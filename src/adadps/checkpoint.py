@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,12 +27,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from adadps.errors import ContractError, DataError, SettingError
+from adadps.removing import remove_abandoned, remove_folder
 from adadps.result import Measurement, copy_weights, save_tensors
 from adadps.types import Params, require
-from adadps.writing import DRAFT, new_folder
+from adadps.writing import new_folder
 
 FORMAT = 1
 LEDGER = "ledger"
+_STEP = re.compile(r"step-[0-9]{8,}")
+_TENSORS, _CONTENT = "tensors.safetensors", "checkpoint.json"
 _FEATURE_WEIGHTS = "feature_weights"
 _OTHERS = "Delete that folder to begin anew; what was paid stays on the ledger."
 
@@ -135,7 +138,7 @@ class Checkpoints:
         return _read(found[-1]) if found else None
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Keep this checkpoint; older ones and forgotten drafts go when it is on the disk."""
+        """Keep this checkpoint; older ones go when it is on the disk, and drafts of the dead."""
         older = self._steps()
         target = Path(self.folder) / f"step-{checkpoint.taken:08d}"
         if older and _number(older[-1]) >= checkpoint.taken:
@@ -145,8 +148,17 @@ class Checkpoints:
             )
         with new_folder(target) as draft:
             _write(draft, checkpoint)
-        for folder in (*older, *Path(self.folder).glob(f"{DRAFT}*")):  # drafts of killed processes
-            shutil.rmtree(folder, ignore_errors=True)
+        self._remove(older)
+
+    def remove(self) -> None:
+        """Take all checkpoints away, and nothing else that may be in the folder."""
+        self._remove(self._steps())
+
+    def _remove(self, steps: list[Path]) -> None:
+        for folder in steps:
+            remove_folder(folder, (_CONTENT, _TENSORS))
+        if Path(self.folder).is_dir():
+            remove_abandoned(Path(self.folder), _STEP, (_CONTENT, _TENSORS))
 
     def _steps(self) -> list[Path]:
         folder = Path(self.folder)
@@ -154,8 +166,14 @@ class Checkpoints:
             raise DataError(
                 f"Expected a folder for checkpoints, found a file at {folder}. Choose another name."
             )
-        found = folder.glob("step-*") if folder.exists() else ()
-        return sorted((path for path in found if path.name[5:].isdecimal()), key=_number)
+        found = folder.iterdir() if folder.exists() else ()
+        return sorted((path for path in found if _is_checkpoint(path)), key=_number)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Has it our name, and is anything of ours in it? The rest belongs to somebody else."""
+    named = _STEP.fullmatch(path.name) is not None
+    return named and any((path / name).is_file() for name in (_CONTENT, _TENSORS))
 
 
 def _number(folder: Path) -> int:
@@ -171,7 +189,7 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
     }
     if checkpoint.feature_weights is not None:
         tensors[_FEATURE_WEIGHTS] = checkpoint.feature_weights.detach().cpu().contiguous()
-    file = draft / "tensors.safetensors"
+    file = draft / _TENSORS
     save_tensors(tensors, file)
     content = {
         "format": FORMAT,
@@ -188,18 +206,18 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
     }
     content["digest"] = _digest(content, file)
     text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
-    (draft / "checkpoint.json").write_text(text + "\n", encoding="utf-8")
+    (draft / _CONTENT).write_text(text + "\n", encoding="utf-8")
 
 
 def _read(folder: Path) -> Checkpoint:
     try:
-        held = json.loads((folder / "checkpoint.json").read_text(encoding="utf-8"))
+        held = json.loads((folder / _CONTENT).read_text(encoding="utf-8"))
         if held["format"] != FORMAT:
             raise DataError(
                 f"Expected a checkpoint of format {FORMAT}, found {held['format']} in {folder}. "
                 "Resume with the version of adadps that wrote it."
             )
-        file = folder / "tensors.safetensors"
+        file = folder / _TENSORS
         if held.pop("digest") != _digest(held, file):
             raise DataError(
                 f"Expected the checkpoint that was written to {folder}, found a changed one. "

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from adadps.errors import ContractError
-from adadps.late_parameter import settle_and_unwatch
+from adadps.late_parameter import unwatch
 
 _LATEST: WeakKeyDictionary[nn.Module, Claim] = WeakKeyDictionary()
 
@@ -26,7 +26,7 @@ class Claim:
 
     def __init__(self, model: nn.Module) -> None:
         for parameter in model.parameters():
-            settle_and_unwatch(parameter)  # what an abandoned run has left
+            unwatch(parameter)  # what an abandoned run has left
         self._model = model
         _LATEST[model] = self
 

@@ -13,12 +13,17 @@
     ├── BudgetError            a step that would spend more than the privacy budget
     └── NoTrialError           private selection that happened to draw no trial at all
 
-Every message says what was expected, what was found, and how to mend it.
+Every message says what was expected, what was found, and how to mend it. `PrivacyWarning` is for
+settings that are allowed, and under which a guarantee says less than most people would expect.
 """
 
 
 class AdadpsError(ValueError):
     """Base of every error that adadps raises for what a caller gave it."""
+
+
+class PrivacyWarning(UserWarning):
+    """A guarantee says less than most people would expect of it."""
 
 
 class OrderError(AdadpsError):

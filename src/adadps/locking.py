@@ -14,14 +14,24 @@ def locked(descriptor: int) -> bool:
     ...     locked(file.fileno())
     True
     """
+    return _lock(descriptor) is not False
+
+
+def surely_locked(descriptor: int) -> bool:
+    """The same where there are locks; False where there are none."""
+    return _lock(descriptor) is True
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Did this process get the lock? None where there are none."""
     try:
         import fcntl  # noqa: PLC0415
     except ImportError:
-        return True
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        return None
     return True

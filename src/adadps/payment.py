@@ -22,6 +22,7 @@ from adadps.accounting import (
     require_delta,
     units_of,
 )
+from adadps.delta import require_small_delta
 from adadps.errors import ContractError
 from adadps.events import composed, exposes
 from adadps.ledger import Ledger, RunFacts
@@ -52,6 +53,7 @@ class Payment:
     ) -> None:
         self.ledger, self.run, self.accountant = ledger, run, accountant
         self.delta = _delta(delta, ledger, sampler)
+        require_small_delta(self.delta, sampler.examples, sampler.unit, warn=True)
         self._method, self._sampler, self._plan = method, sampler, plan
         self.units = units_of(method, sampler)
         self._begins_after, self._most = begins_after, most_epsilon

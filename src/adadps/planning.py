@@ -14,6 +14,7 @@ from adadps.accounting import (
     require_delta,
 )
 from adadps.contract import Grouping, Sampling, require_unit
+from adadps.delta import require_small_delta
 from adadps.errors import BudgetError, SettingError
 from adadps.sampling import FixedSize, Poisson, Sampler, Shuffled, declared_units
 from adadps.stages.groups import Groups
@@ -76,9 +77,9 @@ def make_plan(
     is a number of users too. How many rows a user brings does not change epsilon.
 
     >>> plan = make_plan(examples=25_000, batch_size=64, epochs=32, noise_multiplier=1.0,
-    ...                  delta=1 / 25_000, accountant=Accountant.RDP)
+    ...                  delta=1 / 50_000, accountant=Accountant.RDP)
     >>> plan.steps, round(plan.epsilon, 2)
-    (12500, 1.51)
+    (12500, 1.59)
     """
     _require_one_missing(steps, epochs, epsilon, noise_multiplier)
     count, unit = declared_units(examples, users)
@@ -94,6 +95,7 @@ def make_plan(
     units = groups.units_of(sampler) if groups else sampler
     delta = default_delta(count) if delta is None else delta
     require_delta(delta)
+    require_small_delta(delta, count, unit, warn=True)
     if noise_multiplier is not None:
         require_positive("noise_multiplier", noise_multiplier)
     if steps is not None:

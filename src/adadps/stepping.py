@@ -71,7 +71,7 @@ class Moving:
     @property
     def params(self) -> Params:
         """The trainable parameters with all their noise, sharing memory with the model."""
-        return self.weights.read()
+        return self.weights.shown()
 
     def move(
         self,

@@ -13,6 +13,7 @@ from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
 from adadps.interruption import awaiting_the_step
+from adadps.ledger import DiskLedger
 from adadps.paid_run import PaidRun
 from adadps.progress import Progress, progress_bar
 from adadps.result import Result
@@ -83,7 +84,10 @@ def fit(
                 run.keep()
                 raise KeyboardInterrupt
     _evaluate_what_is_missing(run, evaluate)
-    return run.result(settings)
+    result = run.result(settings)
+    if options.get("ledger") is None and isinstance(run.ledger, DiskLedger):
+        run.ledger.close()  # it was opened for this run, beside its checkpoints
+    return result
 
 
 def _require_within_budget(

@@ -9,13 +9,14 @@ draws in place what is due, so that nothing is drawn twice and nobody sees weigh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from adadps.late import LateRows
-from adadps.late_parameter import can_watch, unwatch, watch
+from adadps.late_parameter import can_watch, closed, shown, unwatch, watch
 from adadps.outer_sum import OuterSum
 from adadps.row_sparse import RowSparse
 from adadps.types import Leaf, Noise, Params, Unrealised, Update
@@ -33,12 +34,26 @@ class Weights:
         """All parameters, noised; of a table in ``rows``, only those rows are sure to be."""
         wanted = rows or {}
         for name, table in self._late.items():
-            table.settle(wanted.get(name))
+            with closed(self._model.get_parameter(name)):
+                table.settle(wanted.get(name))
         return self._params
+
+    def shown(self) -> Params:
+        """All parameters, noised, in the memory of the model: whatever follows does not show there.
+
+        The tensors that `read` returns move row by row, and which row does depends on the data.
+        """
+        late = {name: shown(self._model.get_parameter(name)) for name in self._late}
+        return {**self._params, **late}
 
     def apply(self, update: Update, partly_read: Iterable[str]) -> None:
         """Change all weights; tables that are ``partly_read`` may keep their noise for later."""
-        late = set(partly_read)
+        with ExitStack() as hidden:
+            for name in self._late:
+                hidden.enter_context(closed(self._model.get_parameter(name)))
+            self._apply(update, set(partly_read))
+
+    def _apply(self, update: Update, late: set[str]) -> None:
         now: dict[tuple[float, float], list[tuple[Tensor, Tensor | OuterSum]]] = {}
         for name, leaf in update.items():
             if name in late and _row_sparse(leaf) and self._can_wait(name):
@@ -60,10 +75,9 @@ class Weights:
 
     def hand_over(self) -> None:
         """Settle everything and give the model its plain parameters back."""
-        self.read()
+        for name in self._late:
+            self._params[name] = unwatch(self._model.get_parameter(name))
         self._late.clear()
-        for parameter in self._model.parameters():
-            unwatch(parameter)
 
     def _can_wait(self, name: str) -> bool:
         """May this table keep its noise for later?
@@ -72,8 +86,8 @@ class Weights:
         large, that they are rounded when they are read (`adadps.late`).
         """
         if name in self._late and not self._late[name].keeps_multiples:
-            self._late.pop(name).settle()
-            unwatch(self._model.get_parameter(name))
+            self._params[name] = unwatch(self._model.get_parameter(name))
+            del self._late[name]
             self._now.add(name)
         exact = self._params[name].dtype in {torch.float32, torch.float64}
         if name in self._now or not exact:
@@ -91,10 +105,12 @@ class Weights:
         assert isinstance(change, RowSparse)
         factor, deviation = (noised.factor, noised.deviation) if noised else (1.0, 0.0)
         if name not in self._late:
+            settle = partial(_settle, self._late, name)
+            self._params[name] = watch(self._model.get_parameter(name), settle)
             self._late[name] = LateRows(self._params[name], change.axis, self._noise)
-            watch(self._model.get_parameter(name), partial(_settle, self._late, name))
         deviation *= abs(factor)
-        self._late[name].add(change, factor=factor, deviation=deviation, keep=keep)
+        with closed(self._model.get_parameter(name)):
+            self._late[name].add(change, factor=factor, deviation=deviation, keep=keep)
 
 
 def _settle(late: Mapping[str, LateRows], name: str) -> None:

@@ -8,16 +8,13 @@ hold it.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from adadps.errors import DataError
-
-DRAFT = ".adadps-"
-"""How the names of drafts begin."""
+from adadps.removing import draft_folder, remove_file, remove_if_empty, replace, require_no_ledger
 
 
 @contextmanager
@@ -34,9 +31,8 @@ def new_folder(target: Path) -> Iterator[Path]:
     """
     with _explained(target), _parents(target):
         _require_absent(target, "Choose another name")
-        around = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target.parent))
-        draft = around / target.name
-        try:
+        with draft_folder(target.parent) as around:
+            draft = around / target.name
             draft.mkdir()
             yield draft
             for file in draft.iterdir():
@@ -45,9 +41,7 @@ def new_folder(target: Path) -> Iterator[Path]:
             draft.chmod(0o755)
             sync(draft)
             _require_absent(target, "Choose another name")
-            os.replace(draft, target)
-        finally:
-            shutil.rmtree(around, ignore_errors=True)
+            replace(draft, target)
         sync(target.parent)
 
 
@@ -70,7 +64,8 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
         with _parents(target):
             if not (overwrite and target.is_file()):
                 _require_absent(target, "Choose another name, or add --force")
-            descriptor, name = tempfile.mkstemp(prefix=DRAFT, dir=target.parent)
+            require_no_ledger(target)
+            descriptor, name = tempfile.mkstemp(prefix=".adadps-", dir=target.parent)
             os.close(descriptor)
             draft = Path(name)
             try:
@@ -79,9 +74,9 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
                 sync(draft)
                 if not overwrite:
                     _require_absent(target, "Choose another name, or add --force")
-                os.replace(draft, target)
+                replace(draft, target)
             except BaseException:
-                draft.unlink(missing_ok=True)
+                remove_file(draft)
                 raise
 
 
@@ -93,10 +88,8 @@ def _parents(target: Path) -> Iterator[None]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        with suppress(OSError):  # someone else may have put something there
-            for folder in missing:
-                if folder.exists():
-                    folder.rmdir()
+        for folder in missing:
+            remove_if_empty(folder)  # someone else may have put something there
         raise
 
 

@@ -18,6 +18,7 @@ from adadps.stages.groups import by_label
 from adadps.types import Accountant
 
 RDP, PLD = Accountant.RDP, Accountant.PLD
+pytestmark = pytest.mark.filterwarnings("ignore::adadps.PrivacyWarning")  # the paper's delta is 1/n
 
 
 @dataclass(frozen=True)

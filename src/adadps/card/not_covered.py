@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adadps.card.epsilons import claims_a_whole_budget
+from adadps.types import Unit
 
 UNCOUNTED_TRIALS = (
     "Trials that were not counted: settings chosen by looking at results on private data."
@@ -30,6 +31,10 @@ SERVER = (
 HELD_OUT_RECORDS = (
     "Held-out records: they are outside of epsilon. Numbers measured on them are exact functions "
     "of those records; all that were given are measured, whether or not they were trained on too."
+)
+SEVERAL_KEYS = (
+    "People under several keys: somebody with k of them, a misspelt name among them, has about k "
+    "times epsilon; one of several people who share a key has about twice epsilon."
 )
 _ALWAYS = (
     "Whatever was done to the data before: cleaning, scaling, features, vocabularies or labels "
@@ -57,6 +62,8 @@ def what_is_not_covered(described: Mapping[str, Any]) -> list[str]:
             "People with several examples: epsilon is for one example; somebody with k of them has "
             "about k times epsilon, and more than delta."
         )
+    if unit.startswith(Unit.USER.value):
+        found.append(SEVERAL_KEYS)
     found += _trusted(described["method"])
     if claims_a_whole_budget(described):
         found.append(LOOKING_BETWEEN)

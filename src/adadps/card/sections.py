@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+from adadps.data.user_keys import TOLD_APART_BY
+from adadps.types import Unit
+
 NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
 MEASURED = "Measured on private data, and paid for"
 
@@ -99,6 +102,7 @@ def _rounded(bound: float, direction: str) -> str:
 def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("who is protected", f"one {held['unit']}"),
+        *_users(held["unit"]),
         ("data sets that are compared", held["relation"]),
         ("δ", f"{held['delta']:.6g}"),
     ]
@@ -108,6 +112,11 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
         note = f" ({priced['note']})" if priced["note"] else ""
         facts.append((f"ε by {name.upper()}", f"{number}{note}"))
     return facts
+
+
+def _users(unit: str) -> list[tuple[str, str]]:
+    by_user = unit.startswith(Unit.USER.value)
+    return [("users are told apart by", TOLD_APART_BY)] if by_user else []
 
 
 def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adadps.errors import AdadpsError, ContractError, OrderError, SettingError
+from adadps.errors import AdadpsError, ContractError, OrderError, PrivacyWarning, SettingError
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 data, files, a ledger or a budget stand against it; 2 the command "
@@ -51,9 +52,10 @@ err = Console(stderr=True)
 def told(
     interrupted: str | Callable[[], str] = "nothing was written",
 ) -> Iterator[None]:
-    """Show our own errors as one message and exit; let bugs through."""
+    """Show our own errors as one message and exit, and our warnings; let bugs through."""
     try:
-        yield
+        with _warnings_shown():
+            yield
     except AdadpsError as error:
         said = escape(printable(str(error)))
         err.print(f"[bold red]{type(error).__name__}[/]: {said}", highlight=False, soft_wrap=True)
@@ -65,6 +67,24 @@ def told(
         ended = said if "\n" in said else f"{said}."  # a command to be copied stands alone
         err.print(f"Interrupted: {printable(ended)}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Show warnings about privacy as one line each, piped or not; others as ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", PrivacyWarning)
+        usual = warnings.showwarning
+
+        def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
+            if not issubclass(category, PrivacyWarning):
+                usual(message, category, *where, **more)
+                return
+            said = escape(printable(str(message)))
+            err.print(f"[bold yellow]Warning[/]: {said}", highlight=False, soft_wrap=True)
+
+        warnings.showwarning = show
+        yield
 
 
 def _say_nothing(_unraisable: object) -> None:

@@ -21,6 +21,7 @@ from adadps.data.digests import file_digest
 from adadps.data.named_sets import Published
 from adadps.errors import DataError
 from adadps.locking import locked
+from adadps.removing import remove_file, replace, require_no_ledger
 from adadps.writing import sync
 
 PIECE = 2**18
@@ -61,7 +62,7 @@ def download(url: str, target: Path, published: Published | None, arrived: Arriv
                 "another one. Nothing was kept; try again, or look whether its home has moved."
             )
         sync(part)
-        os.replace(part, target)
+        replace(part, target)
 
 
 def _is(path: Path, published: Published) -> bool:
@@ -137,13 +138,14 @@ def _explained(url: str) -> Iterator[None]:
 @contextmanager
 def _alone_with(part: Path) -> Iterator[IO[bytes]]:
     """The part, open for adding and locked as long as this process holds it; not left if empty."""
+    require_no_ledger(part)
     with part.open("ab", buffering=0) as stream:
         _lock(stream, part)
         try:
             yield stream
         finally:
             if part.exists() and part.stat().st_size == 0:
-                part.unlink()
+                remove_file(part)
 
 
 def _lock(stream: IO[bytes], part: Path) -> None:

@@ -8,7 +8,6 @@ killed leaves its empty lock file too, which keeps nobody away and goes with the
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,8 @@ from adadps.data.finding import cache_folder, find, find_genuine, is_genuine, re
 from adadps.data.named_sets import NamedSet, Original, SetFile
 from adadps.errors import DataError
 from adadps.locking import locked
-from adadps.writing import DRAFT, new_file
+from adadps.removing import draft_folder, remove_file, remove_if_empty, replace
+from adadps.writing import new_file
 
 DOWNLOADS = "downloads"
 ATTEMPTS = 100
@@ -90,12 +90,11 @@ def _alone_with(known: NamedSet) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):  # some systems keep files that are open
-                lock.unlink()
+                remove_file(lock)
             os.close(descriptor)
     finally:
         for folder in made:
-            with suppress(OSError):  # parts of downloads, or data, are in it
-                folder.rmdir()
+            remove_if_empty(folder)  # or parts of downloads, or data, are in it
 
 
 def _locked(known: NamedSet, lock: Path) -> int:
@@ -136,9 +135,9 @@ def _fetch(known: NamedSet, original: Original, url: str, arrived: Arrived, say:
         download(url, archive, original.published, arrived)
         say(f"converting {original.name}")
         _convert(known, original, archive)
-        archive.unlink(missing_ok=True)
+        remove_file(archive)
     except DataError:
-        archive.unlink(missing_ok=True)
+        remove_file(archive)
         raise
     except OSError as error:
         raise DataError(_not_written(error)) from error
@@ -146,14 +145,13 @@ def _fetch(known: NamedSet, original: Original, url: str, arrived: Arrived, say:
 
 def _convert(known: NamedSet, original: Original, archive: Path) -> None:
     files = [known.file(name) for name in original.makes]
-    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=archive.parent) as name:
-        folder = Path(name)
+    with draft_folder(archive.parent) as folder:
         original.convert(archive, folder)
         for file in files:
             _require_genuine(known, original, folder / file.name, file)
         for file in files:
             with new_file(cache_folder() / file.name, overwrite=True) as draft:
-                os.replace(folder / file.name, draft)
+                replace(folder / file.name, draft)
 
 
 def _require_genuine(known: NamedSet, original: Original, made: Path, file: SetFile) -> None:

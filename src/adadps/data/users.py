@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,19 @@ import torch
 from torch import Tensor
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.user_keys import user_key
 from adadps.errors import DataError
 
 Numbers = npt.NDArray[np.int64]
 
 
 def user_numbers(users: Any, rows: int) -> Tensor:
-    """A number from 0 for each row; equal for rows with the same integer or text, exactly.
+    """A number from 0 for each row; equal for rows whose users have the same key (`user_key`).
 
     The integers or texts themselves are not kept.
 
-    >>> user_numbers(["ann", "bob", "ann"], 3)
-    tensor([0, 1, 0])
+    >>> user_numbers(["ann", "bob", "Ann "], 3), user_numbers([7, 7.0, "007"], 3)
+    (tensor([0, 1, 0]), tensor([0, 0, 0]))
     """
     if isinstance(users, str | bytes) or not isinstance(users, Iterable):
         raise DataError(
@@ -36,16 +36,15 @@ def user_numbers(users: Any, rows: int) -> Tensor:
             f"Expected one user a row, found {len(held)} for {rows} rows. Check that both come "
             "from the same table."
         )
-    texts = all(isinstance(user, str) and user.strip() for user in held)
-    integers = all(isinstance(user, Integral) and not isinstance(user, bool) for user in held)
-    if not (texts or integers):
+    keys = [user_key(user) for user in held]
+    if None in keys:
         raise DataError(
             "Expected integers, or texts that are not empty, as users, found a missing one or "
             "another kind. Leave out rows without a user, or give each of them a user of its own: "
             "several people under one name would be protected as one, and none of them alone."
         )
-    known: dict[Any, int] = {}
-    return torch.tensor([known.setdefault(user, len(known)) for user in held], dtype=torch.int64)
+    known: dict[str | None, int] = {}
+    return torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int64)
 
 
 class RowsOfUsers:

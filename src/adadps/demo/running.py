@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,19 @@ from typing import Any
 import torch
 
 from adadps.accounting import Budget
+from adadps.card import CARD_JSON, CARD_MARKDOWN
+from adadps.card.audited import AUDIT_FILE
 from adadps.demo.contenders import CONTENDERS, NOT_PRIVATE
 from adadps.demo.data import load_data, load_default_data
 from adadps.demo.training import DEFAULTS, STEPS, noise_for, train, train_defaults
 from adadps.errors import DataError
+from adadps.removing import remove_folder
 from adadps.report import report_of_comparison
 from adadps.reproduce.rows import recorded, write_json
-from adadps.result import Result
+from adadps.result import RESULT_FILE, WEIGHTS_FILE, Result
 
 SHIPPED = "AdaDPS, two-sided"
+OF_A_MODEL = {RESULT_FILE, WEIGHTS_FILE, CARD_JSON, CARD_MARKDOWN, AUDIT_FILE}
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,18 @@ def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outco
         keep(contender.name, contender.side, trained)
     write_json(folder / "demo.json", rows)
     report = _report(folder, rows, results)
-    shutil.rmtree(folder / "model", ignore_errors=True)
+    remove_folder(folder / "model", OF_A_MODEL)
     return Outcome(rows, report, results[SHIPPED].save(folder / "model"))
 
 
 def _require_room(folder: Path) -> None:
     """An earlier demo may be replaced, but nothing else."""
+    model = folder / "model"
     other = folder.is_dir() and any(folder.iterdir()) and not (folder / "demo.json").exists()
+    other = other or model.is_file() or model.is_symlink()
+    other = other or (
+        model.is_dir() and any(file.name not in OF_A_MODEL for file in model.iterdir())
+    )
     if other or (folder.exists() and not folder.is_dir()):
         raise DataError(
             f"Expected a new folder or an earlier demo, found something else at {folder}. Choose "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adadps.accounting import Budget, default_delta
+from adadps.delta import require_small_delta
 from adadps.doctor.candidates import DP_SGD, Candidate, Door, PublicGradients, nothing
 from adadps.doctor.case import Case, case_of, require_folds
 from adadps.doctor.plans import Plan, plan_for
@@ -15,7 +16,7 @@ from adadps.doctor.terms import Terms, terms_of
 from adadps.doctor.verdict import Finding, Verdict, decide, gain_needed
 from adadps.errors import SideInformationError
 from adadps.progress import Progress, progress_bar
-from adadps.types import require
+from adadps.types import Unit, require
 
 FOLDS, CONFIDENCE = 8, 0.95
 SPENT = "nothing: only public data was read, and no private run was made"
@@ -91,6 +92,7 @@ def examine(
     require(examples >= 1, "examples >= 1", examples, "Declare how many private ones there are.")
     require(seed >= 0, "seed >= 0", seed, "Choose another one.")
     budget = Budget(epsilon, default_delta(examples) if delta is None else delta)
+    require_small_delta(budget.delta, examples, Unit.EXAMPLE, warn=True)
     case = case_of(
         features,
         labels,

@@ -25,9 +25,9 @@ from urllib.parse import quote
 from adadps.accounting import Budget
 from adadps.errors import DataError
 from adadps.ledger.soundness import complaint_about
+from adadps.removing import LEDGER_MARK, is_ledger
 from adadps.writing import sync
 
-APPLICATION = 0x61445053  # "aDPS": how a ledger is told from other databases
 FORMAT = 1
 PATIENCE_IN_SECONDS = 60.0
 
@@ -85,6 +85,17 @@ def create(path: Path, budget: Budget | None) -> None:
             f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
             "disk that can be written to; nothing was charged."
         ) from error
+
+
+def discard_unused(path: Path) -> None:
+    """Take back a ledger that this process has just made, if nothing was ever charged to it."""
+    if not is_ledger(path):
+        return
+    with closing(connect(path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")  # nobody charges it from now on
+        if connection.execute("SELECT count(*) FROM reservations").fetchone()[0] == 0:
+            for ending in ("", "-wal", "-shm"):  # others of this process may still hold it open
+                path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -158,7 +169,7 @@ def _write(draft: Path, budget: Budget | None) -> None:
             "INSERT INTO terms (only_row, identity, epsilon, delta) VALUES (1, ?, ?, ?)",
             (secrets.token_hex(16), *held),
         )
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA application_id = {LEDGER_MARK}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
@@ -179,7 +190,7 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
 
 
 def _require_ledger(connection: sqlite3.Connection, path: Path) -> None:
-    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != LEDGER_MARK:
         raise DataError(
             f"Expected a ledger of adadps at {path}, found another database or an empty file. "
             "Check the path; it was left as it is."

@@ -14,13 +14,14 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from adadps.accounting import Budget, Life, default_delta, epsilon_of, require_delta
+from adadps.delta import require_small_delta
 from adadps.errors import AdadpsError, SettingError
 from adadps.events import composed, delta_of
 from adadps.ledger.event_text import event_of
 from adadps.ledger.facts import Terms, terms_of
 from adadps.ledger.file import FORMAT, connect_to_read, explained
 from adadps.ledger.spending import Spending
-from adadps.types import Accountant, Relation
+from adadps.types import Accountant, Relation, Unit
 
 _RUN_COLUMNS = "name, plan_hash, chain, sampler, side_information, planned_steps"
 
@@ -147,14 +148,16 @@ class _Reader:
         return {"left": spending.left(), "filter": spending.filters}
 
     def _chosen_delta(self, delta: float | None) -> float:
-        if delta is not None:
-            require_delta(delta)
-            return delta
-        if self._budget is not None:
-            return self._budget.delta
         samplers = [json.loads(text) for (text,) in self._rows("SELECT sampler FROM runs")]
         declared = [held.get("examples") or held.get("users") for held in samplers]
         known = [units for units in declared if units]
+        if delta is not None:
+            require_delta(delta)
+            unit = Unit.USER if any(held.get("users") for held in samplers) else Unit.EXAMPLE
+            require_small_delta(delta, max(known, default=1), unit, warn=True)
+            return delta
+        if self._budget is not None:
+            return self._budget.delta
         if not known and declared:
             raise SettingError(
                 "Expected a delta, found a ledger without a budget and runs that declare no number "

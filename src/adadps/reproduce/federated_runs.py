@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
+from adadps.delta import delta_is_meant
 from adadps.evaluation import on_held_out
 from adadps.layout import sparse_linear
 from adadps.reproduce.federated_data import DATASET, Federation, federation
@@ -127,18 +128,19 @@ def run(job: FederatedJob) -> Record:
         every=None if job.tuning else max(1, scene.rounds // POINTS),
         **given.corpus.metrics,
     )
-    result = fit(
-        model,
-        given.corpus.loss,
-        given.train,
-        method=method,
-        sampler=sampler,
-        steps=scene.rounds,
-        delta=delta,
-        evaluate=[shown],
-        progress=False,
-        assumed_public=["which users take part"],
-    )
+    with delta_is_meant():
+        result = fit(
+            model,
+            given.corpus.loss,
+            given.train,
+            method=method,
+            sampler=sampler,
+            steps=scene.rounds,
+            delta=delta,
+            evaluate=[shown],
+            progress=False,
+            assumed_public=["which users take part"],
+        )
     private = result.privacy.private
     return {
         "job": job.describe(),

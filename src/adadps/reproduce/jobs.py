@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from adadps.accounting import Budget, calibrate_noise, epsilon_of_run
+from adadps.delta import delta_is_meant
 from adadps.evaluation import on_held_out
 from adadps.reproduce.contenders import CONTENDERS, Contender
 from adadps.reproduce.corpora import corpus
@@ -122,17 +123,18 @@ def run(job: Job) -> Record:
         every=None if job.tuning else max(1, job.steps // POINTS),
         **given.corpus.metrics,
     )
-    result = fit(
-        zero_model(given),
-        given.corpus.loss,
-        data,
-        method=chain,
-        sampler=sampler,
-        steps=job.steps,
-        delta=size.delta,
-        evaluate=[shown],
-        progress=False,
-    )
+    with delta_is_meant():
+        result = fit(
+            zero_model(given),
+            given.corpus.loss,
+            data,
+            method=chain,
+            sampler=sampler,
+            steps=job.steps,
+            delta=size.delta,
+            evaluate=[shown],
+            progress=False,
+        )
     private = result.privacy.private and not given.corpus.private_words
     values = {name: result.last(name) for name in given.corpus.metrics}
     return {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from adadps.contract import Sampling
+from adadps.delta import delta_is_meant
 from adadps.planning import make_plan
 from adadps.stages.groups import Groups, by_label
 from adadps.types import Accountant
@@ -62,16 +63,18 @@ class PublishedRun:
 def _epsilon(
     run: PublishedRun, accountant: Accountant, sampling: Sampling, groups: Groups | None
 ) -> float:
-    return make_plan(
-        examples=run.examples,
-        batch_size=run.batch,
-        epochs=run.epochs,
-        noise_multiplier=run.noise_multiplier,
-        delta=1 / run.examples,
-        accountant=accountant,
-        sampling=sampling,
-        groups=groups,
-    ).epsilon
+    with delta_is_meant():
+        plan = make_plan(
+            examples=run.examples,
+            batch_size=run.batch,
+            epochs=run.epochs,
+            noise_multiplier=run.noise_multiplier,
+            delta=1 / run.examples,
+            accountant=accountant,
+            sampling=sampling,
+            groups=groups,
+        )
+    return plan.epsilon
 
 
 IMDB = PublishedRun("IMDB, logistic regression", 25_000, 64, 32, 1.0, 4)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from adadps.accounting import epsilon_of_run
 from adadps.data.examples import Examples, examples
+from adadps.delta import delta_is_meant
 from adadps.evaluation import on_public
 from adadps.methods import adadps, adas, dp_sgd, plain_sgd
 from adadps.report.plots import Panel, curves_of
@@ -133,18 +134,19 @@ def run(contender: Contender, setting: Setting, seed: int, steps: int | None = N
         every=max(1, count // POINTS),
         loss=lambda outputs, targets: float(half_squared_error(outputs, targets).mean()),
     )
-    return fit(
-        model,
-        half_squared_error,
-        data,
-        method=contender.build(setting),
-        sampler=SAMPLER,
-        steps=count,
-        delta=DELTA,
-        accountant=Accountant.RDP,
-        evaluate=[shown],
-        progress=False,
-    )
+    with delta_is_meant():
+        return fit(
+            model,
+            half_squared_error,
+            data,
+            method=contender.build(setting),
+            sampler=SAMPLER,
+            steps=count,
+            delta=DELTA,
+            accountant=Accountant.RDP,
+            evaluate=[shown],
+            progress=False,
+        )
 
 
 def job_of(contender: Contender, setting: Setting, seed: int, steps: int | None) -> Record:

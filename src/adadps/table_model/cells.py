@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from adadps.data.tables import Table
+from adadps.data.user_keys import MISSING
 from adadps.errors import DataError
 from adadps.table_model.schema import Label, Schema
 
 Numbers = npt.NDArray[np.float64]
-MISSING = {"nan", "null", "none", "na", "n/a", "nat", "<na>"}
-"""What other programs write where there is nothing."""
 
 
 def is_missing(value: Any) -> bool:

@@ -81,7 +81,7 @@ def train_from_table(request: Request, say: Say) -> Result:
             say(f"Going on from step {held.taken} of {held.planned}, by {kept.folder} ...")
         result = _train(request, prepared, plan, kept, declared.of_users, measured)
         save_model(prepared.model, result, draft)
-    kept.remove()
+    kept.end(request.out)
     return result
 
 

@@ -1,12 +1,12 @@
 """The folder in which a run is kept while it lasts, so that the same command can go on.
 
-Unless a folder is named, it stands beside the model and goes when the model is there. What holds
-nothing, because nothing was paid yet, is not left behind.
+Unless a folder is named, it stands beside the model and goes when the model is there; a ledger of
+its own goes into the model's folder. What holds nothing, because nothing was paid yet, is not left
+behind. What we did not put there stays, and a ledger is never deleted.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from pathlib import Path
 from adadps.checkpoint import LEDGER, Checkpoint, Checkpoints
 from adadps.errors import AdadpsError, ContractError
 from adadps.ledger import DiskLedger
+from adadps.ledger.file import discard_unused
+from adadps.removing import move_ledger, remove_file, remove_if_empty
 from adadps.table_model.levels_file import LEVELS
 
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
@@ -45,39 +47,35 @@ class KeptRun:
     @contextmanager
     def cleaned(self) -> Iterator[None]:
         """After an error, leave no folder of ours that holds nothing."""
+        was_there = self._own_ledger.exists()
         try:
             yield
         except ContractError as error:
             if not self.is_ours or self.latest() is None:
-                self._remove_if_empty()
+                self._remove_if_unpaid(was_there)
                 raise
             raise ContractError(
                 f"{error} (That folder is {self.folder}, of a run that was interrupted. Delete it "
                 "to begin anew: what it has paid is lost.)"
             ) from error
         except BaseException:
-            self._remove_if_empty()
+            self._remove_if_unpaid(was_there)
             raise
 
-    def remove(self) -> None:
-        """Take away what is ours, and nothing else that somebody has put there."""
-        if not self.is_ours:
-            return
-        for part in self.folder.glob("step-*"):
-            shutil.rmtree(part, ignore_errors=True)
-        with suppress(OSError):
-            self.levels.unlink(missing_ok=True)
-            for part in self.folder.glob(f"{LEDGER}*"):
-                part.unlink()
-            self.folder.rmdir()
+    def end(self, model: Path) -> None:
+        """The model is there: take away what is ours, and put the run's own ledger beside it."""
+        if self.is_ours:
+            if self.ledger is None:
+                move_ledger(self._own_ledger, model)
+            self._remove_steps()
 
     def charges(self) -> int:
         """What this run has paid so far."""
         held = self.latest()
         if held is None:
-            own = self.folder / LEDGER
+            own = self._own_ledger
             return _entries(own) if own.exists() else int(self.levels.exists())
-        with DiskLedger(self.ledger or self.folder / LEDGER) as ledger:
+        with DiskLedger(self.ledger or self._own_ledger) as ledger:
             return sum(count for _, count in ledger.charged(held.run))
 
     def in_words(self, command: str) -> str:
@@ -92,17 +90,30 @@ class KeptRun:
         if held is None:
             return (
                 f"no model was written; no step is kept, and {paid} steps stay paid for in "
-                f"{self.folder / LEDGER}. To begin again:\n{command}"
+                f"{self._own_ledger}. To begin again:\n{command}"
             )
         return (
             f"no model was written; {held.taken} of {held.planned} steps are kept in "
             f"{self.folder}, and {paid} steps stay paid for. To go on:\n{command}"
         )
 
-    def _remove_if_empty(self) -> None:
+    @property
+    def _own_ledger(self) -> Path:
+        """Where the run pays, unless it has a ledger elsewhere."""
+        return self.folder / LEDGER
+
+    def _remove_if_unpaid(self, ledger_was_there: bool) -> None:
         with suppress(AdadpsError):  # what cannot be read is not ours to remove
             if self.is_ours and self.folder.is_dir() and not self.charges():
-                self.remove()
+                if self.ledger is None and not ledger_was_there:
+                    discard_unused(self._own_ledger)
+                self._remove_steps()
+
+    def _remove_steps(self) -> None:
+        with suppress(OSError):
+            Checkpoints(self.folder).remove()
+            remove_file(self.levels)
+            remove_if_empty(self.folder)
 
 
 def _entries(path: Path) -> int:

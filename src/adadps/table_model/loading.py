@@ -13,8 +13,9 @@ from adadps.data.identity import Identities, identities_of_cells, identities_of_
 from adadps.data.row_store import RowStore
 from adadps.data.same_text import normalised
 from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
+from adadps.data.user_keys import user_key
 from adadps.errors import DataError
-from adadps.table_model.cells import MISSING, joined_texts
+from adadps.table_model.cells import joined_texts
 from adadps.table_model.saved import TableModel
 
 
@@ -83,12 +84,14 @@ def _as_number(cell: str) -> str:
 
 def users_in(chunk: Table, column: str) -> list[str]:
     """Who each row is from: rows without a user would all be protected as one, and none alone."""
-    names = [cell.strip() for cell in chunk.column(column)]
-    for row, name in enumerate(names):
-        if name.lower() in MISSING:
+    keys = []
+    for row, cell in enumerate(chunk.column(column)):
+        key = user_key(cell)
+        if key is None:
             raise DataError(
                 f"Expected a user in column '{column}' of {chunk.source} on every line, found a "
                 f"missing value on {chunk.where(row)}. Leave the line out, or give it a user of "
                 "its own: several people under one name would be protected as one."
             )
-    return names
+        keys.append(key)
+    return keys

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from adadps.data.assumed import RARE
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import Table
+from adadps.data.user_keys import MISSING
 from adadps.errors import DataError
-from adadps.table_model.cells import MISSING, Numbers, is_missing, labels, levels, numbers
+from adadps.table_model.cells import Numbers, is_missing, labels, levels, numbers
 from adadps.table_model.schema import Categorical, Numeric, Schema
 
 

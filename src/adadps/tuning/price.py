@@ -18,6 +18,7 @@ from adadps.accounting import (
     units_of,
 )
 from adadps.contract import Grouping
+from adadps.delta import require_small_delta
 from adadps.errors import ContractError, SettingError
 from adadps.events import composed
 from adadps.sampling import Sampler
@@ -111,6 +112,7 @@ def calibrate_tuning(
     require(settings >= 1, "settings >= 1", settings, "Count the settings of the grid.")
     (chosen,) = selection.accountants((accountant,))
     grouping = grouping or sampler.alone
+    require_small_delta(budget.delta, sampler.examples, sampler.unit)
 
     def spent(noise_multiplier: float) -> float:
         parts = [sampler.run_event(noise_multiplier, steps, chosen, grouping)]

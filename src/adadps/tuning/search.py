@@ -14,6 +14,7 @@ from dp_accounting import DpEvent
 from adadps.accounting import Budget, default_delta, epsilon_of, require_delta, unit_of
 from adadps.data.assumed import declared
 from adadps.data.examples import Examples
+from adadps.delta import require_small_delta
 from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.evaluation import Evaluation
 from adadps.events import composed
@@ -273,6 +274,7 @@ def _outcome(plan: _Plan, best: Finished, table: Table | None) -> TuningResult:
 
 def _delta(delta: float | None, budget: Budget | None, sampler: Sampler) -> float:
     if delta is None:
-        return budget.delta if budget is not None else default_delta(sampler.examples)
+        delta = budget.delta if budget is not None else default_delta(sampler.examples)
     require_delta(delta)
+    require_small_delta(delta, sampler.examples, sampler.unit, warn=True)
     return delta
