@@ -256,19 +256,61 @@ def _scale(values: Any, row: int, column: int, by_row: Any, by_output: Any, full
 
 
 @compiled
-def release_rows(
-    table: Any, rows: Any, kept: Any, deviations: Any, width: float, slots: Any, places: Any,
-    words: Any, steps: Any, like: Any, by_row: Any, by_output: Any, full: Any, z: Any, start: int,
-) -> None:  # fmt: skip
-    """table_r = g · rint((k (table_r + D_w ∘ Σ_e v_e b_e) + s·z) / g) for the rows r of words w.
+def _released(
+    state: float, change: float, normal: float, keep: float, deviation: float, width: float
+) -> float:
+    """g · rint((k (w + Δ) + s·z) / g); without noise (s = 0) nothing is rounded.
 
+    The change meets its noise before it meets the weight: k·w is a cell and a rest, both public, so
+    that the size of w takes no digit from k·Δ + s·z. 1/g is exact, as g is a power of two.
+    """
+    if deviation == 0:
+        return keep * (state + change)
+    inverse, kept = 1.0 / width, keep * state
+    cell = np.rint(kept * inverse)
+    moved = (kept - cell * width) + (keep * change + deviation * normal)
+    value: float = (cell + np.rint(moved * inverse)) * width
+    return value
+
+
+@compiled
+def _write_apart(
+    high: Any, low: Any, change: Any, normals: Any, keep: float, deviation: float, width: float
+) -> None:
+    """Release w = high + low, where high is the rounding of w, and low what that leaves.
+
+    If it is not, somebody wrote to high, and w is high. Where nothing is left over, now and before,
+    low is not written to: its memory may not even be there.
+    """
+    differs = 0
+    for j in range(len(high)):
+        state = np.float64(high[j]) + np.float64(low[j])
+        if np.float32(state) != high[j]:
+            state = np.float64(high[j])
+        value = _released(state, change[j], normals[j], keep, deviation, width)
+        high[j] = value
+        rest = value - np.float64(high[j])
+        change[j] = rest
+        differs |= np.float64(low[j]) != rest
+    if differs:
+        for j in range(len(high)):
+            low[j] = change[j]
+
+
+@compiled
+def release_rows(
+    table: Any, low: Any, rows: Any, kept: Any, deviations: Any, width: float, slots: Any,
+    places: Any, words: Any, steps: Any, like: Any, by_row: Any, by_output: Any, full: Any, z: Any,
+    start: int,
+) -> None:  # fmt: skip
+    """w_r = g · rint((k (w_r + D_w ∘ Σ_e v_e b_e) + s·z) / g) for the rows r of words w.
+
+    w is ``table``, plus ``low`` where that has entries: the table is then the rounding of w.
     ``z`` are the normals for the entries of all rows from entry ``start`` on. Where a row has a
     slot, ``steps`` has the addresses of that step's entries by row (where each row begins, the line
     of b and the v of each entry) and of its matrix b, in the type of ``like``, and how many rows it
-    has. Factors of D without
-    entries are 1. Where s = 0, nothing is rounded.
+    has. Factors of D without entries are 1. Where s = 0, nothing is rounded to the grid.
     """
-    inverse = 1.0 / width
     row_width = table.shape[1]
     buffer, ahead = np.empty(row_width), 1 + FETCHED_AHEAD // row_width
     done = 0
@@ -277,6 +319,8 @@ def release_rows(
         count = min(len(z) - done, row_width - column)
         if at + ahead < len(rows):
             _fetch_row(table, rows[at + ahead])
+            if len(low):
+                _fetch_row(low, rows[at + ahead])
             if len(full) and slots[at + ahead] >= 0:
                 _fetch_row(full, words[at + ahead])
         keep, deviation = kept[at], deviations[at]
@@ -288,11 +332,10 @@ def release_rows(
             _scale(change, words[at], column, by_row, by_output, full)
         else:
             change[:] = 0
-        if deviation == 0:
-            for j in range(count):
-                target[j] = keep * (target[j] + change[j])
+        if len(low):
+            rest = low[rows[at], column : column + count]
+            _write_apart(target, rest, change, normals, keep, deviation, width)
         else:
             for j in range(count):
-                released = keep * (target[j] + change[j]) + deviation * normals[j]
-                target[j] = np.rint(released * inverse) * width
+                target[j] = _released(target[j], change[j], normals[j], keep, deviation, width)
         done += count
