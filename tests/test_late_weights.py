@@ -36,8 +36,8 @@ def released(monkeypatch):
     """All values that releases wrote to tables."""
     seen, release = set(), late.release_rows
 
-    def noted(table, rest, rows, *others):
-        release(table, rest, rows, *others)
+    def noted(table, rest, has_rest, rows, *others):
+        release(table, rest, has_rest, rows, *others)
         seen.update(tuple(row) for row in table[rows].tolist())
 
     monkeypatch.setattr(late, "release_rows", noted)

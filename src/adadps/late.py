@@ -52,7 +52,7 @@ Numbers = npt.NDArray[np.float64]
 FLUSHED_AT_ONCE = 2**20
 """How many weights are noised at once when all of them are read."""
 
-_NOTHING = np.empty((0, 0), np.float32)
+_NO_REST = np.empty((0, 0), np.float32)
 
 LONGEST_PAST = 2**16
 """After so many steps every row gets its noise, and the history begins anew."""
@@ -71,8 +71,9 @@ class LateRows:
         self._lock = threading.RLock()  # another thread may read the model
         self._past = _Past()
         apart = self._weights.dtype is torch.float32
-        # What the parameter's rounding leaves over. Pages that stay 0 take no memory.
+        # What the parameter's rounding leaves over, if it ever does: until then it takes no memory.
         self._rest = np.zeros(tuple(self._weights.shape) if apart else (0, 0), np.float32)
+        self._has_rest = np.zeros(1, np.bool_)
         of_rows = np.zeros((len(self._weights), 3), np.int32)  # together: one trip to memory a row
         self._since = of_rows[:, 0]
         self._waiting = Waiting(self._weights, axis, of_rows[:, 1:])
@@ -136,10 +137,11 @@ class LateRows:
         kept, deviation = self._past.gathered(self._since[rows])
         width = self._past.grid_width
         needed, in_memory = self._waiting.take(rows)
-        with self._in_reach(rows) as (held, rest, places):
+        with self._in_reach(rows) as (held, rest, has_rest, at):
 
             def release(start: int, z: Numbers) -> object:
-                release_rows(held, rest, places, kept, deviation, width or 1.0, *needed, z, start)
+                given = (held, rest, has_rest, at, kept, deviation, width or 1.0, *needed)
+                release_rows(*given, z, start)
                 return in_memory
 
             if width is None:  # not a single step had noise
@@ -149,10 +151,10 @@ class LateRows:
         self._since[rows] = now
 
     @contextmanager
-    def _in_reach(self, rows: Integers) -> Iterator[tuple[Any, Any, Integers]]:
-        """The state as a table, or a table and what its rounding leaves; and where its rows are."""
+    def _in_reach(self, rows: Integers) -> Iterator[tuple[Any, Any, Any, Integers]]:
+        """A table, what its rounding leaves over, whether it does, and where the rows are."""
         if in_main_memory(self._weights):
-            yield self._weights.numpy(), self._rest, rows
+            yield self._weights.numpy(), self._rest, self._has_rest, rows
             increment_version(self._weights)  # a graph that holds the old weights must notice
             return
         chosen = torch.from_numpy(rows).to(self._weights.device)
@@ -160,7 +162,7 @@ class LateRows:
         if len(self._rest):
             whole = held + torch.from_numpy(self._rest[rows])
             held = torch.where(whole.float() == held, whole, held)  # else it was written to
-        yield held.numpy(), _NOTHING, np.arange(len(rows))
+        yield held.numpy(), _NO_REST, np.zeros(1, np.bool_), np.arange(len(rows))
         rounded = held.to(self._weights.dtype)
         self._weights.index_copy_(0, chosen, rounded.to(self._weights.device))
         if len(self._rest):

@@ -274,38 +274,48 @@ def _released(
 
 
 @compiled
-def _write_apart(
+def _release(
+    weights: Any, change: Any, normals: Any, keep: float, deviation: float, width: float
+) -> bool:
+    """Release w where it lies. Is there a rest that rounding leaves? It is in ``change`` then."""
+    any_rest = False
+    for j in range(len(weights)):
+        value = _released(weights[j], change[j], normals[j], keep, deviation, width)
+        weights[j] = value
+        rest = value - weights[j]
+        change[j] = rest
+        any_rest |= rest != 0
+    return any_rest
+
+
+@compiled
+def _release_both(
     high: Any, low: Any, change: Any, normals: Any, keep: float, deviation: float, width: float
 ) -> None:
     """Release w = high + low, where high is the rounding of w, and low what that leaves.
 
-    If it is not, somebody wrote to high, and w is high. Where nothing is left over, now and before,
-    low is not written to: its memory may not even be there.
+    If it is not, somebody wrote to high, and w is high.
     """
-    differs = 0
     for j in range(len(high)):
         state = np.float64(high[j]) + np.float64(low[j])
         if np.float32(state) != high[j]:
             state = np.float64(high[j])
         value = _released(state, change[j], normals[j], keep, deviation, width)
-        high[j] = value
-        rest = value - np.float64(high[j])
-        change[j] = rest
-        differs |= np.float64(low[j]) != rest
-    if differs:
-        for j in range(len(high)):
-            low[j] = change[j]
+        rounded = np.float32(value)
+        high[j] = rounded
+        low[j] = value - np.float64(rounded)
 
 
 @compiled
 def release_rows(
-    table: Any, low: Any, rows: Any, kept: Any, deviations: Any, width: float, slots: Any,
-    places: Any, words: Any, steps: Any, like: Any, by_row: Any, by_output: Any, full: Any, z: Any,
-    start: int,
+    table: Any, low: Any, has_low: Any, rows: Any, kept: Any, deviations: Any, width: float,
+    slots: Any, places: Any, words: Any, steps: Any, like: Any, by_row: Any, by_output: Any,
+    full: Any, z: Any, start: int,
 ) -> None:  # fmt: skip
     """w_r = g · rint((k (w_r + D_w ∘ Σ_e v_e b_e) + s·z) / g) for the rows r of words w.
 
-    w is ``table``, plus ``low`` where that has entries: the table is then the rounding of w.
+    w is ``table``, plus ``low`` as soon as rounding to the table's type has left something over,
+    which ``has_low`` notes for the whole table: until then, low is neither read nor written.
     ``z`` are the normals for the entries of all rows from entry ``start`` on. Where a row has a
     slot, ``steps`` has the addresses of that step's entries by row (where each row begins, the line
     of b and the v of each entry) and of its matrix b, in the type of ``like``, and how many rows it
@@ -319,7 +329,7 @@ def release_rows(
         count = min(len(z) - done, row_width - column)
         if at + ahead < len(rows):
             _fetch_row(table, rows[at + ahead])
-            if len(low):
+            if has_low[0]:
                 _fetch_row(low, rows[at + ahead])
             if len(full) and slots[at + ahead] >= 0:
                 _fetch_row(full, words[at + ahead])
@@ -332,10 +342,10 @@ def release_rows(
             _scale(change, words[at], column, by_row, by_output, full)
         else:
             change[:] = 0
-        if len(low):
+        if has_low[0]:
             rest = low[rows[at], column : column + count]
-            _write_apart(target, rest, change, normals, keep, deviation, width)
-        else:
-            for j in range(count):
-                target[j] = _released(target[j], change[j], normals[j], keep, deviation, width)
+            _release_both(target, rest, change, normals, keep, deviation, width)
+        elif _release(target, change, normals, keep, deviation, width):
+            low[rows[at], column : column + count] = change
+            has_low[0] = True
         done += count
