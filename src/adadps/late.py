@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from adadps.errors import ContractError
-from adadps.kernels.rows import release_rows
+from adadps.kernels.release import release_rows
 from adadps.noise import grid
 from adadps.row_sparse import RowSparse, in_main_memory
 from adadps.threads import process
