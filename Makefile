@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test torture check bench docs format clean
+.PHONY: demo test torture check bench bench-check docs format clean
 
 demo: $(VENV)/core
 	$(BIN)/adadps demo
@@ -12,7 +12,7 @@ demo: $(VENV)/core
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
 
-torture: $(VENV)/dev $(VENV)/federated
+torture: $(VENV)/dev $(VENV)/federated bench-check
 	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/test_kills.py
 	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/test_mutations.py
 	OMP_NUM_THREADS=1 ADADPS_FLOWER=1 $(BIN)/pytest -q tests/torture
@@ -26,6 +26,9 @@ check: $(VENV)/dev
 
 bench: $(VENV)/bench
 	$(BIN)/adadps bench
+
+bench-check: $(VENV)/bench
+	$(BIN)/adadps bench --check  # a minute or two: the ratios that we promise
 
 docs: $(VENV)/docs
 	$(BIN)/mkdocs build --strict

@@ -146,8 +146,8 @@ MUTATIONS = {
     ),
     "large weights wait for their noise": Mutation(
         "late.py",
-        "self.keeps_multiples = max(-float(low), float(high)) <= limit",
-        "self.keeps_multiples = True",
+        "return is_small and width >= torch.finfo(kind).tiny",
+        "return True",
         "tests/test_late_training.py -k hazard_18",
     ),
     "an empty batch is not noised": Mutation(
@@ -187,16 +187,28 @@ MUTATIONS = {
         "tests/statistical/test_audit_bounds.py -k nothing_leaks",
     ),
     "late noise is halved": Mutation(
-        "kernels/rows.py",
-        "(target[j] + change[j]) + deviation * normals[j]",
-        "(target[j] + change[j]) + deviation / 2 * normals[j]",
+        "kernels/release.py",
+        "(keep * change + deviation * normal)",
+        "(keep * change + deviation / 2 * normal)",
         "tests/statistical/test_late_noise.py -k same_law",
     ),
     "late noise is off the grid": Mutation(
-        "kernels/rows.py",
-        "target[j] = np.rint(released * inverse) * width",
-        "target[j] = released",
+        "kernels/release.py",
+        "(cell + np.rint(moved * inverse)) * width",
+        "cell * width + moved",
         "tests/test_late_weights.py -k grid",
+    ),
+    "the rounding of a late table is taken for its weights": Mutation(
+        "kernels/release.py",
+        "low[j] = value - np.float64(rounded)",
+        "low[j] = 0.0",
+        "tests/statistical/test_late_large_weights.py -k same_law",
+    ),
+    "whether a table waits is decided by weights that were read": Mutation(
+        "late.py",
+        "        self.settle()\n        low, high =",
+        "        low, high =",
+        "tests/test_hazards_late.py -k hazard_37",
     ),
     "a row that waits gathers the noise of one step only": Mutation(
         "late.py",
@@ -223,7 +235,7 @@ MUTATIONS = {
         "tests/test_compiled_training.py -k noise",
     ),
     "a change waits for its noise without D": Mutation(
-        "kernels/rows.py",
+        "kernels/release.py",
         "values[j] *= diagonal[j]",
         "values[j] *= 1.0",
         "tests/test_compiled_training.py -k waits",

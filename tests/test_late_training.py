@@ -173,7 +173,13 @@ def test_pretraining_decays_too():
 
 @pytest.mark.parametrize(
     ("lr", "dtype", "waits"),
-    [(0.1, torch.float32, True), (1e-8, torch.float32, False), (0.1, torch.bfloat16, False)],
+    [
+        (0.1, torch.float32, True),
+        (1e-8, torch.float32, True),
+        (1e-13, torch.float32, False),
+        (1e-40, torch.float32, False),
+        (0.1, torch.bfloat16, False),
+    ],
 )
 def test_hazard_18_weights_that_would_be_rounded_when_they_are_read_do_not_wait(lr, dtype, waits):
     """How often a row was read, and rounded, would show in it."""

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from adadps import ContractError, late, secure
+from adadps.data.sparse_rows import SparseRows
+from adadps.gradients.factored import FactoredRows
 from adadps.late import LateRows
 from adadps.row_sparse import RowSparse
 from late_tables import BATCHES, NOISE, TABLES, WORDS, Changed, begun, take
@@ -36,8 +38,8 @@ def released(monkeypatch):
     """All values that releases wrote to tables."""
     seen, release = set(), late.release_rows
 
-    def noted(table, rows, *others):
-        release(table, rows, *others)
+    def noted(table, rest, has_rest, rows, *others):
+        release(table, rest, has_rest, rows, *others)
         seen.update(tuple(row) for row in table[rows].tolist())
 
     monkeypatch.setattr(late, "release_rows", noted)
@@ -155,6 +157,63 @@ def test_without_noise_nothing_is_rounded():
     late.add(step, deviation=0.0, keep=0.9)
     late.settle()
     torch.testing.assert_close(table.double(), 0.9 * before + step.to_dense(), atol=1e-6, rtol=0)
+
+
+def far_table(turned):
+    """Weights that are large beside a noise of 1e-7, released once."""
+    table = torch.randn(3, 6).T if turned else torch.randn(6, 3)
+    held = LateRows(table, 0, secure())
+    held.add(touched(), deviation=1e-7, keep=1.0)
+    held.settle()
+    assert held._rest.all(1).any()
+    return table, held
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_written_to_large_weights_counts_to_the_last_bit(turned):
+    """The rest that their rounding left over goes with them."""
+    table, late = far_table(turned)
+    before = table.double() + torch.from_numpy(late._rest)
+    table[:3] = torch.tensor([0.0, 1e-9, float("inf")])
+    late.add(touched(), deviation=0.0, keep=1.0)
+    late.settle()
+    assert torch.equal(table[:3], torch.tensor([0.0, 1e-9, float("inf")]).expand(3, 3))
+    assert torch.equal(table[3:].double() + torch.from_numpy(late._rest[3:]), before[3:])
+
+
+def without_entries():
+    rows = SparseRows(torch.zeros(2).long(), torch.empty(0).long(), torch.empty(0), 6)
+    return FactoredRows(rows.by_column, torch.zeros(1), torch.zeros(1, 3), (6, 3), 0)
+
+
+EMPTY = {"no rows": touched, "no entries": without_entries}
+
+
+@pytest.mark.parametrize("empty", EMPTY.values(), ids=EMPTY)
+def test_a_step_without_rows_is_noised_and_draws_nothing(empty):
+    """Also with changes that wait under a D of their own: they are not in its way."""
+    noise = Counting()
+    table, late = late_table(noise)
+    scale = torch.full((6, 3), 2.0)
+    change = FactoredRows(
+        SparseRows(torch.tensor([0, 1]), torch.tensor([4]), torch.ones(1), 6).by_column,
+        torch.ones(1), torch.ones(1, 3), (6, 3), 0,
+    ).times_(scale)  # fmt: skip
+    begin = table.clone()
+    late.add(empty(), deviation=1.0, keep=1.0)
+    late.add(change, deviation=1.0, keep=1.0)
+    held = len(late._waiting._steps)
+    for _ in range(3):
+        late.add(empty(), deviation=1.0, keep=1.0)
+    assert noise.rows == 1  # the row that the change has touched
+    assert len(late._waiting._steps) == held == 1
+    _, deviation = late._past.gathered(late._since)
+    assert deviation.tolist() == pytest.approx([5**0.5] * 4 + [4**0.5] + [5**0.5])
+    late.settle()
+    assert (table != begin).all()
+    late._waiting.put(np.empty(0, np.int64), empty().factors(), 1.0)
+    late.settle()
+    assert noise.rows == 1 + 6
 
 
 # --- a run ---

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from adadps.errors import ContractError
-from adadps.late_parameter import unwatch
+from adadps.late_parameter import LateParameter, unwatch
 
 _LATEST: WeakKeyDictionary[nn.Module, Claim] = WeakKeyDictionary()
 
@@ -26,7 +26,8 @@ class Claim:
 
     def __init__(self, model: nn.Module) -> None:
         for parameter in model.parameters():
-            unwatch(parameter)  # what an abandoned run has left
+            if isinstance(parameter, LateParameter):
+                unwatch(parameter)  # what an abandoned run has left
         self._model = model
         _LATEST[model] = self
 

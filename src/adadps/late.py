@@ -17,15 +17,20 @@ model's parameter holds nothing but released values, rounded to a public grid,
 
 which is the same for all rows. A row that is read, or leaves, was noised at every step.
 
-*Rounding must not tell rows apart.* A multiple of g is kept exactly by a float of m bits as long as
-it is below 2^m g. Larger weights would be rounded each time they are read, and how often depends on
-the batches. So a table with such weights, compared with its noise, does not keep noise for later.
+*Rounding must not tell rows apart.* How often a row is read depends on the batches, so nothing but
+the grid may round it then. A float32 of 24 bits holds multiples of g up to 2^24 g only. So w is
+held as a float32 and the float32 that its rounding leaves over, 48 bits together. The parameter is
+the first of them: it follows from w, and is never taken for it. (Unless somebody wrote to it: what
+is not the rounding of w any more is w from then on.)
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +39,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from adadps.errors import ContractError
-from adadps.kernels.rows import release_rows
+from adadps.kernels.release import release_rows
 from adadps.noise import grid
 from adadps.row_sparse import RowSparse, in_main_memory
 from adadps.threads import process
@@ -47,11 +52,13 @@ Numbers = npt.NDArray[np.float64]
 FLUSHED_AT_ONCE = 2**20
 """How many weights are noised at once when all of them are read."""
 
+_NO_REST = np.empty((0, 0), np.float32)
+
 LONGEST_PAST = 2**16
 """After so many steps every row gets its noise, and the history begins anew."""
 
-LOOKED_AT_EVERY = 256
-"""How many steps may pass until the largest weight is looked at again."""
+DIGITS = {torch.float32: 2 * 24, torch.float64: 53}
+"""Bits of a weight's state by the type of the parameter: two float32, or one float64."""
 
 
 class LateRows:
@@ -63,11 +70,29 @@ class LateRows:
         self._process = process()
         self._lock = threading.RLock()  # another thread may read the model
         self._past = _Past()
-        self._looked_at: tuple[int, float | None] = (0, None)
-        self.keeps_multiples = True
+        apart = self._weights.dtype is torch.float32
+        # What the parameter's rounding leaves over, if it ever does: until then it takes no memory.
+        self._rest = np.zeros(tuple(self._weights.shape) if apart else (0, 0), np.float32)
+        self._has_rest = np.zeros(1, np.bool_)
         of_rows = np.zeros((len(self._weights), 3), np.int32)  # together: one trip to memory a row
         self._since = of_rows[:, 0]
         self._waiting = Waiting(self._weights, axis, of_rows[:, 1:])
+
+    def can_hold(self, deviation: float) -> bool:
+        """Is the state exact in and after a step with noise of this deviation?
+
+        Asked when the grid gets finer, or the history begins anew: public moments. All rows get
+        their noise first, so that the answer follows from what is released, whatever was read. Half
+        of the range is left for steps until it is asked again.
+        """
+        width = self._past.grid_with(deviation)
+        if width is None or (width == self._past.grid_width and not self._past.is_full):
+            return True
+        self.settle()
+        low, high = self._weights.aminmax() if self._weights.numel() else (0.0, 0.0)
+        kind = self._weights.dtype
+        is_small = max(-float(low), float(high)) <= math.ldexp(width, DIGITS[kind] - 1)
+        return is_small and width >= torch.finfo(kind).tiny
 
     def settle(self, rows: Tensor | None = None) -> None:
         """Draw what the given rows (or all of them) have gathered, in place, once."""
@@ -91,10 +116,13 @@ class LateRows:
         """
         with self._lock:
             self.settle(change.rows)
-            if self._past.now == LONGEST_PAST:
+            if self._past.is_full:
                 self.settle()
                 self._since.fill(0)
                 self._past.begin_anew()
+            if not len(change.rows):  # an empty batch is noised like any other, and changes nothing
+                self._past.step(deviation, keep)
+                return
             factors = change.factors()
             for rows in self._waiting.in_the_way(factors):
                 if len(rows):
@@ -102,42 +130,43 @@ class LateRows:
             self._past.step(deviation, keep)
             # What is kept of it is taken when it is read.
             self._waiting.put(change.rows.cpu().numpy(), factors, factor / keep)
-            self._look_at_largest()
-
-    def _look_at_largest(self) -> None:
-        """Now and then: are all weights, which are released ones, small enough to be exact?"""
-        moment = (self._past.now // LOOKED_AT_EVERY, self._past.grid_width)
-        if self._past.grid_width is None or moment == self._looked_at:
-            return
-        self._looked_at = moment
-        low, high = self._weights.aminmax() if self._weights.numel() else (0.0, 0.0)
-        limit = self._past.grid_width * 2 / torch.finfo(self._weights.dtype).eps
-        self.keeps_multiples = max(-float(low), float(high)) <= limit
 
     def _release(self, rows: Integers) -> None:
         """Add the changes of these rows, and the noise of all steps since, to the weights."""
         now = self._past.now
         kept, deviation = self._past.gathered(self._since[rows])
-        direct = in_main_memory(self._weights)
-        chosen = torch.from_numpy(rows).to(self._weights.device)
-        held = self._weights if direct else self._weights.index_select(0, chosen).cpu().double()
         width = self._past.grid_width
-        places = rows if direct else np.arange(len(rows))
         needed, in_memory = self._waiting.take(rows)
+        with self._in_reach(rows) as (held, rest, has_rest, at):
 
-        def release(start: int, z: Numbers) -> object:
-            release_rows(held.numpy(), places, kept, deviation, width or 1.0, *needed, z, start)
-            return in_memory
+            def release(start: int, z: Numbers) -> object:
+                given = (held, rest, has_rest, at, kept, deviation, width or 1.0, *needed)
+                release_rows(*given, z, start)
+                return in_memory
 
-        if width is None:  # not a single step had noise
-            release(0, np.zeros(held.shape[1] * len(rows)))
-        else:
-            self._noise.draw(held.shape[1] * len(rows), release)
-        if direct:
-            increment_version(self._weights)  # a graph that holds the old weights must notice
-        else:
-            self._weights.index_copy_(0, chosen, held.to(self._weights))
+            if width is None:  # not a single step had noise
+                release(0, np.zeros(held.shape[1] * len(rows)))
+            else:
+                self._noise.draw(held.shape[1] * len(rows), release)
         self._since[rows] = now
+
+    @contextmanager
+    def _in_reach(self, rows: Integers) -> Iterator[tuple[Any, Any, Any, Integers]]:
+        """A table, what its rounding leaves over, whether it does, and where the rows are."""
+        if in_main_memory(self._weights):
+            yield self._weights.numpy(), self._rest, self._has_rest, rows
+            increment_version(self._weights)  # a graph that holds the old weights must notice
+            return
+        chosen = torch.from_numpy(rows).to(self._weights.device)
+        held = self._weights.index_select(0, chosen).cpu().double()
+        if len(self._rest):
+            whole = held + torch.from_numpy(self._rest[rows])
+            held = torch.where(whole.float() == held, whole, held)  # else it was written to
+        yield held.numpy(), _NO_REST, np.zeros(1, np.bool_), np.arange(len(rows))
+        rounded = held.to(self._weights.dtype)
+        self._weights.index_copy_(0, chosen, rounded.to(self._weights.device))
+        if len(self._rest):
+            self._rest[rows] = (held - rounded).numpy()
 
     def _require_own_process(self) -> None:
         if process() != self._process:
@@ -158,6 +187,15 @@ class _Past:
         self._kept = np.ones(1024)
         self.now = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Must every row get its noise before the next step?"""
+        return self.now == LONGEST_PAST
+
+    def grid_with(self, deviation: float) -> float | None:
+        """The width of the grid after a step of this deviation: it only gets finer."""
+        return grid(deviation) if 0 < deviation < self._smallest else self.grid_width
+
     def begin_anew(self) -> None:
         """Forget all steps."""
         self._variance, self._kept, self.now = np.zeros(1024), np.ones(1024), 0
@@ -171,8 +209,8 @@ class _Past:
                 deviation,
                 "Raise the learning rate.",
             )
-            if deviation < self._smallest:
-                self._smallest, self.grid_width = deviation, grid(deviation)
+            self.grid_width = self.grid_with(deviation)
+            self._smallest = min(self._smallest, deviation)
         variance, kept, before = self._variance, self._kept, slice(0, self.now + 1)
         if self.now + 1 == len(variance):
             variance = np.concatenate([variance, np.zeros_like(variance)])

@@ -88,7 +88,7 @@ class Waiting:
             self._bytes -= self._steps.pop(oldest).bytes
 
     def take(self, rows: Integers) -> tuple[tuple[Any, ...], object]:
-        """What `adadps.kernels.rows.release_rows` needs, and what must stay in memory meanwhile.
+        """What `adadps.kernels.release.release_rows` needs, and what must stay in memory meanwhile.
 
         It does not wait any longer.
         """

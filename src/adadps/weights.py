@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
-from adadps.late import LateRows
+from adadps.late import DIGITS, LateRows
 from adadps.late_parameter import can_watch, closed, shown, unwatch, watch
 from adadps.outer_sum import OuterSum
 from adadps.row_sparse import RowSparse
@@ -56,8 +55,7 @@ class Weights:
     def _apply(self, update: Update, late: set[str]) -> None:
         now: dict[tuple[float, float], list[tuple[Tensor, Tensor | OuterSum]]] = {}
         for name, leaf in update.items():
-            if name in late and _row_sparse(leaf) and self._can_wait(name):
-                self._apply_late(name, leaf, update.keep)
+            if name in late and self._apply_late(name, leaf, update.keep):
                 continue
             weights = self._all_of(name)
             if update.keep != 1:
@@ -79,44 +77,48 @@ class Weights:
             self._params[name] = unwatch(self._model.get_parameter(name))
         self._late.clear()
 
-    def _can_wait(self, name: str) -> bool:
-        """May this table keep its noise for later?
-
-        Not if its weights are of another class than torch's own, or have so few bits, or are so
-        large, that they are rounded when they are read (`adadps.late`).
-        """
-        if name in self._late and not self._late[name].keeps_multiples:
-            self._params[name] = unwatch(self._model.get_parameter(name))
-            del self._late[name]
-            self._now.add(name)
-        exact = self._params[name].dtype in {torch.float32, torch.float64}
-        if name in self._now or not exact:
-            return False
-        return name in self._late or can_watch(self._model.get_parameter(name))
-
     def _all_of(self, name: str) -> Tensor:
         if name in self._late:
             self._late[name].settle()
         return self._params[name]
 
-    def _apply_late(self, name: str, leaf: Leaf, keep: float) -> None:
+    def _apply_late(self, name: str, leaf: Leaf, keep: float) -> bool:
+        """Keep the noise of a change for later, if change and table allow it."""
         noised = leaf if isinstance(leaf, Unrealised) else None
         change = noised.total if noised else leaf
-        assert isinstance(change, RowSparse)
+        if not isinstance(change, RowSparse):
+            return False
         factor, deviation = (noised.factor, noised.deviation) if noised else (1.0, 0.0)
-        if name not in self._late:
-            settle = partial(_settle, self._late, name)
-            self._params[name] = watch(self._model.get_parameter(name), settle)
-            self._late[name] = LateRows(self._params[name], change.axis, self._noise)
         deviation *= abs(factor)
+        table = self._waiting_table(name, change.axis, deviation)
+        if table is None:
+            return False
         with closed(self._model.get_parameter(name)):
-            self._late[name].add(change, factor=factor, deviation=deviation, keep=keep)
+            table.add(change, factor=factor, deviation=deviation, keep=keep)
+        return True
+
+    def _waiting_table(self, name: str, axis: int, deviation: float) -> LateRows | None:
+        """The table, if it may keep noise of this deviation for later.
+
+        Not if its weights are of another class than torch's own, or of a type with few bits, or so
+        large beside the noise that reading would round them (`LateRows.can_hold`).
+        """
+        parameter = self._model.get_parameter(name)
+        exact = self._params[name].dtype in DIGITS
+        if name in self._now or not (exact and can_watch(parameter)):
+            return None
+        if name not in self._late:
+            self._params[name] = watch(parameter, partial(_settle, self._late, name))
+            self._late[name] = LateRows(self._params[name], axis, self._noise)
+        with closed(parameter):
+            if self._late[name].can_hold(deviation):
+                return self._late[name]
+        self._params[name] = unwatch(parameter)
+        del self._late[name]
+        self._now.add(name)
+        return None
 
 
 def _settle(late: Mapping[str, LateRows], name: str) -> None:
     if name in late:
         late[name].settle()
-
-
-def _row_sparse(leaf: Leaf) -> bool:
-    return isinstance(leaf.total if isinstance(leaf, Unrealised) else leaf, RowSparse)

@@ -31,6 +31,15 @@ def timing_of(steps: int | None, threads: int | None) -> Timing:
     return Timing(threads=threads or machine.cores(), steps=steps)
 
 
+def require_alone(*others: object) -> None:
+    """Refuse --check together with other options: what it measures is fixed."""
+    if any(others):
+        raise SettingError(
+            "Expected --check alone, found other options beside it. It measures a few fixed pairs: "
+            "leave --check out to choose your own."
+        )
+
+
 def stored(path: Path, workloads: Sequence[str], contenders: Sequence[str]) -> list[Row]:
     """Rows of a file: those of the named workloads and contenders, or all."""
     _require_known(workloads, [*WORKLOADS, f"{EPOCH_OF}-epoch"], "workload")

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -61,13 +62,14 @@ def measure(workload: Workload, name: str, timing: Timing) -> Row:
     others = Others(timing.threads)
     times = _times(running.step, timing)
     share = others.share()
-    flush = None if running.weights is None else _milliseconds(running.weights)
+    flush = None if running.weights is None else _took(running.weights).wall
     row: Row = {
         "workload": workload.name,
         "contender": name,
-        "ms_per_step": statistics.median(times),
+        "ms_per_step": statistics.median(took.wall for took in times),
         "peak_mb": begin.peak() / 2**20,
-        "fastest_ms": min(times),
+        "cpu_ms_per_step": statistics.median(took.cpu for took in times),
+        "fastest_ms": min(took.wall for took in times),
         "steps": len(times),
         "threads": timing.threads,
         "memory": begin.how,
@@ -117,20 +119,27 @@ def _warm_up(step: Callable[[], object], seconds: float = 1.0, most: int = 10) -
             return
 
 
-def _times(step: Callable[[], object], timing: Timing) -> list[float]:
+def _times(step: Callable[[], object], timing: Timing) -> list[Took]:
     if timing.steps is not None:
-        return [_milliseconds(step) for _ in range(timing.steps)]
-    times: list[float] = []
+        return [_took(step) for _ in range(timing.steps)]
+    times: list[Took] = []
     start = time.perf_counter()
     while len(times) < timing.most:
-        times.append(_milliseconds(step))
+        times.append(_took(step))
         spent = time.perf_counter() - start
         if len(times) >= (5 if spent < timing.slow else 3) and spent >= timing.seconds:
             break
     return times
 
 
-def _milliseconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+class Took(NamedTuple):
+    """Milliseconds by the clock, and of the processor in all threads."""
+
+    wall: float
+    cpu: float
+
+
+def _took(work: Callable[[], object]) -> Took:
+    start, used = time.perf_counter(), time.process_time()
     work()
-    return 1000 * (time.perf_counter() - start)
+    return Took(1000 * (time.perf_counter() - start), 1000 * (time.process_time() - used))

@@ -19,11 +19,14 @@ class Quantity(Enum):
     TIME = "time"
     MEMORY = "memory"
     TIME_PER_ROW = "time per touched row"
+    PROCESSOR = "processor time"
 
     def of(self, row: Row) -> float:
         """Its value in a row."""
         if self is Quantity.MEMORY:
             return float(row["peak_mb"])
+        if self is Quantity.PROCESSOR:
+            return float(row["cpu_ms_per_step"])
         rows = float(row["touched_rows"]) if self is Quantity.TIME_PER_ROW else 1.0
         return float(row["ms_per_step"]) / rows
 

@@ -34,6 +34,10 @@ def bench(
     from_file: Annotated[
         Path | None, typer.Option("--from", help="Measure nothing: show the rows of this file.")
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Measure only the ratios that we promise; exit 1 if broken."),
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw bars of the times here (png).")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")] = False,
 ) -> None:
@@ -45,14 +49,22 @@ def bench(
     embedding-bag, lstm. Contenders: adadps, adadps-feature, adadps-dp-sgd, torch, torch-sparse,
     opacus-hooks, opacus-ghost, microbatch-loop.
 
+    `adadps bench --check` takes about a minute: processor time of a few pairs, with one thread.
+
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
-    from adadps.bench import chart, command, table  # noqa: PLC0415
+    from adadps.bench import chart, command, promises, table  # noqa: PLC0415
     from adadps.bench.sheets import sheets  # noqa: PLC0415
     from adadps.reproduce.rows import write_file  # noqa: PLC0415
 
     with told():
         named = (workload or [], contender or [])
+        if check:
+            others = (*named, steps, threads, epoch, json_file, resume, from_file, plot, markdown)
+            command.require_alone(*others)
+            verdicts = promises.check(say)
+            out.print(table.as_rich(promises.sheet(verdicts)))
+            raise typer.Exit(0 if promises.are_kept(verdicts) else 1)
         if from_file:
             rows = command.stored(from_file, *named)
         else:

@@ -5,44 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
 
-from adadps.kernels.compiled import compiled, instruction
-
-FETCHED_AHEAD = 512
-"""So many numbers of a table are on their way to the cache while others are worked on."""
-
-
-@instruction
-def _memory(_context: Any, address: Any) -> Any:  # noqa: ARG001
-    """What lies at this address."""
-    return types.voidptr(types.int64), lambda _c, b, _s, given: b.inttoptr(
-        given[0], ir.IntType(8).as_pointer()
-    )
-
-
-@instruction
-def _fetch(_context: Any, address: Any) -> Any:  # noqa: ARG001
-    """Begin to load the cache line at this address."""
-
-    def generate(_c: Any, builder: Any, _s: Any, given: Any) -> Any:
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        to_read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(prefetch, [builder.inttoptr(given[0], pointer), to_read, keep, data])
-        return _c.get_dummy_value()
-
-    return types.void(types.int64), generate
-
-
-@compiled
-def _fetch_row(table: Any, row: int) -> None:
-    """Begin to load a row, while others are worked on."""
-    begin = table.ctypes.data + row * table.shape[1] * table.itemsize
-    for offset in range(0, table.shape[1] * table.itemsize, 64):
-        _fetch(begin + offset)
+from adadps.kernels.compiled import compiled
+from adadps.kernels.memory import FETCHED_AHEAD, fetch_row
 
 
 @compiled
@@ -178,7 +143,7 @@ def times(part: Any, offsets: Any, columns: Any, values: Any, table: Any, out: A
         target[:] = 0
         for e in range(offsets[i], offsets[i + 1]):
             if e + ahead < len(columns):
-                _fetch_row(table, columns[e + ahead])
+                fetch_row(table, columns[e + ahead])
             x, line = values[e], table[columns[e]]
             for j in range(width):
                 target[j] += x * line[j]
@@ -209,7 +174,7 @@ def squares(
         sums[:] = 0
         for e in range(offsets[i], offsets[i + 1]):
             if e + ahead < len(columns):
-                _fetch_row(full, columns[e + ahead])
+                fetch_row(full, columns[e + ahead])
             line = full[columns[e]]
             share = np.float64(values[e]) / largest * inverse
             for j in range(width):
@@ -222,77 +187,3 @@ def squares(
         words = offsets[i + 1] - offsets[i]
         raised = total * (1 + rounding * (words + width + 16))
         out[i] = raised * (largest * largest_b * largest_full) ** 2
-
-
-@compiled
-def _multiply_out(held: Any, place: int, like: Any, column: int, out: Any, line_bytes: int) -> None:
-    """out = Σ_e v_e b_e, from ``column`` on, for the entries e at this place of a step."""
-    bounds = carray(_memory(held[0] + 8 * place), (2,), np.int64)
-    lines = carray(_memory(held[1]), (bounds[1],), np.int64)
-    shares = carray(_memory(held[2]), (bounds[1],), np.float64)
-    out[:] = 0
-    for e in range(bounds[0], bounds[1]):
-        begin = held[3] + lines[e] * line_bytes + column * like.itemsize
-        line, share = carray(_memory(begin), (len(out),), like.dtype), shares[e]
-        for j in range(len(out)):
-            out[j] += share * line[j]
-
-
-@compiled
-def _scale(values: Any, row: int, column: int, by_row: Any, by_output: Any, full: Any) -> None:
-    """values *= D_r, from ``column`` on."""
-    count = len(values)
-    if len(by_row):
-        for j in range(count):
-            values[j] *= by_row[row]
-    if len(by_output):
-        factors = by_output[column : column + count]
-        for j in range(count):
-            values[j] *= factors[j]
-    if len(full):
-        diagonal = full[row, column : column + count]
-        for j in range(count):
-            values[j] *= diagonal[j]
-
-
-@compiled
-def release_rows(
-    table: Any, rows: Any, kept: Any, deviations: Any, width: float, slots: Any, places: Any,
-    words: Any, steps: Any, like: Any, by_row: Any, by_output: Any, full: Any, z: Any, start: int,
-) -> None:  # fmt: skip
-    """table_r = g · rint((k (table_r + D_w ∘ Σ_e v_e b_e) + s·z) / g) for the rows r of words w.
-
-    ``z`` are the normals for the entries of all rows from entry ``start`` on. Where a row has a
-    slot, ``steps`` has the addresses of that step's entries by row (where each row begins, the line
-    of b and the v of each entry) and of its matrix b, in the type of ``like``, and how many rows it
-    has. Factors of D without
-    entries are 1. Where s = 0, nothing is rounded.
-    """
-    inverse = 1.0 / width
-    row_width = table.shape[1]
-    buffer, ahead = np.empty(row_width), 1 + FETCHED_AHEAD // row_width
-    done = 0
-    while done < len(z):
-        at, column = (start + done) // row_width, (start + done) % row_width
-        count = min(len(z) - done, row_width - column)
-        if at + ahead < len(rows):
-            _fetch_row(table, rows[at + ahead])
-            if len(full) and slots[at + ahead] >= 0:
-                _fetch_row(full, words[at + ahead])
-        keep, deviation = kept[at], deviations[at]
-        target, normals = table[rows[at], column : column + count], z[done : done + count]
-        change = buffer[:count]
-        if slots[at] >= 0 and 0 <= places[at] < steps[slots[at], 4]:
-            line_bytes = row_width * like.itemsize
-            _multiply_out(steps[slots[at]], places[at], like, column, change, line_bytes)
-            _scale(change, words[at], column, by_row, by_output, full)
-        else:
-            change[:] = 0
-        if deviation == 0:
-            for j in range(count):
-                target[j] = keep * (target[j] + change[j])
-        else:
-            for j in range(count):
-                released = keep * (target[j] + change[j]) + deviation * normals[j]
-                target[j] = np.rint(released * inverse) * width
-        done += count

@@ -15,12 +15,13 @@ import numpy as np
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import Table
+from adadps.data.user_keys import MISSING
 from adadps.errors import DataError
 from adadps.measured.names import NameCounts
 from adadps.measured.octaves import OctaveCounts
 from adadps.measured.price import Columns, Price
 from adadps.noise import Randomness
-from adadps.table_model.cells import MISSING, is_missing, labels, levels, numbers
+from adadps.table_model.cells import is_missing, labels, levels, numbers
 from adadps.table_model.loading import users_in
 from adadps.table_model.schema import OTHER, Label, Schema
 
