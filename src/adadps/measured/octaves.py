@@ -38,8 +38,8 @@ class OctaveCounts:
 
     >>> counts = OctaveCounts()
     >>> counts.add(np.array([0.0, 1.0, 1.99, -3.0]))
-    >>> counts.octaves[OCTAVES], counts.octaves.sum(), counts.parts.sum()
-    (1.0, 4.0, 3.0)
+    >>> [int(one) for one in (counts.octaves[OCTAVES], counts.octaves.sum(), counts.parts.sum())]
+    [1, 4, 3]
     """
 
     octaves: Numbers = field(default_factory=lambda: np.zeros(PLACES))
