@@ -22,8 +22,8 @@ QUICKLY = ("--words", "200", "--epochs", "2")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    notes = [["needs rest and sleep", 60 + n % 30, "de", "old"] for n in range(40)]
-    notes += [["may run and play", 20 + n % 30, "fr", "young"] for n in range(40)]
+    notes = [["needs rest and sleep", 60 + n % 30, "de", "old"] for n in range(200)]
+    notes += [["may run and play", 20 + n % 30, "fr", "young"] for n in range(200)]
     write(tmp_path / "visits.csv", notes, ("note", "age", "country", "outcome"))
     write(tmp_path / "held-out.csv", notes[5:45], ("note", "age", "country", "outcome"))
     write(tmp_path / "leaflets.csv", [[row[0]] for row in notes[10:50]], ("note",))
@@ -32,9 +32,7 @@ def folder(tmp_path, monkeypatch):
     write(tmp_path / "new.csv", [["a film"]], ("review",))
     namespace = {}
     (block,) = (b for b in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "schema =" in b)
-    exec(
-        "from pathlib import Path\n" + block.replace('"examples": 400', '"examples": 80'), namespace
-    )
+    exec("from pathlib import Path\n" + block, namespace)
     return tmp_path
 
 
@@ -43,7 +41,7 @@ def test_all_commands_of_the_page_run(folder):
     predictions = [command for command in COMMANDS if command[0] == "predict"]
     checks = [command for command in trainings if "--check-overlap" in command]
     trainings = [command for command in trainings if command not in checks]
-    assert (len(trainings), len(checks), len(predictions)) == (5, 1, 2)
+    assert (len(trainings), len(checks), len(predictions)) == (6, 1, 2)
     shutil.rmtree(folder / "model", ignore_errors=True)
     for number, command in enumerate(trainings):
         shown = call(*command, *QUICKLY, "--ledger", f"{number}.ledger")
