@@ -141,7 +141,9 @@ def test_hazard_33_a_run_that_goes_on_does_not_count_again(table, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(from_table, "fit", interrupted)
-        assert trained(table, "--rare", "other").exit_code == 130
+        shown = trained(table, "--rare", "other")
+        assert shown.exit_code == 130
+        assert "levels, classes and bounds are paid for and kept" in plain(shown.stderr)
     folder = table.parent / "model.checkpoint"
     kept = (folder / "levels.json").read_bytes()
     before = summarise(folder)

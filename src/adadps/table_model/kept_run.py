@@ -87,6 +87,11 @@ class KeptRun:
             return f"no model was written; {self.folder} cannot be read ({error})"
         if not paid:
             return f"no model was written, and nothing was spent. To begin again:\n{command}"
+        if held is None and self.levels.exists():
+            return (
+                f"no model was written; levels, classes and bounds are paid for and kept in "
+                f"{self.levels}, and no step is. To go on:\n{command}"
+            )
         if held is None:
             return (
                 f"no model was written; no step is kept, and {paid} steps stay paid for in "
