@@ -244,28 +244,6 @@ def test_an_alias_of_the_memory_sees_only_values_with_all_their_noise(make):
     assert not torch.equal(table.rows(table.parameter), table.rows(before))
 
 
-UNANNOUNCED = {
-    "torch.tensor": torch.tensor,
-    "torch.as_tensor": torch.as_tensor,
-    "torch.func": torch.func.vmap(lambda row: row * 1),
-}
-
-
-@tables
-@pytest.mark.parametrize("read", UNANNOUNCED.values(), ids=UNANNOUNCED)
-def test_reads_that_torch_does_not_announce_see_an_earlier_release(make, read):
-    """They come too early for the latest noise, and see nothing of what waits for it."""
-    table = make(8)
-    run = begun(table, loss=lambda outputs, _: outputs.sum(1))
-    take(run, 2)
-    alias = run.params[table.name]
-    take(run, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.tensor would rather be called otherwise
-        seen = table.rows(read(table.kept))
-    assert torch.equal(seen, table.rows(alias))
-
-
 @tables
 def test_afterwards_the_model_is_as_it_was(make):
     table = make(8)

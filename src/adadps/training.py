@@ -9,6 +9,7 @@ from torch import nn
 
 from adadps.accounting import epsilon_of_run, grouping_of
 from adadps.data.examples import Examples
+from adadps.delta import require_small_delta
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.evaluation import Evaluation
 from adadps.gradients.loss import Loss
@@ -101,12 +102,14 @@ def _require_within_budget(
     others_refuse = marked or method.exposures or options.get("ledger") is not None
     if others_refuse:
         return
+    delta = options.get("delta") or budget.delta
+    require_small_delta(delta, sampler.examples, sampler.unit)
     try:
         found = epsilon_of_run(
             method,
             sampler,
             steps,
-            delta=options.get("delta") or budget.delta,
+            delta=delta,
             accountant=options.get("accountant") or sampler.accountants(grouping_of(method))[0],
         )
         planned, fits = f"{found:.4g}", found <= budget.epsilon

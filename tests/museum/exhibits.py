@@ -81,7 +81,7 @@ def library(
     randomness: Callable = secure,
     method=None,
     make_model=zero_linear,
-    delta=DELTA,
+    delta=None,
 ) -> Trainer:
     """The library with some part of it replaced."""
     chosen = method or dp_sgd(privacy, LR)
@@ -93,7 +93,7 @@ def library(
             method=chosen,
             sampler=poisson(examples=count, expected_size=rate * count),
             steps=steps,
-            delta=delta,
+            delta=delta or min(DELTA, 1 / count),
             randomness=randomness(),
         )
         return once(data)
@@ -147,7 +147,7 @@ def groups_by_position():
 
 # --- sampling ---
 
-EPOCH, SMALL_SIGMA, SHUFFLED_DELTA, SHUFFLED_RUNS = 100, 0.5, 0.1, 4000
+EPOCH, SMALL_SIGMA, SHUFFLED_DELTA, SHUFFLED_RUNS = 100, 0.7, 0.01, 4000
 
 
 def one_row_a_step(sampler) -> Trainer:

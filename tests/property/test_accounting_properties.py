@@ -38,6 +38,7 @@ from adadps.types import Accountant, Relation
 PLD, RDP = Accountant.PLD, Accountant.RDP
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 EXAMPLES = 10**9  # declared; only the rate matters
+FEW = 10**4  # where delta matters as well
 
 
 def powers(low, high):
@@ -228,7 +229,7 @@ def test_nothing_costs_nothing(accountant):
 )
 @settings(max_examples=5)
 def test_calibrated_noise_is_sufficient_and_hardly_more(rate, steps, target, delta):
-    sampler = poisson(examples=EXAMPLES, expected_size=rate * EXAMPLES)
+    sampler = poisson(examples=FEW, expected_size=rate * FEW)
     sigma = calibrate_noise(sampler, steps, budget=Budget(target, delta), accountant=RDP)
     assert epsilon(rate, sigma, steps, delta) <= target
     assert epsilon(rate, sigma - 3e-4, steps, delta) > target
@@ -237,7 +238,7 @@ def test_calibrated_noise_is_sufficient_and_hardly_more(rate, steps, target, del
 @given(rate=powers(-3, -1), sigma=powers(-0.2, 1), target=st.floats(0.5, 4), delta=powers(-8, -4))
 @settings(max_examples=5)
 def test_calibrated_steps_are_the_most_that_fit(rate, sigma, target, delta):
-    sampler = poisson(examples=EXAMPLES, expected_size=rate * EXAMPLES)
+    sampler = poisson(examples=FEW, expected_size=rate * FEW)
     steps = calibrate_steps(sampler, sigma, budget=Budget(target, delta), accountant=RDP)
     assert steps == 0 or epsilon(rate, sigma, steps, delta) <= target
     assert epsilon(rate, sigma, steps + 1, delta) > target
