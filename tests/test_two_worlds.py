@@ -1,15 +1,17 @@
 """Whole pipelines on D and on D plus one row (or one replaced, or one user more).
 
 Noise is off and chance is fixed: everything that leaves has to be the same in both worlds, but for
-weights (`two_worlds.py` says how that is compared). What leaves of the weights, one step shows: with
-noise off they differ by no more than the clip allows. `ADADPS_WORLDS=20` tries 20 times as many.
+weights (`two_worlds.py` says how that is compared). Of weights one step is looked at: with noise
+off they differ by no more than the clip allows. `ADADPS_WORLDS=20` tries 20 times as many.
 """
 
 import csv
 import io
 import logging
+import random
 import shutil
 import sqlite3
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -62,10 +64,10 @@ from adadps.cli import app
 from adadps.commands import console as consoles
 from adadps.drawing import Drawing
 from adadps.federated import local_update
-from adadps.gradients import waist
 from adadps.noise import grid
 from adadps.result import save_tensors
 from adadps.stages import by_label, chain, pretrain, sgd, train_locally
+from adadps.stages.privatize import Privatize
 from adadps.table_model import targets as table_targets
 from federations import federated
 from models import Custom
@@ -80,6 +82,9 @@ KEPT_STATE = pytest.mark.xfail(
 )
 GLOBAL_CHANCE = pytest.mark.xfail(
     strict=True, reason="dropout still draws from torch's own generator (hazard 28)"
+)
+DEVICES_DRAW = pytest.mark.xfail(
+    strict=True, reason="devices still try the loss by torch's own generator (hazard 28)"
 )
 GATED = pytest.mark.xfail(
     strict=True, reason="the engine is still chosen by private rows (hazard 29)"
@@ -111,28 +116,27 @@ class Remembers(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(WIDTH, CLASSES)
-        self.register_buffer("largest", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(WIDTH))
         self.last = None
 
     def forward(self, x):
-        with torch.no_grad():
-            self.largest.copy_(torch.maximum(self.largest, x.detach().abs().max()))
-        self.last = float(self.largest)
+        self.seen = x.detach()[0].clone()
+        self.last = x.detach().clone()
         return self.layer(x)
 
 
 class Gated(nn.Module):
-    """Uses a parameter behind its layer's back, if the first row says so."""
+    """Uses a weight behind its layer's back, for rows that open a gate."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x):
-        out = self.layer(x)
-        if bool((x[:, 0] > 0).any()):
-            out = out + 50 * functional.linear(torch.tanh(x), self.layer.weight)
-        return out
+        gate = (x[:, :1] > OPEN / 2).to(x.dtype)
+        return self.layer(x) + gate * functional.linear(
+            -2 * OPEN * torch.tanh(x), self.layer.weight
+        )
 
 
 def with_dropout():
@@ -152,7 +156,8 @@ def perceptron():
     return nn.Sequential(nn.Linear(WIDTH, 3), nn.Tanh(), nn.Linear(3, CLASSES))
 
 
-NUMBERS = st.sampled_from([0.0, 0.5, -1.0, 2.0, 1e-30, -7e4, 3e30])
+OPEN = 6e3
+NUMBERS = st.sampled_from([0.0, 0.5, -1.0, 2.0, 1e-30, -7e4, OPEN, 3e30])
 DENSE = st.lists(NUMBERS, min_size=WIDTH, max_size=WIDTH)
 COUNTS = st.lists(st.sampled_from([0.0, 0.0, 1.0, 0.25]), min_size=WIDTH, max_size=WIDTH)
 TOKENS = st.lists(st.integers(0, 5), min_size=3, max_size=3)
@@ -206,7 +211,7 @@ class Data:
         return len(self.rows)
 
     def world(self, relation, *, other):
-        """Rows, labels and names of one world; ``other`` is the one with one row more or changed."""
+        """Rows, labels and names of one world; the ``other`` has one row more, or another."""
         rows, labels, names = list(self.rows), list(self.labels), list(range(self.size))
         if other and relation is Relation.ADD_OR_REMOVE_ONE:
             rows.insert(self.place, self.odd)
@@ -361,11 +366,33 @@ def test_a_run_leaves_the_same_in_both_worlds(name):
     leaves_the_same()
 
 
+@GLOBAL_CHANCE
+def test_chance_inside_a_model_is_not_that_of_a_known_seed():
+    """Whoever knows the seed of torch, numpy and random learns nothing about what was dropped."""
+
+    def pipeline(world, seed):
+        torch.manual_seed(1)
+        model, rows = with_dropout(), as_dense(PLAIN.rows)
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        fit(
+            model, cross_entropy, examples(rows, PLAIN.labels), steps=2, ledger=MemoryLedger(),
+            method=dp_sgd(privatize(clip_norm=CLIP, noise_multiplier=SIGMA), lr=0.5),
+            sampler=SAMPLERS["all"](4),
+        )  # fmt: skip
+        world.take(model)
+
+    one, other = (left_by(pipeline, seed) for seed in (1, 2))
+    assert one.ended == "well"
+    assert distance(one, other) == 0
+
+
 # --- what weights may differ by, in one step ---
 
 
 def one_step(kind, sampler, lr=1.0, **more):
-    """The weights after a step; with noise off, a step of one more row is that row's clipped part."""
+    """The weights after a step; with noise off, one more row adds its clipped part, no more."""
     release = privatize(clip_norm=CLIP, noise_multiplier=SIGMA)
 
     def pipeline(world, given):
@@ -387,10 +414,20 @@ def one_step(kind, sampler, lr=1.0, **more):
     return pipeline
 
 
-MOVED = {
-    "gated": GATED,
-}
+GATES = Data(
+    [[0.0] * WIDTH, [0.0] * WIDTH, *[[OPEN, 1.0, -1.0, 1.0]] * 6],
+    [0, 1, *[0, 1, 2] * 2], 0, [OPEN, 0.0, 0.0, 0.0], 0,
+)  # fmt: skip
+"""The gate is shut for the first two rows of one world, and open for one of the first two of the
+other: whoever chooses an engine by those chooses for everybody."""
+MOVED = {"gated": GATED}
 ALONE = [name for name in KINDS if name not in ("with dropout", "remembers")]
+
+
+def typical(kind):
+    """Rows of the kind that all count, the one more included."""
+    row = [1, 2, 3] if kind.features is as_tokens else [1.0, 0.25, 0.0, 1.0]
+    return Data([row[::-1]] * 4, [0, 1, 2, 0], 1, row, 1)
 
 
 @pytest.mark.parametrize("name", marked(ALONE, MOVED))
@@ -401,6 +438,7 @@ def test_one_step_moves_by_the_clip_and_no_further(name):
 
     @tried(6)
     @given(data_for(kind), st.sampled_from(list(SAMPLERS)), chunk)
+    @example(GATES if name == "gated" else typical(kind), "all", None)
     def moves(data, sampler_name, physical_batch_size):
         sampler = SAMPLERS[sampler_name](data.size)
         pipeline = one_step(kind, sampler, physical_batch_size=physical_batch_size)
@@ -517,6 +555,7 @@ def test_a_user_more_leaves_the_same(problem, most, expected):
     same(with_one_user_more(pipeline, *problem))
 
 
+@DEVICES_DRAW
 @tried(4)
 @given(owned())
 def test_a_device_more_leaves_the_same(problem):
@@ -539,7 +578,8 @@ def test_a_device_more_leaves_the_same(problem):
         )
         for batch in run.batches():
             for node in run.cohort(batch, range(len(users))):
-                copy = adadps.sparse_linear(WIDTH, CLASSES)
+                with torch.random.fork_rng(devices=[]):  # of another machine
+                    copy = adadps.sparse_linear(WIDTH, CLASSES)
                 copy.load_state_dict({name: one.clone() for name, one in run.params.items()})
                 own = [place for place, user in enumerate(whose) if user == users[node]]
                 data = examples(rows[own], labels[own])
@@ -573,7 +613,7 @@ def estimated(make, features):
         model.fit(features(rows), np.array(labels))
         model.partial_fit(features(rows), np.array(labels))
         world.tell(model, sorted(vars(model)), model.privacy_, model.epsilon_, model.delta_)
-        world.tell(model.result_.describe(), model.n_features_in_, model.ledger_)
+        world.tell(model.result_.describe(), model.n_features_in_, model.ledger_.entries)
         world.take_weights(model.result_.params)
         model.result_.save(world.folder / "result")
 
@@ -602,7 +642,7 @@ ESTIMATORS = {
     "classifier, dense": (classifier(feature_bounds=(-3, 3)), DENSE, as_dense),
     "classifier, sparse": (classifier(), COUNTS, as_sparse),
     "classifier, module": (
-        classifier(module=perceptron, clip_norm=1.0, lr=0.1), COUNTS, as_dense,
+        classifier(module=lambda *_: perceptron(), clip_norm=1.0, lr=0.1), COUNTS, as_dense,
     ),
     "regressor": (regressor, DENSE, as_dense),
 }  # fmt: skip
@@ -711,20 +751,20 @@ def invoked(world, *lines):
 def command(name, *more, test=False, public=False):
     """A command on a private table, and whatever looks at the model afterwards."""
 
-    def pipeline(world, rows):
+    def pipeline(world, given):
+        rows, as_json = given
         place = world.folder.with_name(world.folder.name + "-input")
         place.mkdir(exist_ok=True)
-        given = [name, write(place / "private.csv", rows), *COLUMNS, "--epsilon", 4, *more]
+        line = [name, write(place / "private.csv", rows), *COLUMNS, "--epsilon", 4, *more]
         if test:
-            given += ["--test", write(place / "test.csv", TESTED)]
+            line += ["--test", write(place / "test.csv", TESTED)]
         if public:
-            given += ["--public", write(place / "public.csv", TESTED), "--public-because", "it is"]
+            line += ["--public", write(place / "public.csv", TESTED), "--public-because", "it is"]
         model, paid = world.folder / "model", world.folder / "paid"
         places = ["--out", model, "--ledger", paid, "--ledger-budget", 9]
         invoked(
             world,
-            [*given, *places, "--json"],
-            [*given, *places[:1], world.folder / "second", *places[2:4]],
+            [*line, *places, *(["--json"] if as_json else [])],
             ["card", model],
             ["card", model, "--check", "--json"],
             ["report", model, "--out", world.folder / "page.html"],
@@ -772,13 +812,13 @@ def cases(table):
 @pytest.mark.parametrize("pipeline", cases(COMMANDS))
 def test_a_command_leaves_the_same_with_one_row_more(pipeline):
     @tried(1)
-    @given(ROW, st.integers(0, len(KNOWN)))
-    @example(["u1", *TESTED[0][1:]], len(KNOWN))
-    def leaves_the_same(row, place):
-        worlds = KNOWN, [*KNOWN[:place], row, *KNOWN[place:]]
-        names = list(range(len(KNOWN)))
-        one = left_by(pipeline, worlds[0], names)
-        other = left_by(pipeline, worlds[1], [*names[:place], THE_ONE, *names[place:]])
+    @given(ROW, st.integers(0, len(KNOWN)), st.just(False))
+    @example(["u1", *TESTED[0][1:]], len(KNOWN), True)
+    def leaves_the_same(row, place, as_json):
+        more, names = [*KNOWN[:place], row, *KNOWN[place:]], list(range(len(KNOWN)))
+        named = [*names[:place], THE_ONE, *names[place:]]
+        one = left_by(pipeline, (KNOWN, as_json), names)
+        other = left_by(pipeline, (more, as_json), named)
         same((one, other))
         assert one.told[0] == "0", one.told[2]
 
@@ -788,14 +828,14 @@ def test_a_command_leaves_the_same_with_one_row_more(pipeline):
 @pytest.mark.parametrize("pipeline", cases(USER_COMMANDS))
 def test_a_command_leaves_the_same_with_one_user_more(pipeline):
     @tried(1)
-    @given(st.lists(ROW, min_size=1, max_size=3))
-    @example([TESTED[0]])
-    def leaves_the_same(rows):
+    @given(st.lists(ROW, min_size=1, max_size=3), st.just(False))
+    @example([TESTED[0]], True)
+    def leaves_the_same(rows, as_json):
         whose = TESTED[0][0]
         more = [*KNOWN, *([whose, *rest] for _, *rest in rows)]
         names = list(dict.fromkeys(row[0] for row in KNOWN))
-        one = left_by(pipeline, KNOWN, names)
-        other = left_by(pipeline, more, [*names, THE_ONE])
+        one = left_by(pipeline, (KNOWN, as_json), names)
+        other = left_by(pipeline, (more, as_json), [*names, THE_ONE])
         same((one, other))
         assert one.told[0] == "0", one.told[2]
 
@@ -814,7 +854,7 @@ def test_a_wrong_row_is_refused_in_the_same_words(row):
     """It is an error of the table, said to whoever runs the training; one row more says no more."""
     pipeline = command("train", *DECLARED, *EXAMPLES)
     wrong = [*KNOWN[:3], row, *KNOWN[3:]]
-    worlds = [left_by(pipeline, rows) for rows in (wrong, [*wrong, KNOWN[0]])]
+    worlds = [left_by(pipeline, (rows, False)) for rows in (wrong, [*wrong, KNOWN[0]])]
     one, _ = same(worlds)
     assert one.told[0] == "1"
     assert "line 5" in one.told[2] + one.told[3]
@@ -926,6 +966,7 @@ def test_a_batch_that_says_how_many_are_in_it_is_noticed(monkeypatch):
 
 
 def test_a_step_beyond_the_clip_is_noticed(monkeypatch):
-    monkeypatch.setattr(waist, "clip_weights", lambda norms, _: torch.ones_like(norms))
+    stage = sys.modules[Privatize.__module__]
+    monkeypatch.setattr(stage, "clip_weights", lambda norms, _: torch.ones_like(norms))
     pipeline = one_step(KINDS["linear"], SAMPLERS["all"](4))
     assert distance(*both(pipeline, PLAIN)) * 4 > 1.2 * CLIP

@@ -140,10 +140,10 @@ def _first(one: Any, other: Any) -> str:
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         one, other = next(pair for pair in zip(one, other, strict=True) if pair[0] != pair[1])
     mine, theirs = str(one), str(other)
-    place = len(os.path.commonprefix([mine, theirs]))
-    return (
-        f"{mine[max(0, place - 60) : place + 60]!r} or {theirs[max(0, place - 60) : place + 60]!r}"
-    )
+    pairs = enumerate(zip(mine, theirs, strict=False))
+    place = next((n for n, (a, b) in pairs if a != b), min(len(mine), len(theirs)))
+    shown = slice(max(0, place - 60), place + 60)
+    return f"{mine[shown]!r} or {theirs[shown]!r}"
 
 
 def distance(one: Left, other: Left) -> float:
@@ -179,9 +179,8 @@ def fixed_chance(units: Sequence[Any] | None = None) -> Iterator[None]:
         del rng
         names = units if units is not None and len(units) == size else range(size)
         for step in range(10**9):
-            yield np.array(
-                [n for n, name in enumerate(names) if _heads(name, step, self.rate)], int
-            )
+            drawn = [_heads(name, step, self.rate) for name in names]
+            yield np.flatnonzero(drawn).astype(np.int64)
 
     torch.manual_seed(0)
     np.random.seed(0)
