@@ -74,7 +74,7 @@ def given(recording, features=ROWS, targets=LABELS, **more):
 
 def trained(data, model=None, *, method=None, sampler=ALL, **more):
     chosen = method or dp_sgd(NOISE, lr=0.1)
-    more.setdefault("ledger", adadps.MemoryLedger())
+    more.setdefault("accountant", adadps.Accountant.RDP)
     return fit(
         model or linear(), cross_entropy, data, method=chosen, sampler=sampler, steps=STEPS, **more
     )
@@ -226,7 +226,7 @@ def federation_simulated(recording, _):
         method=of_devices(),
         sampler=EVERYBODY,
         steps=STEPS,
-        ledger=adadps.MemoryLedger(),
+        accountant=adadps.Accountant.RDP,
     )
 
 
@@ -234,7 +234,7 @@ def federation_of_devices(recording, _):
     devices = {user: recording.examples(rows_of_device(user, "dense")) for user in range(USERS)}
     run = federated(
         of_devices(), EVERYBODY, rounds=STEPS, weights=model_of_devices("dense"),
-        ledger=adadps.MemoryLedger(),
+        accountant=adadps.Accountant.RDP,
     )  # fmt: skip
     for batch in run.batches():
         for node in run.cohort(batch, devices):
