@@ -322,7 +322,8 @@ def doctor(recording, folder):
     recording.files.add(str(write(folder / "private.csv", TABLE)))
     public = write(folder / "public.csv", [*TABLE, *TABLE])
     line = ["doctor", public, "--text", "text", "--label", "label", "--examples", 500,
-            "--epsilon", 2, "--words", 200, "--folds", 3, "--steps", 1]  # fmt: skip
+            "--epsilon", 2, "--words", 200, "--folds", 3, "--steps", 1,
+            "--batch-size", 500]  # fmt: skip
     done = CliRunner().invoke(app, [str(part) for part in line], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
