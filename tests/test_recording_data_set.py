@@ -253,7 +253,7 @@ def estimator(kind, **options):
         ours = ("sparse_rows", "copies")
         given = {name: value for name, value in options.items() if name not in ours}
         paid = folder / "ledger"  # by RDP, soon done
-        usual = {"epsilon": 3, "delta": 0.01, "batch_size": 4, "epochs": 1, "ledger": paid}
+        usual = {"epsilon": 3, "delta": 0.001, "batch_size": 4, "epochs": 1, "ledger": paid}
         model = kind(**{**usual, **given})
         model.fit(X, y)
         model.partial_fit(X, y) if options.get("epsilon_per_run") else None
@@ -382,7 +382,6 @@ PIPELINES = {
             copies=20, epsilon=60,
         ),
         {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
-        PROBED,
     ),
     "regressor, paid for": (
         estimator(
@@ -390,13 +389,11 @@ PIPELINES = {
             copies=20, epsilon=60,
         ),
         {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
-        PROBED,
     ),
     "train, paid for": (
         command("train", "--numeric", "age", "--categorical", "ward", "--rare", "other",
                 "--examples", 40, "--strict", "--epsilon", 40),
         {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
-        PROBED,
     ),
     "train, all declared": (
         command("train", *DECLARED, "--examples", 40, "--strict"),
@@ -440,6 +437,18 @@ def test_a_measurement_is_made_after_its_payment(pipeline, tmp_path):
         pipeline(recording, tmp_path)
     assert recording.outside == []
     assert recording.declared == {Read.FORM, Read.PAID_MEASUREMENT}
+
+
+def test_the_operator_may_look_for_held_out_rows(tmp_path):
+    private, other = (write(tmp_path / f"{name}.csv", TABLE) for name in ("private", "test"))
+    line = ["train", private, *SMALL, *DECLARED, "--out", tmp_path / "model", "--test", other]
+    with Recording().watching() as recording:
+        recording.files.add(str(private))
+        asked = [str(part) for part in (*line, "--check-overlap")]
+        done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert recording.outside == []
+    assert recording.declared == {Read.CHECK_OVERLAP}
 
 
 def test_the_doctor_looks_at_public_data_alone(tmp_path):

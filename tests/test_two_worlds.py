@@ -732,7 +732,7 @@ def command(name, *more, test=False, public=False):
         if public:
             line += ["--public", write(place / "public.csv", TESTED), "--public-because", "it is"]
         model, paid = world.folder / "model", world.folder / "paid"
-        places = ["--out", model, "--ledger", paid, "--ledger-budget", 9]
+        places = ["--out", model, "--ledger", paid, "--ledger-budget", 99]
         invoked(
             world,
             [*line, *places, *(["--json"] if as_json else [])],
@@ -760,10 +760,15 @@ EXAMPLES = ("--examples", 12, "--strict", "--batch-size", 3, "--epochs", 1)
 OF_USERS = ("--user", "who", "--users", 3, "--strict", "--batch-size", 2, "--epochs", 2)
 ROUNDS = ("--user", "who", "--users", 3, "--strict", "--cohort", 2, "--rounds", 2)
 REGRESSION = ("--label", "age", "--regression", "--label-bounds", "18,100")
+PAID = (
+    *("--numeric", "age=18,100", "--categorical", "ward", "--classes", "y,n"),
+    *("--rare", "other", "--epsilon", 40),  # enough that the threshold is far from all counts
+)
 COMMANDS = {
     "train": command("train", *DECLARED, *EXAMPLES),
     "train, adadps": command("train", *DECLARED, *EXAMPLES, "--method", "adadps"),
     "train, held-out rows": command("train", *DECLARED, *EXAMPLES, test=True),
+    "train, paid levels": command("train", *PAID, *EXAMPLES),
     "train, regression": command("train", *REGRESSION, *EXAMPLES, test=True),
     "train, public texts": command("train", "--classes", "y,n", *EXAMPLES, public=True),
 }
