@@ -671,6 +671,31 @@ MUTATIONS = {
         "        if False:\n",
         "tests/test_hazards_levels.py -k regressors_warn",
     ),
+    "a run tells how many rows there are": Mutation(
+        "paid_run.py",
+        "settings={**self._work.settings, **(settings or {})},",
+        'settings={**self._work.settings, "rows": len(self._work._data), **(settings or {})},',
+        "tests/test_two_worlds.py -k test_a_run_leaves_the_same",
+    ),
+    "side information is measured before its payment": Mutation(
+        "paid_run.py",
+        "        self._payment.pay_for_side_information()\n        stepper.prepare()",
+        "        stepper.prepare()\n        self._payment.pay_for_side_information()",
+        "tests/test_recording_data_set.py -k after_its_payment",
+    ),
+    "rows behind a private score are looked at unpaid": Mutation(
+        "tuning/trial.py",
+        "    return torch.zeros((1, *features.shape[1:]), dtype=features.dtype, "
+        "device=features.device)",
+        "    return features[:1]",
+        "tests/test_recording_data_set.py -k after_its_payment",
+    ),
+    "targets are counted before the first step": Mutation(
+        "drawing.py",
+        "self._all_private = bool(self._is_private.all())",
+        "self._all_private = bool(self._is_private.all()) and len(data.targets.unique()) > 0",
+        "tests/test_recording_data_set.py -k read_in_paid_steps",
+    ),
 }
 
 

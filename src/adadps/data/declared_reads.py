@@ -43,6 +43,10 @@ class DeclaredRead(Enum):
         "Classes, levels or bounds that were not declared are read off the data and assumed to be "
         "public; the card says so. Epsilon does not cover it, and `strict` refuses it."
     )
+    CHECK_OVERLAP = (
+        "Held-out rows are looked for in the training table, if the operator asks for exactly that "
+        "by `--check-overlap`. Nothing is trained or written then, and only they see the answer."
+    )
     PAID_MEASUREMENT = (
         "A statistic is measured with noise, after its price was charged to the ledger. It is part "
         "of epsilon."

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.errors import DataError
@@ -34,16 +35,20 @@ def simulated_users(
     """
     with RowStore(folder, width=width) as store:
         for number, (features, targets) in enumerate(users):
-            rows = sparse.csr_matrix(features, dtype=np.float32)
-            values = np.asarray(targets)
-            if not rows.shape[0]:
-                continue
-            if not np.isfinite(rows.data).all():
-                raise DataError(
-                    f"Expected finite features, found others in user {number} of the iterator. "
-                    "Leave the row out, or fill it with a public constant."
-                )
-            store.append(rows, values, np.full(rows.shape[0], number))
+            _append(store, number, features, targets)
         if not len(store):
             raise DataError("Expected at least one row of at least one user, found none.")
         yield store.examples(None)
+
+
+@declared_read(DeclaredRead.FORM)
+def _append(store: RowStore, number: int, features: Any, targets: Any) -> None:
+    rows = sparse.csr_matrix(features, dtype=np.float32)
+    if not rows.shape[0]:
+        return
+    if not np.isfinite(rows.data).all():
+        raise DataError(
+            f"Expected finite features, found others in user {number} of the iterator. "
+            "Leave the row out, or fill it with a public constant."
+        )
+    store.append(rows, np.asarray(targets), np.full(rows.shape[0], number))

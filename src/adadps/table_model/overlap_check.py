@@ -7,6 +7,7 @@ would give the answer to everyone who sees the metric or the exit code.
 
 from __future__ import annotations
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import SettingError
 from adadps.table_model.loading import row_names, shared_columns
 from adadps.table_model.request import Request
@@ -17,6 +18,7 @@ FOR_YOU_ALONE = (
 )
 
 
+@declared_read(DeclaredRead.CHECK_OVERLAP)
 def overlap_in_words(request: Request) -> str:
     """The number of held-out rows that the training table has, or whose users it has.
 
