@@ -91,23 +91,6 @@ def test_squared_lengths_are_those_of_dense_rows_however_often_one_asks(seed, sh
             factor = torch.from_numpy(rng.random(shape))
 
 
-def test_squared_lengths_of_all_rows_are_computed_once(monkeypatch):
-    rows = SparseRows.from_scipy(sparse.random(50, 20, 0.3, "csr", random_state=0))
-    asked, compute = [], SparseRows._squared_lengths
-
-    def counted(self, factor):
-        asked.append(len(self))
-        return compute(self, factor)
-
-    monkeypatch.setattr(SparseRows, "_squared_lengths", counted)
-    factor = torch.rand(20)
-    for first in range(10):
-        rows.take(torch.arange(first, first + 5)).squared_lengths(factor)
-    assert asked == [5, 50]
-    del factor
-    assert len(rows._asked) == 0
-
-
 def test_threads_change_nothing():
     rng = np.random.default_rng(0)
     rows = SparseRows.from_scipy(sparse.random(300, 200, 0.2, "csr", random_state=rng))

@@ -39,7 +39,7 @@ from adadps import (
 )
 from adadps.accounting import Life
 from adadps.contract import Grouping
-from adadps.errors import BudgetError, ContractError, DataError
+from adadps.errors import BudgetError, ContractError, DataError, ModelError
 from adadps.ledger import RunFacts
 from adadps.ledger.event_text import event_of, text_of
 from adadps.methods import adadps
@@ -342,7 +342,7 @@ def test_hazard_16_a_step_that_fails_has_been_paid_for(path):
     for batch in itertools.islice(run.batches(), 2):
         run.step(batch)
     model.fails = True
-    with pytest.raises(LookupError, match="broken"):
+    with pytest.raises(ModelError, match="found LookupError"):
         run.step(next(run.batches()))
     assert DiskLedger(path).entries == ledger.entries == 3
 
