@@ -62,5 +62,5 @@ class NoTrialError(AdadpsError):
     """Private selection with a Poisson number of trials has drawn none."""
 
 
-class AssumedPublicWarning(UserWarning):
+class AssumedPublicWarning(PrivacyWarning):
     """Something was read off private data without noise, and epsilon does not cover it."""
