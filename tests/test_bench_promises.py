@@ -1,4 +1,4 @@
-"""`adadps bench --check`: ratios that are kept, broken twice, or skipped; and what it exits with."""
+"""`adadps bench --check`: ratios that are kept, broken twice, or skipped; and its exit code."""
 
 import re
 
@@ -16,7 +16,7 @@ FAST, SLOW = 1.0, 1000.0
 
 
 class Machine:
-    """Measurements by a rule: ``takes(contender, how often it was measured)`` in ms, or an error."""
+    """Measurements by a rule: ``takes(contender, how often)`` gives ms, or an error."""
 
     def __init__(self, takes):
         self.takes, self.made = takes, []
@@ -59,7 +59,7 @@ def test_every_pair_is_measured_once_where_all_is_kept():
 
 @pytest.mark.usefixtures("_opacus")
 def test_what_is_broken_twice_is_broken():
-    machine, verdicts, _ = checked(lambda name, again: SLOW if name == OURS else FAST)
+    machine, verdicts, _ = checked(lambda name, _again: SLOW if name == OURS else FAST)
     assert not promises.are_kept(verdicts)
     assert {verdict.outcome for verdict in verdicts} == {"broken"}
     assert machine.made.count(("logreg-10k", OURS)) == 2
