@@ -379,14 +379,14 @@ PIPELINES = {
     "classifier, paid for": (
         estimator(
             AdaDPSClassifier, classes="paid", feature_bounds="paid", examples=240, strict=True,
-            copies=20, epsilon=60,
+            copies=20, epsilon=60, delta=1e-3,
         ),
         {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
     ),
     "regressor, paid for": (
         estimator(
             AdaDPSRegressor, bounds="paid", feature_bounds="paid", examples=240, strict=True,
-            copies=20, epsilon=60,
+            copies=20, epsilon=60, delta=1e-3,
         ),
         {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
     ),
