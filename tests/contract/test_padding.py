@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from adadps.data.sparse_rows import SparseRows
 from engine_checks import objective_of
 from problems import PROBLEMS
 
@@ -61,3 +62,18 @@ def test_a_physical_batch_of_a_few_rows_is_padded_to_itself(problem):
     held.engine.per_unit = counting
     assert len(held.per_unit(held.params(), case.batch, None, 3).norms()) == 8
     assert sizes == [3, 3, 3]
+
+
+@pytest.mark.parametrize("sorted_before", [False, True])
+def test_sparse_rows_followed_by_empty_ones_have_the_same_columns(sorted_before):
+    """Also where the columns of the rows were sorted already, and are not sorted once more."""
+    rows = SparseRows(torch.tensor([0, 2, 3]), torch.tensor([4, 1, 4]), torch.rand(3), 6)
+    if sorted_before:
+        _ = rows.by_column
+    longer = rows.followed_by_empty(3)
+    fresh = SparseRows(longer.offsets, longer.columns, longer.values, 6).by_column
+    assert len(longer) == longer.by_column.height == fresh.height == 5
+    for name in ("columns", "offsets", "rows", "values", "places"):
+        assert torch.equal(getattr(longer.by_column, name), getattr(fresh, name))
+    matrix = torch.randn(5, 2)
+    assert torch.equal(longer.by_column.times(matrix), fresh.times(matrix))

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -158,7 +158,10 @@ class SparseRows:
     def followed_by_empty(self, count: int) -> SparseRows:
         """The same rows and ``count`` more that have no entries."""
         offsets = torch.cat([self.offsets, self.offsets[-1:].expand(count)])
-        return SparseRows(offsets, self.columns, self.values, self.width)
+        longer = SparseRows(offsets, self.columns, self.values, self.width)
+        if "by_column" in vars(self):  # the same entries: not to be sorted once more
+            vars(longer)["by_column"] = replace(self.by_column, height=len(longer))
+        return longer
 
     def _arrays(self) -> tuple[Any, Any, Any]:
         return self.offsets.numpy(), self.columns.numpy(), self.values.detach().numpy()

@@ -84,11 +84,12 @@ def followed_by(batch: Examples, synthetic: Examples, count: int) -> Examples:
     """
     if count == 0:
         return batch
-    chosen = torch.arange(count, device=synthetic.targets.device) % len(synthetic)
-    more = synthetic.take(chosen).to(batch.targets.device)
-    targets = torch.cat([batch.targets, more.targets])
+    device = synthetic.targets.device
+    chosen = torch.arange(count, device=device) % len(synthetic)
+    targets = torch.cat([batch.targets, synthetic.targets[chosen].to(batch.targets.device)])
     if isinstance(batch.features, SparseRows):
         return Examples(batch.features.followed_by_empty(count), targets)
+    more = synthetic.take(chosen).to(batch.targets.device)
     assert isinstance(more.features, Tensor)
     return Examples(torch.cat([batch.features, more.features]), targets)
 
