@@ -557,6 +557,48 @@ MUTATIONS = {
         "    finally:\n        pass",
         "tests/test_hazards_of_models.py -k is_put_back",
     ),
+    "what a pass writes into hidden modules and helpers stays there": Mutation(
+        "gradients/model_state.py",
+        "        elif depth < _DEEPEST:",
+        "        elif isinstance(held, nn.Module) and depth == 0:",
+        "tests/test_hazards_of_models.py -k is_refused_unpaid",
+    ),
+    "a generator of the model's own is trusted": Mutation(
+        "gradients/model_state.py",
+        "        if self._generators:",
+        "        if False:",
+        "tests/test_hazards_of_models.py -k of_the_models_own",
+    ),
+    "chance of Python decides which layers are recorded": Mutation(
+        "gradients/choice.py",
+        "if _runs(ghost, probe) and not chance.was_used():",
+        "if _runs(ghost, probe):",
+        "tests/test_hazards_of_models.py -k have_the_general_engine",
+    ),
+    "models may look at their weights to branch": Mutation(
+        "gradients/structure.py",
+        "or values.were_looked_at:",
+        "or False:",
+        "tests/test_hazards_of_models.py -k weights_open_later",
+    ),
+    "tokens and labels out of range are found in a step": Mutation(
+        "gradients/probing.py",
+        "        _require_whole_numbers_in_range(held, loss, data)",
+        "        pass",
+        "tests/test_bad_input.py -k outside_of_the_vocabulary_is_not",
+    ),
+    "norms of sparse rows are kept": Mutation(
+        "data/sparse_rows.py",
+        "    def squared_lengths(self, factor: Tensor | None = None) -> Tensor:",
+        "    def squared_lengths(self, factor: Tensor | None = None) -> Tensor:\n"
+        "        kept = globals().setdefault('_kept', {})\n"
+        "        key = len(self)\n"
+        "        if key not in kept:\n"
+        "            kept[key] = self._fresh(factor)\n"
+        "        return kept[key]\n\n"
+        "    def _fresh(self, factor: Tensor | None = None) -> Tensor:",
+        "tests/test_hazards_of_models.py -k hazard_31",
+    ),
     "chance inside the model comes from torch's own generator": Mutation(
         "gradients/chance.py",
         "torch.set_rng_state(_twister_state(secret(4 * _WORDS)))",

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 Bytes = Callable[[int], bytes]
-"""So many bytes from a secure source."""
+"""This many bytes from a secure source."""
 
 _NUMPY: Any = np.random
 

@@ -107,7 +107,7 @@ def _has_separate_layers(model: nn.Module) -> bool:
 
 
 def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
-    """Do both give the same gradients of two examples, away from the starting point?
+    """Do both give the same gradients of two synthetic rows, away from the starting point?
 
     Which parameter is used where is known by now; this finds a layer that does not do what its rule
     says.

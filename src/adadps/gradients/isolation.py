@@ -63,9 +63,9 @@ class Isolation:
             kind = type(error).__name__
         raise ModelError(  # outside of the handler, so that the other error does not come along
             "Expected a model and a loss that run on every row as they do on synthetic rows, found "
-            f"{kind} in a step. Its text is not shown, because it could tell about a private row. "
-            "Check that whole numbers fit the model's tables and the number of its outputs, and "
-            "try the model on public rows."
+            f"{kind} in a step. Its text is not shown, because it might reveal values of a private "
+            "row. Check that whole numbers fit the model's tables and the number of its outputs, "
+            "and try the model on public rows."
         )
 
     @contextmanager

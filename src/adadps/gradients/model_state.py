@@ -1,20 +1,23 @@
-"""What a model holds besides its weights: buffers, attributes, and what lies in them.
+"""What a model holds besides its weights: buffers, attributes, and whatever can be reached by them.
 
 A forward pass on private rows may write there (lazy initialisation, running statistics, codebooks,
-``self.last = x``), and what it writes would leave with the model, without noise. So a pass begins
-with a `ModelState` and ends by putting everything back, whether or not anything was written. On
-synthetic rows the same record tells which module writes into itself.
+``self.last = x``, a hook that records activations), and what it writes would leave with the model,
+without noise. So a pass begins with a `ModelState` and ends by putting everything back, whether or
+not anything was written. On synthetic rows the same record tells which module writes into itself.
 
 Parameters are compared by identity and version alone: weights that wait for their noise must not be
-read. A global variable or a closure of the user's own code is out of reach.
+read. A global variable of the user's own code is out of reach.
 """
 
 from __future__ import annotations
 
+import functools
 import random
+import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,26 @@ from adadps.errors import ContractError, ModelError
 
 _CONTAINERS = (dict, list, set, deque)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_DEEPEST = 6
+"""How many plain objects, one in the other, are followed from a module."""
+
+_NOT_FOLLOWED = ("torch.", "adadps.", "builtins", "lightning", "pytorch_lightning")
+"""Where classes come from whose objects hold nothing that a forward pass would write, or too much.
+
+Modules of torch are followed whatever their class.
+"""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Something that can be written to: how it was, how it is, and how to put it back."""
+
+    module: str
+    is_same: Callable[[], bool]
+    """Does it hold the very same objects, or numbers?"""
+    is_equal: Callable[[], bool]
+    """Does it hold what is equal, e.g. a weight computed anew from the same parameters?"""
+    put_back: Callable[[], None]
 
 
 class ModelState:
@@ -32,28 +55,18 @@ class ModelState:
 
     def __init__(self, model: nn.Module, loss: object = None) -> None:
         self._parameters = [(p, p._version) for p in _parameters(model)]
-        self._containers: list[tuple[Any, Any, str]] = []
-        self._tensors: list[tuple[Tensor, Tensor, str]] = []
-        self._arrays: list[tuple[Any, Any, str]] = []
+        self._places: list[_Place] = []
         self._generators: list[str] = []
-        self._visited: set[int] = set()
+        self._visited: dict[int, Any] = {}
         for name, module in model.named_modules():
-            self._visit(module.__dict__, name)
-        for module in loss.modules() if isinstance(loss, nn.Module) else ():
-            self._visit(module.__dict__, "the loss")
-        if not isinstance(loss, nn.Module) and hasattr(loss, "__dict__"):
-            self._visit(loss.__dict__, "the loss")
+            self._visit(module, name)
+        self._visit(loss, THE_LOSS)
 
     def put_back(self) -> None:
         """Undo all that was written since."""
-        for tensor, value, _ in self._tensors:
-            if not _same(tensor, value):
-                _write(tensor, value)
-        for array, value, _ in self._arrays:
-            array[...] = value
-        for container, value, _ in self._containers:
-            if not _same_items(container, value):
-                _refill(container, value)
+        for place in self._places:
+            if not place.is_same():
+                place.put_back()
 
     def require_same_parameters(self) -> None:
         """Refuse parameters that were written to, which cannot be undone."""
@@ -68,49 +81,82 @@ class ModelState:
 
         Only after passes on synthetic rows: contents are read here.
         """
-        for tensor, value, name in self._tensors:
-            if not _same(tensor, value):
-                return name
-        for array, value, name in self._arrays:
-            if not np.array_equal(array, value, equal_nan=array.dtype.kind in "fc"):
-                return name
-        for container, value, name in self._containers:
-            if not _same_items(container, value) and not _equal_items(container, value):
-                return name
-        return None
+        changed = (p.module for p in self._places if not p.is_same() and not p.is_equal())
+        return next(changed, None)
 
     def require_no_generator(self) -> None:
         """Refuse a model that draws from a generator of its own, whose seed others may know."""
         if self._generators:
             raise ModelError(
                 "Expected a model that draws from torch's default generator, which is secret while "
-                f"private rows are seen, found a generator of its own in "
+                "private rows are seen, found that it has its own generator in "
                 f"{described(self._generators[0])}. Leave it out, and call torch's functions "
                 "without `generator=`."
             )
 
-    def _visit(self, held: Any, name: str, *, depth: int = 0) -> None:
-        """Record a value that can be written to, and what lies in it."""
-        if isinstance(held, nn.Parameter | nn.Module) or id(held) in self._visited:
+    def _visit(self, held: Any, module: str, depth: int = 0) -> None:
+        """Record whatever can be written to, and what lies in it."""
+        if held is None or isinstance(held, _PLAIN) or id(held) in self._visited:
             return
+        self._visited[id(held)] = held  # kept, so that nothing else gets its number
         if isinstance(held, Tensor):
-            self._visited.add(id(held))
-            self._tensors.append((held, held.detach().clone(), name))
+            self._places.append(_tensor(held, module))
         elif isinstance(held, np.ndarray):
-            self._visited.add(id(held))
-            self._arrays.append((held, held.copy(), name))
+            self._places.append(_array(held, module))
         elif isinstance(held, _GENERATORS):
-            self._generators.append(name)
+            self._generators.append(module)
         elif isinstance(held, _CONTAINERS):
-            self._visited.add(id(held))
-            self._containers.append((held, held.copy(), name))
-            for value in held.values() if isinstance(held, dict) else held:
-                self._visit(value, name, depth=depth)
+            self._places.append(_container(held, module))
+            for value in list(held.values()) if isinstance(held, dict) else list(held):
+                self._visit(value, module, depth)
         elif isinstance(held, tuple):
             for value in held:
-                self._visit(value, name, depth=depth)
-        elif depth == 0 and _is_plain_object(held):
-            self._visit(held.__dict__, name, depth=1)
+                self._visit(value, module, depth)
+        elif depth < _DEEPEST:
+            self._visit_object(held, module, depth + 1)
+
+    def _visit_object(self, held: Any, module: str, depth: int) -> None:
+        if isinstance(held, types.MethodType):
+            self._visit(held.__self__, module, depth)
+        elif isinstance(held, functools.partial):
+            self._visit((held.func, held.args, held.keywords), module, depth)
+        elif isinstance(held, types.FunctionType):
+            for cell in held.__closure__ or ():
+                self._visit_cell(cell, module, depth)
+        elif isinstance(held, nn.Module):
+            self._visit(held.__dict__, module, 0)
+            self._visit_classes(type(held), module)
+        elif not isinstance(held, type) and not type(held).__module__.startswith(_NOT_FOLLOWED):
+            self._visit(getattr(held, "__dict__", None), module, depth)
+            for name in _slots(type(held)):
+                if hasattr(held, name):
+                    value = getattr(held, name)
+                    self._places.append(_attribute(held, name, value, module))
+                    self._visit(value, module, depth)
+            self._visit_classes(type(held), module)
+
+    def _visit_cell(self, cell: types.CellType, module: str, depth: int) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            return
+        self._places.append(_attribute(cell, "cell_contents", value, module))
+        self._visit(value, module, depth)
+
+    def _visit_classes(self, kind: type, module: str) -> None:
+        """Attributes of the user's own classes, which all their objects share."""
+        for cls in kind.__mro__:
+            if cls.__module__.startswith(_NOT_FOLLOWED) or id(cls) in self._visited:
+                continue
+            self._visited[id(cls)] = cls
+            self._places.append(_class(cls, module))
+            for value in list(vars(cls).values()):
+                if isinstance(value, (Tensor, np.ndarray, *_CONTAINERS)):
+                    self._visit(value, module)
+
+
+THE_LOSS = "the loss"
+_PLAIN = (nn.Parameter, str, bytes, int, float, complex, torch.dtype, torch.device)
 
 
 @contextmanager
@@ -126,7 +172,7 @@ def same_state(model: nn.Module, loss: object = None) -> Iterator[None]:
 
 def described(name: str) -> str:
     """A module by its name in the model, for an error."""
-    if name == "the loss":
+    if name == THE_LOSS:
         return name
     return f"module '{name}'" if name else "the model itself"
 
@@ -135,12 +181,91 @@ def _parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     return (p for p in model.parameters() if not isinstance(p, nn.UninitializedParameter))
 
 
-def _is_plain_object(held: Any) -> bool:
-    """An object of a class of the user's own: functions, classes and the like hold no rows."""
-    return hasattr(held, "__dict__") and not (isinstance(held, type) or callable(held))
+def _slots(kind: type) -> Iterator[str]:
+    for cls in kind.__mro__:
+        names = vars(cls).get("__slots__", ())
+        yield from (names,) if isinstance(names, str) else names
 
 
-def _same(tensor: Tensor, value: Tensor) -> bool:
+# --- places ---
+
+
+def _tensor(tensor: Tensor, module: str) -> _Place:
+    value = tensor.detach().clone()
+
+    def is_same() -> bool:
+        return _same_numbers(tensor, value)
+
+    def put_back() -> None:  # through `.data`: graphs of the user's own need not notice
+        if tensor.shape != value.shape or tensor.dtype != value.dtype:
+            tensor.data = value
+        else:
+            tensor.data.copy_(value)
+
+    return _Place(module, is_same, lambda: False, put_back)
+
+
+def _array(array: Any, module: str) -> _Place:
+    value = array.copy()
+
+    def is_same() -> bool:
+        return np.array_equal(array, value, equal_nan=array.dtype.kind in "fc")
+
+    return _Place(module, is_same, lambda: False, lambda: array.__setitem__(..., value))
+
+
+def _container(container: Any, module: str) -> _Place:
+    value = container.copy()
+
+    def put_back() -> None:
+        container.clear()
+        if isinstance(container, dict | set):
+            container.update(value)
+        else:
+            container.extend(value)
+
+    return _Place(
+        module,
+        lambda: _same_items(container, value),
+        lambda: _equal_items(container, value),
+        put_back,
+    )
+
+
+def _attribute(holder: Any, name: str, value: Any, module: str) -> _Place:
+    def now() -> Any:
+        return getattr(holder, name, None)
+
+    return _Place(
+        module,
+        lambda: now() is value,
+        lambda: _equal(now(), value),
+        lambda: setattr(holder, name, value),
+    )
+
+
+def _class(cls: type, module: str) -> _Place:
+    value = dict(vars(cls))
+
+    def put_back() -> None:
+        for name in vars(cls).keys() - value.keys():
+            delattr(cls, name)
+        for name, held in value.items():
+            if vars(cls).get(name) is not held:
+                setattr(cls, name, held)
+
+    return _Place(
+        module,
+        lambda: _same_items(dict(vars(cls)), value),
+        lambda: _equal_items(dict(vars(cls)), value),
+        put_back,
+    )
+
+
+# --- comparing ---
+
+
+def _same_numbers(tensor: Tensor, value: Tensor) -> bool:
     if tensor.shape != value.shape or tensor.dtype != value.dtype:
         return False
     if tensor.is_floating_point() or tensor.is_complex():
@@ -148,22 +273,14 @@ def _same(tensor: Tensor, value: Tensor) -> bool:
     return torch.equal(tensor, value)
 
 
-def _write(tensor: Tensor, value: Tensor) -> None:
-    """Write through ``.data``, so that graphs of the user's own do not notice what is undone."""
-    if tensor.shape != value.shape or tensor.dtype != value.dtype:
-        tensor.data = value
-    else:
-        tensor.data.copy_(value)
-
-
 def _same_items(container: Any, value: Any) -> bool:
     """Does it hold the very same objects?"""
     if len(container) != len(value):
         return False
     if isinstance(container, dict):
-        pairs = zip(container.items(), value.items(), strict=True)
-        return all(key is old or key == old for (key, _), (old, _) in pairs) and all(
-            one is other for one, other in zip(container.values(), value.values(), strict=True)
+        return all(
+            name == old and one is other
+            for (name, one), (old, other) in zip(container.items(), value.items(), strict=True)
         )
     if isinstance(container, set):
         return {id(one) for one in container} == {id(one) for one in value}
@@ -171,7 +288,6 @@ def _same_items(container: Any, value: Any) -> bool:
 
 
 def _equal_items(container: Any, value: Any) -> bool:
-    """Does it hold equal content, e.g. a weight that was computed anew from the same parameters?"""
     if isinstance(container, dict):
         return container.keys() == value.keys() and all(
             _equal(container[key], value[key]) for key in value
@@ -186,18 +302,10 @@ def _equal(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return not isinstance(one, nn.Parameter) and _same(one, other)
+        return not isinstance(one, nn.Parameter) and _same_numbers(one, other)
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return type(one) is type(other) and np.array_equal(one, other)
     try:
         return type(one) is type(other) and bool(one == other)
     except Exception:  # what cannot be compared counts as changed
         return False
-
-
-def _refill(container: Any, value: Any) -> None:
-    container.clear()
-    if isinstance(container, dict | set):
-        container.update(value)
-    else:
-        container.extend(value)

@@ -16,6 +16,7 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError, ModelError
+from adadps.gradients.chance import secret_chance
 from adadps.gradients.choice import engine_for, require_gradients
 from adadps.gradients.isolation import Isolation
 from adadps.gradients.loss import Loss
@@ -138,18 +139,17 @@ def _require_rows_alone(held: Objective) -> None:
     """
     if Sequence.of(held.model) is not None:
         return
-    rows, features = torch.arange(len(held.synthetic)), held.synthetic.features
-    together, again = _outputs(held, features), _outputs(held, features)
-    if not torch.equal(torch.nan_to_num(together), torch.nan_to_num(again)):
-        return  # it draws by chance when it is evaluated: no two passes compare
-    each = [held.synthetic.take(row) for row in torch.split(rows, 1)]
-    alone = [_outputs(held, one.features) for one in each]
-    mixed = any(len(one) != 1 for one in alone) or len(together) != len(rows)
+    count, features = len(held.synthetic), held.synthetic.features
+    together = _outputs(held, features)
+    mixed = len(together) != count
     if not mixed:
-        found = torch.cat(alone)
-        size = torch.nan_to_num(together, posinf=0, neginf=0).abs().max() if found.numel() else 0.0
-        close = torch.isclose(found, together, rtol=1e-3, atol=1e-4 * float(size), equal_nan=True)
-        mixed = not bool(close.all())
+        others = held.synthetic.take(torch.tensor([0, *[count // 3] * (count - 1)]))
+        one, another = (_outputs_by_same_chance(held, rows) for rows in (features, others.features))
+        mixed = not _close(one[:1], another[:1])
+    if not mixed and _close(together, _outputs(held, features)):  # else chance differs between them
+        each = (held.synthetic.take(row).features for row in torch.split(torch.arange(count), 1))
+        alone = [_outputs(held, row) for row in each]
+        mixed = any(len(row) != 1 for row in alone) or not _close(torch.cat(alone), together)
     if mixed:
         raise ModelError(
             "Expected a model whose output for a row depends on that row alone, found one that "
@@ -157,6 +157,30 @@ def _require_rows_alone(held: Objective) -> None:
             "say). What is evaluated would not be what was trained. Compute statistics within "
             "each row, e.g. by LayerNorm, `dim=1` or `dim=-1`."
         )
+
+
+def _outputs_by_same_chance(held: Objective, features: Features) -> Tensor:
+    """Outputs with draws that are the same in every call."""
+    params, training = held.params(), held.model.training
+    device = next(iter(params.values())).device
+    held.model.eval()
+    try:
+        with secret_chance(_same_bytes, device):
+            return held.engine.outputs(params, features)
+    finally:
+        held.model.train(training)
+
+
+def _same_bytes(count: int) -> bytes:
+    return bytes((37 * place + 11) % 256 for place in range(count))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    size = torch.nan_to_num(other, posinf=0, neginf=0).abs().max() if other.numel() else 0.0
+    close = torch.isclose(one, other, rtol=1e-3, atol=1e-4 * float(size), equal_nan=True)
+    return bool(close.all())
 
 
 def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
@@ -183,7 +207,8 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
     batch = held.synthetic.take(torch.tensor([0, 1, len(held.synthetic) - 1]))
     outputs = _outputs(held, batch.features)
     if outputs.is_floating_point():  # a fresh model may give all rows the same output
-        outputs = outputs + torch.rand(outputs.shape, device=outputs.device, dtype=outputs.dtype)
+        generator = torch.Generator().manual_seed(0)
+        outputs = outputs + torch.rand(outputs.shape, generator=generator).to(outputs)
     try:
         losses = loss(outputs, batch.targets)
     except _REFUSALS as error:

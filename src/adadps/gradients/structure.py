@@ -2,8 +2,9 @@
 
 The ghost engine sees a parameter only through the layer that owns it. If a model also uses one
 elsewhere, e.g. ``functional.linear(x, self.layer.weight)`` behind a gate that happens to be closed,
-no gradient of a few rows would show it, but the graph of the pass does. Passes have no control flow
-that depends on values (torch.func.vmap refuses it), so that one graph holds for every row.
+no gradient of a few rows would show it, but the graph of the pass does. Control flow that depends
+on values of rows is refused by torch.func.vmap; where a model looks at any values, of its weights
+say, no graph is trusted. So one graph holds for every row and every step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from adadps.types import Params
 
@@ -28,9 +31,10 @@ def owns_trainable(module: nn.Module) -> bool:
 def uses_only_through_layers(model: nn.Module, params: Params, row: Tensor) -> bool:
     """Does every use of a trainable parameter go through the layer that owns it?"""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    with _aliased(model) as aliases:
+    values = _Values()
+    with _aliased(model) as aliases, values, values.asked_in_python:
         outputs = functional_call(model, leaves, (row,))
-    if not isinstance(outputs, Tensor):
+    if not isinstance(outputs, Tensor) or values.were_looked_at:
         return False
     ours = {id(leaf) for leaf in leaves.values()}
     through_layers = set(aliases)
@@ -39,6 +43,45 @@ def uses_only_through_layers(model: nn.Module, params: Params, row: Tensor) -> b
         for node, leaf in _readers(outputs.grad_fn)
         if id(getattr(leaf, "variable", None)) in ours
     )
+
+
+class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether a pass turns values of tensors into Python, or into shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.were_looked_at = False
+        self.asked_in_python = _AskedInPython(self)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what was asked for, and note what it was."""
+        self.were_looked_at |= func.overloadpacket.__name__ in _LOOKS
+        return func(*args, **(kwargs or {}))
+
+
+class _AskedInPython(TorchFunctionMode):
+    """The same for what torch does not dispatch."""
+
+    def __init__(self, values: _Values) -> None:
+        super().__init__()
+        self._values = values
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what was asked for, and note what it was."""
+        self._values.were_looked_at |= getattr(func, "__name__", "") in _LOOKS
+        return func(*args, **(kwargs or {}))
+
+
+_LOOKS = {
+    "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "unique", "_unique",
+    "_unique2", "unique_dim", "unique_consecutive", "masked_select", "tolist", "numpy",
+    "__array__", "__dlpack__", "data_ptr",
+}  # fmt: skip
+"""Operations whose results in Python, or whose shapes, depend on values."""
 
 
 @contextmanager

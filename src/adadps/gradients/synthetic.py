@@ -95,7 +95,7 @@ def followed_by(batch: Examples, synthetic: Examples, count: int) -> Examples:
 
 
 def padding_for(rows: int, multiple: int = ROWS) -> int:
-    """How many synthetic rows follow so many real ones.
+    """How many synthetic rows follow this many real ones.
 
     >>> padding_for(0), padding_for(5), padding_for(16), padding_for(17), padding_for(5, 2)
     (16, 11, 0, 15, 1)

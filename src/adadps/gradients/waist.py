@@ -62,7 +62,7 @@ class Units:
         return Units(self.labels[rows], self.count, self.weight)
 
     def followed_by(self, rows: int) -> Units:
-        """The same with so many rows behind them that are a unit of their own."""
+        """The same, followed by ``rows`` more rows that are a unit of their own."""
         if rows == 0:
             return self
         own = self.labels.new_full((rows,), self.count)
