@@ -419,20 +419,22 @@ def test_hazard_29_control_flow_that_depends_on_values_is_refused(branch):
 class LayerDropped(nn.Module):
     """Python's generator decides which layers run: no recording of calls would hold."""
 
-    def __init__(self):
+    def __init__(self, kept=0.5):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(6)])
-        self.top = nn.Linear(WIDTH, 2)
+        self.top, self.kept = nn.Linear(WIDTH, 2), kept
 
     def forward(self, x):
         for layer in self.layers:
-            if random.random() < 0.5:
+            if random.random() < self.kept:
                 x = torch.relu(layer(x))
         return self.top(x)
 
 
-def test_hazard_29_layers_that_python_skips_by_chance_have_the_general_engine():
-    run = run_on(LayerDropped(), steps=20)
+@pytest.mark.parametrize("kept", [0.5, 1 - 1e-12])
+def test_hazard_29_layers_that_python_skips_by_chance_have_the_general_engine(kept):
+    """Also if none of them happens to be skipped while the model is tried."""
+    run = run_on(LayerDropped(kept), steps=20)
     assert isinstance(run.objective.engine, GeneralEngine)
     assert trained(run).taken == 20
 
