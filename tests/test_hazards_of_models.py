@@ -615,3 +615,9 @@ def test_rows_of_the_users_own_are_taken_where_made_up_ones_do_not_fit():
     assert torch.equal(held.synthetic.targets, torch.full((ROWS,), 6.0))
     with pytest.raises(DataError, match="of the form of the data"):
         examples(rows, targets, synthetic=(torch.zeros(2, WIDTH + 1), made_up[1]))
+
+
+@pytest.mark.parametrize("outputs", [lambda y: (y, y), lambda y: {"logits": y}])
+def test_a_model_that_returns_no_tensor_is_refused_with_the_cure(outputs):
+    with pytest.raises(ModelError, match="returns the part that the loss reads"):
+        run_on(Mixing(outputs))

@@ -28,22 +28,22 @@ def require_small_delta(delta: float, units: int, unit: Unit, *, warn: bool = Fa
     Traceback (most recent call last):
         ...
     adadps.errors.SettingError: Expected delta <= 1/n = 0.00333333 for the declared number of \
-users, n = 300, found 0.2. Publishing all that one user has, drawn at random, would pass at that \
-delta. Choose 1/(10 n) or less, or leave delta out.
+users, n = 300, found 0.2. At such a delta, publishing one random user in full would count as \
+private. Choose 1/(10 n) = 0.000333 or less.
     """
     named = unit.value
     require(
         delta * units <= _ROUNDING,
         f"delta <= 1/n = {1 / units:g} for the declared number of {named}s, n = {units}",
         delta,
-        f"Publishing all that one {named} has, drawn at random, would pass at that delta. Choose "
-        "1/(10 n) or less, or leave delta out.",
+        f"At such a delta, publishing one random {named} in full would count as private. Choose "
+        f"1/(10 n) = {1 / (10 * units):.3g} or less.",
     )
     if warn and delta * units > _ROUNDING / 2 and not _expected.get():
         warnings.warn(
             f"delta = {delta:g} is more than 1/(2n) for the declared number of {named}s, n = "
-            f"{units}. Publishing all that one {named} has, drawn at random, would pass at 1/n: "
-            "choose 1/(10 n) or less, or leave delta out.",
+            f"{units}. At 1/n, publishing one random {named} in full would count as private: "
+            f"choose 1/(10 n) = {1 / (10 * units):.3g} or less.",
             PrivacyWarning,
             stacklevel=_frames_of_ours(),
         )

@@ -20,5 +20,6 @@ def guarded(of_each: Callable[..., Any], *arguments: Any) -> Any:
         raise ModelError(
             "Expected a model and a loss that torch.func.vmap can differentiate example by "
             f"example; it stopped with: {error}. Replace in-place operations, `.item()`, "
-            "data-dependent branches, packed sequences and GRU/RNN layers by ones it supports."
+            "data-dependent branches and packed sequences by ones it supports; give GRU/RNN "
+            "layers a first state that is made of the input (see the page on PyTorch)."
         ) from error

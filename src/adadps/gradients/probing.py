@@ -92,8 +92,8 @@ def _require_no_writing(model: nn.Module, loss: Loss, synthetic: Examples) -> No
         raise ModelError(
             "Expected a model that its forward pass leaves as it is, found one that writes into "
             f"{described(written)}: what it notes about private rows would leave with the model, "
-            "without noise. Let it initialise itself on public or made-up rows first, and freeze "
-            "what it writes, or leave that part out."
+            "without noise. Leave that assignment out; a lazy layer or running statistics can be "
+            "initialised on public or made-up rows first, and then frozen."
         )
 
 
@@ -112,6 +112,12 @@ def _run(model: nn.Module, features: Features) -> Tensor:
         outputs: Tensor = model(rows.to(dtype) if rows.is_floating_point() else rows)
     except (*_REFUSALS, TypeError) as error:
         raise _unfit(error) from error
+    if not isinstance(outputs, Tensor):
+        raise ModelError(
+            "Expected a model whose forward pass returns one tensor, found "
+            f"{type(outputs).__name__}. Wrap it in a module that returns the part that the loss "
+            'reads (out[0], out["logits"], ...).'
+        )
     return outputs
 
 
@@ -220,9 +226,9 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
         ) from error
     if losses.shape != (len(batch),):
         raise ModelError(
-            f"Expected a loss with one value per example, i.e. shape ({len(batch)},), found "
-            f"{tuple(losses.shape)}. Use reduction='none', average over other axes, and give "
-            "outputs and targets the same shape."
+            f"Expected a loss with one value per example, shape ({len(batch)},) for the "
+            f"{len(batch)} synthetic rows that it was tried on, found {tuple(losses.shape)}"
+            f"{_shape_cure(losses, outputs, batch.targets)}"
         )
     alone = torch.cat(
         [loss(outputs[i : i + 1], batch.targets[i : i + 1]) for i in range(len(batch))]
@@ -235,6 +241,17 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
         )
 
 
+def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
+    """What to change about a loss whose values have this shape."""
+    if losses.ndim == 0:
+        return ", a mean or sum. Use reduction='none', or a loss of `adadps.losses`."
+    shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+    return (
+        f" from {shapes}. Give targets the shape of the outputs, and average over all axes but the "
+        "first (`.flatten(1).mean(1)`), or use a loss of `adadps.losses`."
+    )
+
+
 def _require_whole_numbers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
     """Tokens and classes that no row of a table, and no output, stands for: found now."""
     features, sizes = data.features, _table_sizes(held)
@@ -244,7 +261,8 @@ def _require_whole_numbers_in_range(held: Objective, loss: Loss, data: Examples)
             raise DataError(
                 "Expected features that fit the model, whole numbers from 0 to "
                 f"{int(sizes[sizes < _ANY].max()) - 1} where they are words of a table, found "
-                "others. Build the table with a row for every word."
+                "others. Build the table with a row for every word, and give padding a number of "
+                "its own (0 with `padding_idx=0`, say) in place of a negative one."
             )
     classes = _number_of_classes(held, loss)
     if classes is not None:
@@ -280,7 +298,7 @@ def _table_sizes(held: Objective) -> Tensor | None:
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note) for table in tables]
     try:
-        with held.isolation(), torch.no_grad():
+        with secret_chance(_same_bytes, row.device), torch.no_grad():
             _run(held.model, row)
     finally:
         for handle in handles:
