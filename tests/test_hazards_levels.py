@@ -272,13 +272,23 @@ def test_hazard_33_a_server_counts_users_of_fixed_cohorts(table):
     assert delta.delta > 0
 
 
-def test_hazard_33_reading_off_a_table_warns_where_nobody_looks_too(tmp_path):
+def test_hazard_33_reading_off_a_table_warns_where_nobody_looks_too(tmp_path, monkeypatch):
+    """One line on standard error, and before anything is paid."""
     table = make(tmp_path / "visits.csv", rows(rare=False))
+
+    def stop(*_args):
+        raise SettingError("stopped before training")
+
+    monkeypatch.setattr(from_table, "_train", stop)
     shown = trained(table)
-    assert shown.exit_code == 0, shown.output
+    assert shown.exit_code == 2
     said = plain(shown.stderr)
-    assert "Assumed public, and not covered by epsilon: the bounds of 'age', read off" in said
-    assert "--rare other" in said
+    warning, stopped = said.split("SettingError: ")
+    assert stopped.strip() == "stopped before training"
+    assert warning.startswith("Warning: Read off the private data, and assumed public: ")
+    assert warning.count("Warning: ") == 1
+    for told in ("bounds of 'age'", "levels of 'country'", "--rare other"):
+        assert told in warning
 
 
 def numbers(count=1500):
