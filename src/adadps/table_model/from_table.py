@@ -78,7 +78,7 @@ def train_from_table(request: Request, say: Say) -> Result:
         )
         held = kept.latest()
         if held is not None:
-            say(f"Going on from step {held.taken} of {held.planned}, by {kept.folder} ...")
+            say(f"Resuming from step {held.taken} of {held.planned}, by {kept.folder} ...")
         result = _train(request, prepared, plan, kept, declared.of_users, measured)
         save_model(prepared.model, result, draft)
     kept.end(request.out)
