@@ -374,6 +374,12 @@ MUTATIONS = {
         "return []",
         "tests/test_hazards_held_out.py -k card_report_and_console",
     ),
+    "an estimator tries its module after it has paid": Mutation(
+        "estimator/base.py",
+        "objective(model, task.loss, form_of(X, task.targets, task.rows))",
+        "pass",
+        "tests/test_hazards_levels.py -k tried_before",
+    ),
     "what was fitted before an estimator is not told": Mutation(
         "estimator/base.py",
         "*task.facts, made)",

@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import adadps
-from adadps import AdaDPSClassifier, AdaDPSRegressor
+from adadps import AdaDPSClassifier, AdaDPSRegressor, PrivacyWarning
 from adadps.whole_budget import CLAIM
 
 pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
@@ -227,7 +227,7 @@ def test_fits_in_other_processes_leave_the_number_of_trials_unknown(sent, fits, 
         if declared == 1 and one._family.fits.total() == 0:
             assert one.fit(X, Y).privacy_.tuning_trials == 1
             continue
-        with pytest.warns(UserWarning, match="not known") as caught:
+        with pytest.warns(PrivacyWarning, match="not known") as caught:
             assert one.fit(X, Y).privacy_.tuning_trials is None
         assert [warning.filename for warning in caught] == [__file__]
     assert clone(copied).set_params(tuning_trials=9).fit(X, Y).privacy_.tuning_trials == 9
@@ -236,7 +236,7 @@ def test_fits_in_other_processes_leave_the_number_of_trials_unknown(sent, fits, 
 def test_an_estimator_that_was_sent_before_it_had_any_clone_is_known_to_be():
     model = classifier(accountant="rdp", tuning_trials=0)
     pickle.dumps(model)
-    with pytest.warns(UserWarning, match="not known"):
+    with pytest.warns(PrivacyWarning, match="not known"):
         assert model.fit(X, Y).privacy_.tuning_trials is None
 
 
@@ -251,7 +251,7 @@ def test_a_search_in_several_processes_counts_nothing_or_pays_for_all(tmp_path):
     options = {"cv": 2, "n_jobs": 2, "error_score": "raise"}
     model = classifier(accountant="rdp", tuning_trials=0).fit(X, Y)
     search = GridSearchCV(model, {"clip_norm": [0.1, 0.5]}, **options)
-    with pytest.warns(UserWarning, match="ledger=path"):
+    with pytest.warns(PrivacyWarning, match="ledger=path"):
         search.fit(X, Y)
     assert search.best_estimator_.privacy_.tuning_trials is None
     path = tmp_path / "search.ledger"

@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.pipeline import make_pipeline
 
 import adadps
-from adadps import AdaDPSClassifier, PublicVectorizer, make_text_pipeline
+from adadps import AdaDPSClassifier, PrivacyWarning, PublicVectorizer, make_text_pipeline
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.overlap import private_rows
 from adadps.drawing import Drawing
@@ -154,10 +154,10 @@ def test_sparse_rows_and_numbers_to_predict_need_no_bounds(two_classes):
 def test_dense_rows_as_they_are_are_warned_of_once_a_fit(kind, two_classes):
     X, y = two_classes
     model = AdaDPSClassifier(epsilon=3.0, epsilon_per_run=1.0, epochs=2, classes=[0, 1])
-    with pytest.warns(UserWarning, match=r"feature_bounds=\(low, high\)") as caught:
+    with pytest.warns(PrivacyWarning, match=r"feature_bounds=\(low, high\)") as caught:
         model.partial_fit(kind(X), y).partial_fit(kind(X), y)
     assert [one.filename for one in caught] == [__file__]
-    with pytest.warns(UserWarning, match="normalise_rows=True"):
+    with pytest.warns(PrivacyWarning, match="normalise_rows=True"):
         model.fit(kind(X * 1e-9), y)  # nothing is decided by looking at the rows
 
 

@@ -9,11 +9,11 @@ from scipy import sparse
 from torch import nn
 
 from adadps import Budget, MemoryLedger, PrivateRun, examples, shuffled
+from adadps.data.row_kind import RowKind
 from adadps.errors import DataError, DeviceError, ModelError, SettingError
 from adadps.federated import Preview, Refusal, dry_run
 from adadps.federated.dry_runs import OF_CODE
 from adadps.federated.readiness import refusing, require_ready
-from adadps.federated.row_kind import RowKind
 from adadps.stages import by_each_device, by_user, chain, privatize, sgd, train_locally
 from broken_devices import (
     PATIENT,

@@ -20,6 +20,7 @@ from resuming import advance, begin
 from test_table_training import make, rows
 from test_train_command import files
 
+pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
 SOURCE = Path(adadps.__file__).parent
 PLACES = (
     "ledger",

@@ -11,12 +11,16 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, pld
+from scipy import sparse
+from torch import nn
 
 from adadps import AdaDPSClassifier, AdaDPSRegressor, load_result
 from adadps.data.tables import read_table, write_table
-from adadps.errors import AssumedPublicWarning, SettingError
+from adadps.errors import AssumedPublicWarning, ModelError, SettingError
 from adadps.events import DeltaDpEvent
+from adadps.ledger import DiskLedger
 from adadps.ledger.event_text import event_of
 from adadps.ledger.summary import summarise
 from adadps.table_model import from_table, paid_levels
@@ -268,13 +272,23 @@ def test_hazard_33_a_server_counts_users_of_fixed_cohorts(table):
     assert delta.delta > 0
 
 
-def test_hazard_33_reading_off_a_table_warns_where_nobody_looks_too(tmp_path):
+def test_hazard_33_reading_off_a_table_warns_where_nobody_looks_too(tmp_path, monkeypatch):
+    """One line on standard error, and before anything is paid."""
     table = make(tmp_path / "visits.csv", rows(rare=False))
+
+    def stop(*_args):
+        raise SettingError("stopped before training")
+
+    monkeypatch.setattr(from_table, "_train", stop)
     shown = trained(table)
-    assert shown.exit_code == 0, shown.output
+    assert shown.exit_code == 2
     said = plain(shown.stderr)
-    assert "Assumed public, and not covered by epsilon: the bounds of 'age', read off" in said
-    assert "--rare other" in said
+    warning, stopped = said.split("SettingError: ")
+    assert stopped.strip() == "stopped before training"
+    assert warning.startswith("Warning: Read off the private data, and assumed public: ")
+    assert warning.count("Warning: ") == 1
+    for told in ("bounds of 'age'", "levels of 'country'", "--rare other"):
+        assert told in warning
 
 
 def numbers(count=1500):
@@ -309,6 +323,49 @@ def test_hazard_33_regressors_pay_for_bounds():
     largest = max(np.abs(model._target_bounds.high).max(), np.abs(model._rows.bounds.high).max())
     assert largest <= 64, "the one extreme value is not in the model"
     assert np.abs(model.predict(X)).max() <= 64
+
+
+class Counts(nn.Module):
+    """It writes into itself, which is refused."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.layer = nn.Linear(inputs, outputs)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, rows):
+        self.seen = self.seen + len(rows)
+        return self.layer(rows)
+
+
+def one_for_all(outputs, targets):
+    return outputs.square().mean()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix], ids=["dense", "sparse"])
+@pytest.mark.parametrize("loss", [None, one_for_all], ids=["module", "loss"])
+def test_hazard_33_a_module_is_tried_before_anything_is_paid(tmp_path, form, loss):
+    X, y = numbers()
+    options = {"epsilon": 1, "epochs": 1, "examples": 1500, "ledger": tmp_path / "fits.ledger"}
+    module = Counts if loss is None else nn.Linear
+    options |= {"feature_bounds": "paid", "module": module, "loss": loss, "accountant": "rdp"}
+    regressor = AdaDPSRegressor(bounds="paid", **options)
+    with pytest.raises(ModelError):
+        regressor.fit(form(X), y)
+    classifier = AdaDPSClassifier(classes=[False, True], **options)
+    with pytest.raises(ModelError):
+        classifier.fit(form(X), y > 0)
+    with DiskLedger(tmp_path / "fits.ledger") as ledger:
+        assert ledger.entries == 0
+
+
+def test_hazard_33_a_good_module_is_trained_with_paid_bounds():
+    X, y = numbers()
+    model = AdaDPSRegressor(
+        epsilon=1, accountant="rdp", epochs=1, examples=1500, bounds="paid",
+        feature_bounds="paid", module=nn.Linear,
+    )  # fmt: skip
+    assert len(model.fit(X, y).privacy_.measured) == 3
 
 
 def classes(count=1500):

@@ -143,7 +143,7 @@ def test_the_check_counts_rows_of_users_who_were_trained_on(table):
     lines = [*[[*line, "a0"]] * 20, *[[*line, "new"]] * 10]
     shown = measured_on(table, HEADER, lines, "--check-overlap")
     assert shown.exit_code == 0, shown.output
-    said = "20 of 30 held-out rows are of users who stand in the training table."
+    said = "20 of 30 held-out rows belong to users who are also in the training table."
     assert said in plain(shown.stderr)
     assert files(table.parent) == ["data.csv", "test.csv"]
 
@@ -154,6 +154,20 @@ def test_the_check_needs_the_users_of_held_out_rows_and_the_metric_does_not(tabl
     assert shown.exit_code == 1
     assert "'author'" in plain(shown.stderr)
     assert measured_on(table, HEADER[:2], lines).exit_code == 0
+
+
+def test_the_check_tells_users_apart_as_training_does(tmp_path):
+    """Case, blanks, forms of Unicode and leading zeros make no other user."""
+    table = tmp_path / "data.csv"
+    known = ["Ann  Lee", "bob", "007"]
+    lines = [[*row[:2], known[n] if n < 3 else row[2]] for n, row in enumerate(rows(600, 200))]
+    with table.open("wb") as stream:
+        write_table(stream, table, [HEADER, *lines])
+    same = ["ann lee", "\uff22\uff2f\uff22", "7", "70"]  # the second is a wide BOB
+    held_out = [["a new text", "five", user] for user in same]
+    shown = measured_on(table, HEADER, held_out, "--check-overlap")
+    assert shown.exit_code == 0, shown.output
+    assert "3 of 4 held-out rows belong" in plain(shown.stderr)
 
 
 def test_the_check_recognises_users_however_they_are_written(tmp_path):

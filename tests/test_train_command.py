@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from adadps import load_result
 from adadps.cli import app
 from adadps.data.tables import read_table
+from adadps.errors import AssumedPublicWarning
 from adadps.table_model.methods import Method
 
 runner = CliRunner()
@@ -162,7 +163,9 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch, code, options):
     data = write(tmp_path / "data.csv", rows(400 if "id" not in options else 1200))
     shown = train(data, tmp_path / "new" / "model", *options)
     assert shown.exit_code == code, shown.output
-    assert re.match(r"(\w+Error: Expected .*found .*|Usage: )", plain(shown.stderr)), shown.stderr
+    assert re.search(r"(?m)^(\w+Error: Expected .*found .*|Usage: )", plain(shown.stderr)), (
+        shown.stderr
+    )
     assert ("Did you mean 'tool'?" in plain(shown.stderr)) is ("fruit,tool" in options)
     assert files(tmp_path) == ["data.csv"]
 
@@ -270,7 +273,7 @@ def test_ctrl_c_ends_with_130_one_line_and_no_folder(tmp_path, data, monkeypatch
 
     monkeypatch.setattr(from_table, "fit", interrupted)
     monkeypatch.setattr(sys, "argv", ["adadps", "train", "my data.csv", "--epsilon", "1"])
-    shown = train(data, tmp_path / "new" / "model")
+    shown = train(data, tmp_path / "new" / "model", "--classes", "fruit,tools")
     assert shown.exit_code == 130
     assert plain(shown.stderr).strip() == (
         "Interrupted: no model was written, and nothing was spent. To begin again: "
@@ -284,7 +287,8 @@ def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data, sha
     """A process of its own, interrupted in the middle of its steps."""
     with_ledger = ("--ledger", tmp_path / "l.ledger") if shared else ()
     epochs = 100_000 if shared else 2_000  # PLD takes its time for more
-    given = arguments(data, tmp_path / "model", *with_ledger, "--epochs", epochs)
+    known = ("--classes", "fruit,tools")
+    given = arguments(data, tmp_path / "model", *with_ledger, *known, "--epochs", epochs)
     ledger = tmp_path / ("l.ledger" if with_ledger else "model.checkpoint/ledger")
     as_in_a_terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"{as_in_a_terminal}; from adadps.cli import app; app()"
@@ -304,7 +308,7 @@ def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data, sha
     assert process.returncode == 130, told
     kept = re.fullmatch(
         r"Interrupted: no model was written; (\d+) of (\d+) steps are kept in (\S+), and (\d+) "
-        r"steps stay paid for. To go on: adadps (.*)",
+        r"steps stay paid for. To resume: adadps (.*)",
         plain(told).strip(),
     )
     assert kept is not None, told
@@ -392,9 +396,11 @@ def test_people_are_told_what_is_read_off_and_what_promises_little(tmp_path, dat
         data=data, epsilon=12.0, out=tmp_path / "one", texts=("text",), label="label", words=300,
         epochs=2.0, ledger=tmp_path / "l",
     )  # fmt: skip
-    train_from_table(request, said.append)
+    known = "assumed public: the classes, the number of examples"
+    with pytest.warns(AssumedPublicWarning, match=known) as caught:
+        train_from_table(request, said.append)
+    assert len(caught) == 1
     assert said[0].startswith("ε = 12 promises little")
-    assert any("assumed public: the classes, the number of examples" in line for line in said)
 
 
 def test_the_bar_never_shows_more_than_was_asked_for(monkeypatch):

@@ -49,7 +49,7 @@ def difference(one, other):
 
 @pytest.mark.parametrize("most", [1, 10, 5000])
 @pytest.mark.parametrize("as_sparse", [False, True])
-def test_hazard_26_a_heavy_user_cannot_dominate(most, as_sparse):
+def test_user_hazard_a_heavy_user_cannot_dominate(most, as_sparse):
     """With a thousand rows or with one, a user moves the sum by at most C, and the update by C/b.
 
     All rows of the heavy user pull the same way, which clipping row by row would add up.
@@ -71,7 +71,7 @@ def test_hazard_26_a_heavy_user_cannot_dominate(most, as_sparse):
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
-def test_hazard_26_rows_of_one_user_never_fall_into_two_units(most):
+def test_user_hazard_rows_of_one_user_never_fall_into_two_units(most):
     data = table()
     for rows, units in batches(data, most, 50):
         owners = data.users[rows].numpy()
@@ -81,7 +81,7 @@ def test_hazard_26_rows_of_one_user_never_fall_into_two_units(most):
         assert len(set(rows.tolist())) == len(rows)
 
 
-def test_hazard_26_rows_of_one_user_are_found_wherever_they_stand():
+def test_user_hazard_rows_of_one_user_are_found_wherever_they_stand():
     shuffled = np.random.default_rng(0).permutation(USERS)
     data = table(shuffled)
     for rows, units in batches(data, 100, 3):
@@ -94,7 +94,9 @@ def test_hazard_26_rows_of_one_user_are_found_wherever_they_stand():
 @pytest.mark.parametrize("as_sparse", [False, True])
 @pytest.mark.parametrize("chunk", [None, 1, 4])
 @pytest.mark.parametrize("informed", [False, True])
-def test_hazard_26_what_is_clipped_is_the_mean_of_a_users_rows(hidden, as_sparse, chunk, informed):
+def test_user_hazard_what_is_clipped_is_the_mean_of_a_users_rows(
+    hidden, as_sparse, chunk, informed
+):
     """One whole step against autograd on one user at a time: clip(D ∘ mean), summed, over b."""
     data, layer, clip, lr = table(as_sparse=as_sparse), model(hidden=hidden), 0.3, 0.5
     name = "0.weight" if hidden else "weight"
@@ -116,7 +118,7 @@ def test_hazard_26_what_is_clipped_is_the_mean_of_a_users_rows(hidden, as_sparse
         torch.testing.assert_close(found[n].double(), -lr / 5 * leaf, rtol=1e-4, atol=1e-6)
 
 
-def test_hazard_26_the_objective_is_the_mean_over_users_whatever_most_is():
+def test_user_hazard_the_objective_is_the_mean_over_users_whatever_most_is():
     """Without clip and noise: each user's mean loss counts once, not each row."""
     data, layer = table(), model()
     truth = ground_truth.gradients_of_users(layer, squared, data, data.users)
@@ -128,7 +130,7 @@ def test_hazard_26_the_objective_is_the_mean_over_users_whatever_most_is():
     assert not (torch.equal(steps[0], steps[1]) and torch.equal(steps[1], steps[2]))
 
 
-def test_hazard_26_a_run_is_charged_for_users_and_says_so():
+def test_user_hazard_a_run_is_charged_for_users_and_says_so():
     class Spy(MemoryLedger):
         events = ()
 
@@ -147,7 +149,7 @@ def test_hazard_26_a_run_is_charged_for_users_and_says_so():
     assert result.privacy.delta == 1 / 50, "1/(10 users), not 1/(10 rows)"
 
 
-def test_hazard_26_a_user_moves_nothing_but_their_own_part():
+def test_user_hazard_a_user_moves_nothing_but_their_own_part():
     """Rate, normaliser and delta come from the declared number of users."""
     data = table()
     fewer = data.take(torch.nonzero(data.users != 0).squeeze(1))
@@ -159,7 +161,7 @@ def test_hazard_26_a_user_moves_nothing_but_their_own_part():
         torch.testing.assert_close(gone[name].double(), leaf / 5, rtol=1e-4, atol=1e-6)
 
 
-def test_hazard_26_one_poisonous_row_takes_its_user_out_and_nobody_else():
+def test_user_hazard_one_poisonous_row_takes_its_user_out_and_nobody_else():
     data = table()
     poison = data.targets[2].clone()
 
@@ -218,7 +220,7 @@ def test_hazard_20_users_whose_rows_are_all_public_teach_nothing():
 # --- nothing is priced by accident ---
 
 
-def test_hazard_26_a_method_by_user_needs_users():
+def test_user_hazard_a_method_by_user_needs_users():
     data = table()
     anonymous = examples(data.features, data.targets)
     with pytest.raises(DataError, match=r"user of each example, found none\. Give `examples"):
@@ -226,18 +228,18 @@ def test_hazard_26_a_method_by_user_needs_users():
 
 
 @pytest.mark.parametrize("groups", [None, by_label(2)])
-def test_hazard_26_users_in_the_data_are_not_ignored_in_silence(groups):
+def test_user_hazard_users_in_the_data_are_not_ignored_in_silence(groups):
     single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=groups), 0.1)
     with pytest.raises(ContractError, match=r"protects users.*by_user"):
         moved(table(), single, poisson(examples=12, expected_size=3))
 
 
-def test_hazard_26_a_method_without_privacy_may_look_at_rows():
+def test_user_hazard_a_method_without_privacy_may_look_at_rows():
     moved(table(), plain_sgd(0.1), poisson(examples=12, expected_size=3))
 
 
 @pytest.mark.parametrize("accountant", [None, "given"])
-def test_hazard_26_drawing_examples_and_clipping_users_is_refused(accountant):
+def test_user_hazard_drawing_examples_and_clipping_users_is_refused(accountant):
     options = {"accountant": Accountant.RDP} if accountant else {}
     ledger = MemoryLedger()
     for chosen, sampler in (
@@ -250,7 +252,7 @@ def test_hazard_26_drawing_examples_and_clipping_users_is_refused(accountant):
     assert ledger.entries == 0
 
 
-def test_hazard_26_counts_of_rows_are_no_measurement_of_users():
+def test_user_hazard_counts_of_rows_are_no_measurement_of_users():
     """One user with many rows would move them by many C."""
     data, terms = table(), {"clip_norm": 1.0, "noise_multiplier": 5.0, "floor": 0.1}
     by_row = side.noisy_frequencies(data.features.abs(), source="words", **terms)
@@ -263,7 +265,7 @@ def test_hazard_26_counts_of_rows_are_no_measurement_of_users():
     assert ledger.entries == 2
 
 
-def test_hazard_26_a_price_for_an_example_is_none_for_a_user():
+def test_user_hazard_a_price_for_an_example_is_none_for_a_user():
     data, named = table(), {"weight": (torch.ones(6), 1)}
     told = {"source": "counts", "public_because": "noised", "event": GaussianDpEvent(9.0)}
     with pytest.raises(SideInformationError, match=r"for one user, found one for one example"):
@@ -279,7 +281,7 @@ def test_hazard_26_a_price_for_an_example_is_none_for_a_user():
         )
 
 
-def test_hazard_26_embeddings_with_late_noise_train_by_user():
+def test_user_hazard_embeddings_with_late_noise_train_by_user():
     """A table of words, a preconditioner before the clip, noise that waits: still one unit."""
     tokens = torch.tensor([[1, 1, 2], [1, 2, 2], [3, 1, 0], [0, 0, 2], [4, 4, 4], [2, 1, 3]])
     users = [5, 5, 6, 5, 6, 7]

@@ -386,7 +386,7 @@ def test_a_tuning_over_two_units_is_refused_before_it_is_paid():
     assert ledger.entries == 0
 
 
-def test_hazard_26_a_private_score_per_example_is_none_per_user():
+def test_user_hazard_a_private_score_per_example_is_none_per_user():
     ledger = MemoryLedger()
     held = table(seed=4)
     labels = torch.zeros(12, dtype=torch.int64)

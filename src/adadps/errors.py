@@ -7,7 +7,7 @@
     ├── ContractError          a sampler, relation, grouping or accountant that do not fit together
     ├── SettingError           a number outside its range: epsilon <= 0, delta >= 1, clip_norm <= 0
     ├── SideInformationError   statistics that are not positive, not finite, or do not fit the model
-    ├── ModelError             a model or loss whose examples cannot be told apart
+    ├── ModelError             a model or loss that mixes examples, or notes something about them
     ├── DataError              examples, files or saved results that cannot be used
     ├── DeviceError            devices of a federation that refuse its task, or are all silent
     ├── BudgetError            a step that would spend more than the privacy budget
@@ -43,7 +43,11 @@ class SideInformationError(AdadpsError):
 
 
 class ModelError(AdadpsError):
-    """The gradient of one example cannot be told apart from that of its neighbours."""
+    """A model or loss cannot be trained privately.
+
+    The gradient of one example cannot be told apart from that of its neighbours, the output for a
+    row depends on other rows, or the model writes into itself or has a generator of its own.
+    """
 
 
 class DataError(AdadpsError):

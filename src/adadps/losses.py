@@ -1,4 +1,4 @@
-"""Losses with one number an example, known to look at one example at a time."""
+"""Losses with one value per example, known to look at one example at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""loss(outputs, targets) with one number an example."""
+"""loss(outputs, targets) with one value per example."""
 
 IGNORED = -100
 """The target of examples that have no loss, as in torch."""

@@ -55,24 +55,24 @@ def test_hazard_02_users_are_drawn_independently_of_each_other(joined):
     require_binomial((there[0::2] * there[1::2]).sum(0), DRAWS // 2, 0.09)
 
 
-def test_hazard_26_a_user_brings_all_rows_or_exactly_the_bound(joined):
+def test_user_hazard_a_user_brings_all_rows_or_exactly_the_bound(joined):
     for user, size in enumerate(SIZES):
         assert set(joined[:, user].tolist()) == {0, min(size, 3)}
 
 
-def test_hazard_26_every_row_of_a_user_is_brought_equally_often(drawn):
+def test_user_hazard_every_row_of_a_user_is_brought_equally_often(drawn):
     for user, size in enumerate(SIZES):
         require_binomial(drawn[:, user == USERS].sum(0), DRAWS, 0.3 * min(1, 3 / size))
 
 
-def test_hazard_26_every_subset_of_a_users_rows_is_equally_likely(drawn):
+def test_user_hazard_every_subset_of_a_users_rows_is_equally_likely(drawn):
     """Ten subsets of three of the user with five rows."""
     brought = drawn[:, USERS == 3]
     subsets = [(brought[:, list(rows)].prod(1)).sum() for rows in combinations(range(5), 3)]
     require_binomial(np.array(subsets), DRAWS, 0.3 / 10)
 
 
-def test_hazard_26_a_subset_is_drawn_afresh_and_apart_from_those_of_others(drawn):
+def test_user_hazard_a_subset_is_drawn_afresh_and_apart_from_those_of_others(drawn):
     """The first row of the user with five rows, and that of the one with eight."""
     rate = 0.3 * 3 / 5 * 0.3 * 3 / 8
     first, other = drawn[:, USERS == 3][:, 0], drawn[:, USERS == 4][:, 0]

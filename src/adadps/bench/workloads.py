@@ -1,4 +1,4 @@
-"""What is trained: synthetic data of a fixed seed, a model, and a loss of one number an example.
+"""What is trained: synthetic data of a fixed seed, a model, and a loss of one value per example.
 
 Sizes are fields of the dataclasses, so that a smaller workload is ``replace(workload, ...)``.
 """
@@ -74,7 +74,7 @@ class Workload(ABC):
 
     @property
     def loss(self) -> Loss:
-        """One number an example."""
+        """One value per example."""
         return losses.cross_entropy
 
     def parameters(self) -> int:

@@ -57,7 +57,8 @@ RareNames = Annotated[
     Rare | None,
     _column(
         help="other: what is not declared (levels, classes, bounds) is measured with noise, for a "
-        "part of epsilon, and rare levels and classes become 'other'. Default: refuse."
+        "part of epsilon, and rare levels and classes become 'other'. Default: rare ones are "
+        "refused, the rest is read off the data and assumed public."
     ),
 ]
 LabelSeparator = Annotated[

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adadps.commands.console import err, out, print_json, say, say_to_people, table_of_facts, told
+from adadps.commands.console import out, print_json, say, say_to_people, table_of_facts, told
 from adadps.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
         except RareError as error:
             paying = f"{_this_command()} --rare other"
             raise DataError(f"{error} To do that:\n{paying}") from error
-        _warn_who_was_not_told(result)
         if as_json:
             print_json(result.describe())
         else:
@@ -39,17 +38,6 @@ def show_overlap(request: Request) -> None:
 
     with told():
         say(overlap_in_words(request))
-
-
-def _warn_who_was_not_told(result: Result) -> None:
-    """People at a terminal were told at the start; programs find it on standard error."""
-    facts = [one for one in result.privacy.assumed_public if "read off the data" in one]
-    about_columns = [one for one in facts if not one.startswith("the number of")]
-    if about_columns and not err.is_terminal:
-        say(
-            f"Assumed public, and not covered by epsilon: {'; '.join(about_columns)}. Declare what "
-            "is known without the data, or pay for it: --rare other."
-        )
 
 
 def _this_command() -> str:

@@ -33,9 +33,10 @@ from adadps.estimator.checks import (
 from adadps.estimator.doors import Door, door_for
 from adadps.estimator.models import linear_layer, own_module, reading_layer
 from adadps.estimator.paid import Found
-from adadps.estimator.private_part import private_examples
+from adadps.estimator.private_part import form_of, private_examples
 from adadps.estimator.rows import Rows, Table
 from adadps.estimator.statement import StatedEstimator, how_features_were_made
+from adadps.gradients.probing import objective
 from adadps.ledger import Ledger
 from adadps.losses import Loss
 from adadps.measured.paying import Paid, pay
@@ -123,7 +124,10 @@ class PrivateEstimator(StatedEstimator):
                 raise _another("method")
             choice = self._choice(count, door, task, terms, price.events if price else ())
             method, paid = _method(door, choice), None
-            data = None if price else self._private(X, task, method)
+            if price is None:
+                data = self._private(X, task, method)
+            elif self.module is not None:  # the linear model and its losses need no trial
+                objective(model, task.loss, form_of(X, task.targets, task.rows))
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
                 trials = self._trials(ledger, going_on=going_on)
@@ -134,23 +138,13 @@ class PrivateEstimator(StatedEstimator):
                     X, y = self._trained_on(X, y, found)
                     task = self._task(X, y, going_on=False, classes=classes, found=found)
                     model = self._model(task, X, going_on=False)
-                data = data or self._private(X, task, method)
+                    data = self._private(X, task, method)
                 self._facts = self._facts_with(task, count, going_on)
                 result = self._run(
                     model, task, data, method, door.name, choice, ledger, trials, paid
                 )
                 self._remember_ledger(ledger)
-            if going_on:  # what the first call has measured is still what the model is made of
-                known = replace(result.privacy, measured=self.result_.privacy.measured)
-                result = replace(result, privacy=known)
-            earlier = self.result_.privacy.steps_paid or 0 if going_on else 0
-            steps = result.privacy.steps + earlier
-            self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
-            self._rows = task.rows
-            self.module_ = None if self.module is None else model
-            if not going_on:
-                self._siblings().count(self._ledger_identity)
-            self._keep_coefficients(task)
+            self._keep(result, terms, task, model, shared=shared, going_on=going_on)
         return self
 
     def _run(
@@ -181,6 +175,29 @@ class PrivateEstimator(StatedEstimator):
             measured=paid,
             settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
         )
+
+    def _keep(
+        self,
+        result: Result,
+        terms: Terms,
+        task: Task,
+        model: nn.Module,
+        *,
+        shared: bool,
+        going_on: bool,
+    ) -> None:
+        """What the run has left, and what may be said about all calls so far."""
+        steps = result.privacy.steps
+        if going_on:  # what the first call has measured is still what the model is made of
+            known = replace(result.privacy, measured=self.result_.privacy.measured)
+            result = replace(result, privacy=known)
+            steps += self.result_.privacy.steps_paid or 0
+        self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
+        self._rows = task.rows
+        self.module_ = None if self.module is None else model
+        if not going_on:
+            self._siblings().count(self._ledger_identity)
+        self._keep_coefficients(task)
 
     def _wish(self) -> Wish:
         require_flags(self)

@@ -18,7 +18,7 @@ from torch import nn
 from adadps.data.bounds import Bounds
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.defaults import first_gradient
-from adadps.errors import SettingError
+from adadps.errors import PrivacyWarning, SettingError
 from adadps.estimator.base import PrivateEstimator, Task
 from adadps.estimator.checks import refuse
 from adadps.estimator.labels import (
@@ -222,7 +222,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             several = paid and is_indicator(y)
         if several:
             raise SettingError(
-                "Expected one label an example for classes='paid', found an indicator matrix. Its "
+                "Expected one label per example for classes='paid', found an indicator matrix. Its "
                 "columns are known already: declare their names, or leave `classes` out."
             )
         if paid and self.module is not None:
@@ -318,7 +318,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             facts = (bounds.in_words("bounds, declared: features"),)
         units = bounds is None and normalised and self.normalise_rows is None
         if units and not sparse.issparse(X) and not (found and found.stands_in):
-            warnings.warn(UNITS, stacklevel=5)
+            warnings.warn(UNITS, PrivacyWarning, stacklevel=5)
         return Rows(bounds, normalised, CONSTANT if intercept else 0.0), facts
 
     def _keep_coefficients(self, task: Task) -> None:

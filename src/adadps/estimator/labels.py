@@ -37,7 +37,7 @@ class Labels:
     def encoded(self, y: Any) -> npt.NDArray[Any]:
         """Class numbers, or an indicator matrix of float32."""
         if self.several != is_indicator(y):
-            kind = "an indicator matrix" if self.several else "one label an example"
+            kind = "an indicator matrix" if self.several else "one label per example"
             raise DataError(f"Expected {kind} as before, found the other kind. Give the same kind.")
         if self.several:
             held: Classes = np.asarray(y.toarray() if is_sparse(y) else y)

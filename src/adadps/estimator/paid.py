@@ -55,14 +55,15 @@ def is_paid(given: Any) -> bool:
 
 @declared_read(DeclaredRead.PAID_MEASUREMENT)
 def classes_with_noise(y: Any, price: Price, randomness: Randomness) -> Labels:
-    """The classes that are common enough to be told."""
+    """The classes that are common enough to be released."""
     counts: NameCounts[Any] = NameCounts()
     counts.add(y.tolist())
     kept = counts.release(price, randomness)
     if len(kept) < 2:
         raise DataError(
-            "Expected at least two classes that are common enough to be told, found fewer above "
-            "the noise; the price is paid. Declare them by `classes=...`."
+            "Expected at least two classes that are common enough to be released, found fewer "
+            "above the noise; the privacy cost has already been charged. Declare them by "
+            "`classes=...`."
         )
     return Labels(np.unique(np.asarray(kept, dtype=y.dtype)), several=False)
 
@@ -81,7 +82,8 @@ def bounds_with_noise(
         if bounds is None:
             raise DataError(
                 f"Expected {what} that stand above the noise in column {column}, found none; the "
-                f"price is paid. Declare them by `{name}=(low, high)`."
+                "privacy cost has already been charged. Declare them by "
+                f"`{name}=(low, high)`."
             )
         found.append(bounds)
     low, high = np.array(found).T

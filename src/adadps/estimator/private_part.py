@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features, examples
 from adadps.data.identity import identities_of_rows
 from adadps.data.overlap import PublicRows
+from adadps.data.row_kind import without_rows
 from adadps.errors import SideInformationError
 from adadps.estimator.rows import Rows, Table
 
@@ -42,3 +44,14 @@ def private_examples(
         return held
     with declared_read(DeclaredRead.PUBLIC_TOO):
         return replace(held, before=identities_of_rows(as_features(table)))
+
+
+def form_of(table: Table, targets: npt.NDArray[np.generic], rows: Rows) -> Examples:
+    """No examples, in the form of these as they are trained on; no value is read.
+
+    >>> form_of(np.ones((5, 3)), np.zeros(5, np.int64), Rows(None, normalised=True)).features.shape
+    torch.Size([0, 3])
+    """
+    shape = (1, table.shape[1])
+    made_up = sparse.csr_matrix(shape) if sparse.issparse(table) else np.zeros(shape)
+    return without_rows(examples(rows(made_up), np.zeros((1, *targets.shape[1:]), targets.dtype)))

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from adadps.errors import DataError
+from adadps.errors import DataError, PrivacyWarning
 from adadps.estimator.siblings import Siblings
 from adadps.estimator.vectorizer import PublicVectorizer
 from adadps.ledger import DiskLedger, Ledger, MemoryLedger
@@ -100,7 +100,7 @@ class StatedEstimator(BaseEstimator):  # type: ignore[misc]
         family = self._siblings()
         trials = family.trials(declared, ledger=ledger.identity)
         if trials is None and family.elsewhere and not (going_on or on_disk):
-            warnings.warn(UNCOUNTED, stacklevel=4)
+            warnings.warn(UNCOUNTED, PrivacyWarning, stacklevel=4)
         return trials
 
     def _siblings(self) -> Siblings:

@@ -10,7 +10,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples
-from adadps.federated.row_kind import require_examples
+from adadps.data.row_kind import require_examples
 from adadps.federated.task import Task
 from adadps.gradients.local import LocalEngine, Part, of_updates
 from adadps.gradients.loss import Loss

@@ -23,10 +23,10 @@ from typing import Any
 from torch import nn
 
 from adadps.data.examples import Examples
+from adadps.data.row_kind import RowKind, without_rows
 from adadps.errors import AdadpsError, ContractError, ModelError, SettingError
 from adadps.federated.answers import sound
 from adadps.federated.client import local_update
-from adadps.federated.row_kind import RowKind, without_rows
 from adadps.federated.task import Task
 from adadps.gradients.local import table_axis
 from adadps.gradients.loss import Loss

@@ -32,14 +32,14 @@ def require_ready(answers: Mapping[int, Refusal | None], *, asked: int | None = 
     >>> require_ready({7: Refusal("Expected a key, found none."), 8: None})
     Traceback (most recent call last):
     adadps.errors.DeviceError: Expected devices that can do the task, found that 1 of 2 cannot: \
-Expected a key, found none. (node 7). No round was paid. Mend the app or the configuration of \
+Expected a key, found none. (node 7). No round was paid. Fix the app or the configuration of \
 these nodes, whose own logs have the tracebacks, and start again.
     """
     found, count = refusing(answers), max(len(answers), asked or 0)
     if found:
         raise DeviceError(
             f"Expected devices that can do the task, found that {len(found)} of {count} cannot: "
-            f"{described(found)}. No round was paid. Mend the app or the configuration of these "
+            f"{described(found)}. No round was paid. Fix the app or the configuration of these "
             "nodes, whose own logs have the tracebacks, and start again."
         )
     if count and not answers:

@@ -18,9 +18,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
+from adadps.data.row_kind import RowKind, shape_of, shape_text
 from adadps.errors import ModelError
 from adadps.federated.dry_runs import Preview, Refusal
-from adadps.federated.row_kind import RowKind, shape_of, shape_text
 from adadps.federated.task import Task
 from adadps.gradients.local import Part
 from adadps.row_sparse import RowSparse

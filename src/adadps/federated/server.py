@@ -28,6 +28,7 @@ from typing import Any, NoReturn, Unpack
 from torch import nn
 
 from adadps.data.examples import Examples, PublicExamples
+from adadps.data.row_kind import RowKind
 from adadps.drawing import Batch
 from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError
 from adadps.evaluation import Evaluation
@@ -35,7 +36,6 @@ from adadps.federated.answers import longest, side_by_side, sound
 from adadps.federated.cohorts import Cohorts
 from adadps.federated.dry_runs import Preview, Refusal
 from adadps.federated.readiness import require_ready
-from adadps.federated.row_kind import RowKind
 from adadps.federated.task import Task, scale_of, task_of
 from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.local import Part, of_updates, table_axis

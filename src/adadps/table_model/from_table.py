@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
-from adadps.errors import BudgetError
+from adadps.errors import AssumedPublicWarning, BudgetError
 from adadps.evaluation import on_held_out
 from adadps.ledger import DiskLedger
 from adadps.ledger.summary import summarise
@@ -46,7 +47,7 @@ class _Prepared:
     train: Examples
     test: Examples | None
     assumed_public: list[str]
-    warning: str
+    read_off: list[str]
 
 
 def kept_run(request: Request) -> KeptRun:
@@ -70,15 +71,14 @@ def train_from_table(request: Request, say: Say) -> Result:
         say("Planning the noise ...")
         plan = _plan(request, declared, prepared, measured)
         choice = plan.choice
-        if prepared.warning:
-            say(prepared.warning)
+        _warn(declared, prepared.read_off, say)
         say(
             f"Training {choice.steps} steps with noise multiplier {choice.noise_multiplier:g} for "
             f"ε = {choice.budget.epsilon:g} at δ = {choice.budget.delta:.3g} ..."
         )
         held = kept.latest()
         if held is not None:
-            say(f"Going on from step {held.taken} of {held.planned}, by {kept.folder} ...")
+            say(f"Resuming from step {held.taken} of {held.planned}, by {kept.folder} ...")
         result = _train(request, prepared, plan, kept, declared.of_users, measured)
         save_model(prepared.model, result, draft)
     kept.end(request.out)
@@ -114,20 +114,25 @@ def _prepare(
     told += facts(declared.schema, schema, only_found=False if measured else None)
     if declared.counted is None:
         told.insert(0, f"the number of {declared.units}, read off the data: {_count(train)}")
-    return _Prepared(model, words, train, test, told, _warning(declared, read_off))
+    return _Prepared(model, words, train, test, told, read_off)
 
 
-def _warning(declared: Declared, read_off: list[str]) -> str:
-    """What epsilon does not cover, and the two ways out; empty if all was declared or paid for."""
+def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
+    """Tell, before anything is trained, what epsilon does not cover, and the two ways out.
+
+    A number of examples or users alone is no warning: people are told of it, and so is the card.
+    """
     paying = " or pay for classes, levels and bounds by --rare other;" if read_off else ""
     number = [f"the number of {declared.units}"] if declared.counted is None else []
-    if not read_off and not number:
-        return ""
-    return (
+    told = (
         f"Read off the private data, and assumed public: {', '.join([*read_off, *number])}. "
         f"Epsilon does not cover that. Declare what is known without the data;{paying} "
         "--strict refuses instead."
     )
+    if read_off:
+        warnings.warn(told, AssumedPublicWarning, stacklevel=3)
+    elif number:
+        say(told)
 
 
 @declared_read(DeclaredRead.NUMBER)

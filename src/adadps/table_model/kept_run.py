@@ -90,7 +90,7 @@ class KeptRun:
         if held is None and self.levels.exists():
             return (
                 f"no model was written; levels, classes and bounds are paid for and kept in "
-                f"{self.levels}, and no step is. To go on:\n{command}"
+                f"{self.levels}, and no step is. To resume:\n{command}"
             )
         if held is None:
             return (
@@ -99,7 +99,7 @@ class KeptRun:
             )
         return (
             f"no model was written; {held.taken} of {held.planned} steps are kept in "
-            f"{self.folder}, and {paid} steps stay paid for. To go on:\n{command}"
+            f"{self.folder}, and {paid} steps stay paid for. To resume:\n{command}"
         )
 
     @property

@@ -47,7 +47,7 @@ def kept_levels(file: Path, *, plan: str, ledger: str) -> KeptLevels | None:
         ) from error
     if not whole or (found.plan, found.ledger) != (plan, ledger):
         raise ContractError(
-            f"Expected the plan and the ledger for which {file} was measured, found others. Go on "
-            "with the same command, or choose another folder."
+            f"Expected the plan and the ledger for which {file} was measured, found others. "
+            "Resume with the same command, or choose another folder."
         )
     return found

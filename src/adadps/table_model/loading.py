@@ -64,6 +64,12 @@ def row_names(path: Path, texts: Sequence[str], others: Sequence[str]) -> Identi
     return joined(found)
 
 
+def user_names(path: Path, column: str) -> Identities:
+    """Whose the rows of a table are, told apart as in training."""
+    chunks = read_chunks(path)
+    return joined([identities_of_cells([(u,) for u in users_in(one, column)]) for one in chunks])
+
+
 def shared_columns(one: Path, other: Path) -> list[str]:
     """The columns that both tables have."""
     first, second = (next(iter(read_chunks(path))).header for path in (one, other))

@@ -7,10 +7,14 @@ would give the answer to everyone who sees the metric or the exit code.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.identity import Identities
 from adadps.errors import SettingError
-from adadps.table_model.loading import row_names, shared_columns
+from adadps.table_model.loading import row_names, shared_columns, user_names
 from adadps.table_model.request import Request
+from adadps.table_model.schema import Schema
 
 FOR_YOU_ALONE = (
     "For your eyes only, not to be published: this is an exact fact about private rows, which "
@@ -24,17 +28,23 @@ def overlap_in_words(request: Request) -> str:
 
     Rows are the same if their texts, or without texts all columns that both tables have, are.
     """
-    schema, test = request.declared().schema, request.test
+    schema, test, user = request.declared().schema, request.test, request.user
     if test is None:
         raise SettingError(
             "Expected held-out rows for --check-overlap, found none. Add --test FILE."
         )
-    texts, others = schema.texts, sorted(set(schema.columns) - set(schema.texts))
-    if request.user is not None:
-        texts, others = (), [request.user]
-    elif not texts:
-        others = shared_columns(test, request.data)
-    held_out, trained = (row_names(path, texts, others) for path in (test, request.data))
+    if user is None:
+        held_out, trained = _names_of_rows(schema, test, request.data)
+        what = "stand"
+    else:
+        held_out, trained = (user_names(path, user) for path in (test, request.data))
+        what = "belong to users who are also"
     found, of = int(held_out.within([trained]).sum()), len(held_out)
-    what = "are of users who stand" if request.user is not None else "stand"
     return f"{found} of {of} held-out rows {what} in the training table.\n{FOR_YOU_ALONE}"
+
+
+def _names_of_rows(schema: Schema, test: Path, data: Path) -> tuple[Identities, Identities]:
+    texts, others = schema.texts, sorted(set(schema.columns) - set(schema.texts))
+    if not texts:
+        others = shared_columns(test, data)
+    return row_names(test, texts, others), row_names(data, texts, others)

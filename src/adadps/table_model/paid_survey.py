@@ -169,7 +169,8 @@ def _label(
     if not kept[label.column]:
         raise DataError(
             f"Expected at least one class in column '{label.column}' that is common enough to be "
-            "told, found none above the noise; the price is paid. Declare them: --classes a,b,c."
+            "released, found none above the noise; the privacy cost has already been charged. "
+            "Declare them: --classes a,b,c."
         )
     return replace(label, classes=(*kept[label.column], OTHER))
 
@@ -178,6 +179,6 @@ def _required(bounds: tuple[float, float] | None, name: str) -> tuple[float, flo
     if bounds is None:
         raise DataError(
             f"Expected numbers in column '{name}' that stand above the noise, found none; the "
-            "price is paid. Declare its bounds, or leave the column out."
+            "privacy cost has already been charged. Declare its bounds, or leave the column out."
         )
     return bounds

@@ -148,7 +148,7 @@ class _Names:
                     f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
                     "Classes and levels stand in the model for everyone to read: mend the line, "
                     "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema), or "
-                    "pay for those that are common and have the others as 'other': --rare other."
+                    "pay for those that are common and map the rest to 'other': --rare other."
                 )
         return tuple(sorted(self.seen))
 

@@ -52,7 +52,7 @@ class Targets:
 
     @property
     def loss(self) -> Loss:
-        """One number an example."""
+        """One value per example."""
         if self.label.regression:
             return squared_error
         return cross_entropy if self.label.separator is None else label_cross_entropy

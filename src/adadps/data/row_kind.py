@@ -11,8 +11,7 @@ from torch import Tensor
 
 from adadps.data.examples import COMPUTABLE, Examples
 from adadps.data.sparse_rows import SparseRows
-from adadps.errors import DataError
-from adadps.types import require
+from adadps.errors import DataError, SettingError
 
 NUMBERS = {str(dtype).removeprefix("torch."): dtype for dtype in COMPUTABLE}
 
@@ -50,9 +49,12 @@ class RowKind:
     def from_settings(cls, settings: dict[str, Any]) -> RowKind:
         """As it was sent, checked."""
         names, found = sorted(cls.__dataclass_fields__), sorted(settings)
-        require(found == names, f"the settings {names}", found, "Check the server's settings.")
+        if found != names:
+            raise SettingError(f"Expected {names}, found {found}. Check the server's settings.")
         for dtype in (settings["dtype"], settings["target_dtype"]):
-            require(dtype in NUMBERS, f"one of {sorted(NUMBERS)}", dtype, "Check the server.")
+            if dtype not in NUMBERS:
+                expected = f"one of {sorted(NUMBERS)}"
+                raise SettingError(f"Expected {expected}, found {dtype}. Check the server.")
         shapes = {name: shape_of(settings[name]) for name in ("shape", "target_shape")}
         return cls(**settings | shapes)
 
