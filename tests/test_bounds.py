@@ -51,3 +51,10 @@ def test_sparse_rows_are_scaled_like_dense_ones(pair):
     found = bounds.to_unit(sparse.csr_matrix(rows))
     assert sparse.issparse(found)
     np.testing.assert_array_equal(found.toarray(), bounds.to_unit(rows))
+
+
+@pytest.mark.parametrize("given", [[(17, 90), (1, 99)], [(0, 90), (1, 99)]])
+def test_pairs_by_column_are_refused_with_the_cure(given):
+    """They would be read as two lists of bounds, without a word."""
+    with pytest.raises(SettingError, match="all lows first"):
+        Bounds.given(given, 2, "feature_bounds")

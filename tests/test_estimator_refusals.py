@@ -275,3 +275,10 @@ def test_numbers_may_be_held_in_arrays():
     assert model.privacy_.clip_norm == 0.1
     assert model.result_.settings["lr"] == 0.5
     assert type(model.epsilon_) is float
+
+
+def test_a_text_is_no_list_of_classes():
+    with pytest.raises(SettingError, match="the text 'pay'"):
+        AdaDPSClassifier(epsilon=1, classes="pay", feature_bounds=(0, 1)).fit(
+            np.random.default_rng(0).random((50, 2)), np.arange(50) % 2
+        )

@@ -156,7 +156,7 @@ def _numbers(numbers: list[dict[str, Any]]) -> list[str]:
         f"{readable(one['metric'])} = {_plain(one['value'])} after step {one['step']}, on "
         f"{measured_on(one['data'], one['declared'])}"
         for one in numbers
-    ] or ["nothing was measured"]
+    ] or ["no accuracy was measured: no held-out or public rows were given"]
 
 
 def _audit(held: Mapping[str, Any]) -> list[tuple[str, str]]:

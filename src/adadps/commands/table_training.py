@@ -25,7 +25,11 @@ def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
             result = train_from_table(request, say_to_people)
         except RareError as error:
             paying = f"{_this_command()} --rare other"
-            raise DataError(f"{error} To do that:\n{paying}") from error
+            raise DataError(
+                f"{error} To do that:\n{paying}\nEach column whose bounds, levels or classes you "
+                "declare (--numeric NAME=LOW,HIGH, --categorical, --classes) is not paid for, and "
+                "rarer levels of the others are kept."
+            ) from error
         if as_json:
             print_json(result.describe())
         else:

@@ -35,19 +35,26 @@ class Bounds:
 
     @classmethod
     def given(cls, pair: Any, columns: int, what: str) -> Bounds:
-        """A pair of numbers, or of one number a column."""
+        """A pair of numbers, or of one number per column."""
+        expected = f"{what}=(low, high), each a number or a list of {columns}, one per column"
+        if _is_list_of_pairs(pair):
+            raise SettingError(
+                f"Expected {expected}, found a list of pairs. If you gave one pair per column, "
+                "give all lows first and then all highs: (lows, highs)."
+            )
         try:
             low, high = (
                 np.broadcast_to(np.asarray(side, dtype=np.float64), columns).copy() for side in pair
             )
         except (TypeError, ValueError) as error:
             raise SettingError(
-                f"Expected {what}=(low, high), each a number or {columns} of them, found something "
-                "else. Declare the range that is known without looking at the data."
+                f"Expected {expected}, found {_shown(pair)}. Declare the range that is known "
+                "without looking at the data."
             ) from error
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
             raise SettingError(
-                f"Expected finite {what} with low <= high, found others. Declare them in order."
+                f"Expected {expected}, finite and with low <= high in every column, found others. "
+                "Declare all lows first, and then all highs."
             )
         return cls(low, high)
 
@@ -101,6 +108,23 @@ class Bounds:
         if len(set(self.low)) == len(set(self.high)) == 1:
             return f"{name} from {self.low[0]:g} to {self.high[0]:g}"
         return f"{name} by column"
+
+
+def _is_list_of_pairs(given: Any) -> bool:
+    """A list of tuples of two, as one would write a pair per column."""
+    return isinstance(given, list) and all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in given
+    )
+
+
+def _shown(given: Any) -> str:
+    """What was given, in a few words: it was declared, and is no private value."""
+    if isinstance(given, str):
+        return repr(given)
+    if isinstance(given, list | tuple):
+        sizes = ", ".join(str(np.size(side)) for side in given[:4])
+        return f"{len(given)} parts of {sizes} values"
+    return type(given).__name__
 
 
 def _over(values: Numbers, half: Numbers) -> Numbers:

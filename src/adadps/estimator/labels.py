@@ -14,7 +14,7 @@ from sklearn.utils.validation import column_or_1d
 from adadps.data.assumed import RARE
 from adadps.data.bounds import is_sparse
 from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.errors import DataError
+from adadps.errors import DataError, SettingError
 
 Classes = npt.NDArray[Any]
 MOST_NAMED = 1000
@@ -70,6 +70,11 @@ class Labels:
 @declared_read(DeclaredRead.FORM)
 def declared_labels(classes: Any, y: Any) -> Labels:
     """Labels by declaration."""
+    if isinstance(classes, str):
+        raise SettingError(
+            f"Expected classes as a list, or 'paid', found the text {classes!r}. Give a list of "
+            "all classes."
+        )
     names = classes if isinstance(classes, np.ndarray) else list(classes)
     require_one_kind(names, "classes")
     held = np.asarray(names)

@@ -48,10 +48,10 @@ def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
         warnings=result.privacy.not_private_because,
         sections=[
             Section(
-                "What was measured",
+                "Accuracy and other numbers",
                 texts=about_held_out(m.declared for m in result.history)
                 if result.history
-                else ["Nothing was measured in this run."],
+                else ["No accuracy was measured: no held-out or public rows were given (--test)."],
                 table=_last_values(result),
                 charts=[*curves(runs), *([spent] if spent else [])],
             ),
