@@ -723,7 +723,7 @@ MUTATIONS = {
         "paid_run.py",
         "settings={**self._work.settings, **(settings or {})},",
         'settings={**self._work.settings, "rows": len(self._work._data), **(settings or {})},',
-        "tests/test_two_worlds.py -k test_a_run_leaves_the_same",
+        "tests/test_two_worlds_of_runs.py -k test_a_run_leaves_the_same",
     ),
     "side information is measured before its payment": Mutation(
         "paid_run.py",

@@ -1,7 +1,7 @@
 """No private row is touched outside of a paid step, but for what is declared: through every door.
 
 Each case is a whole pipeline on data that records every access (`recording.py`). Another test in
-`test_two_worlds.py` compares what leaves such pipelines.
+`test_two_worlds_of_*.py` compare what leaves such pipelines.
 """
 
 import csv
