@@ -8,6 +8,7 @@ from scipy import sparse
 
 from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
+from adadps.errors import SettingError
 from adadps.estimator.rows import Rows
 from adadps.table_model.features import RowFeatures
 from adadps.table_model.schema import Label, Numeric, Schema

@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import adadps
 from adadps import AdaDPSClassifier, AdaDPSRegressor
+from adadps.errors import SettingError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Dense rows are normalised"),

@@ -5,6 +5,7 @@ Each attack was seen to work once; each test fails if it works again.
 
 import random
 from contextlib import suppress
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -621,3 +622,160 @@ def test_rows_of_the_users_own_are_taken_where_made_up_ones_do_not_fit():
 def test_a_model_that_returns_no_tensor_is_refused_with_the_cure(outputs):
     with pytest.raises(ModelError, match="returns the part that the loss reads"):
         run_on(Mixing(outputs))
+
+
+# --- what an attack on these guards found ---
+
+
+def mixing_identity():
+    """A layer of torch whose `forward` was replaced: its class says nothing about what it does."""
+    layer = nn.Identity()
+    layer.forward = lambda x: x / (x.abs().amax(0) + 1e-5)
+    return nn.Sequential(nn.Linear(WIDTH, 3), layer, nn.Linear(3, 2))
+
+
+def test_hazard_29_a_patched_layer_is_not_taken_for_one_of_torch():
+    with pytest.raises(ModelError, match="depends on that row alone"):
+        run_on(mixing_identity())
+
+
+def test_hazard_29_a_hook_of_all_modules_is_noticed():
+    handle = nn.modules.module.register_module_forward_hook(lambda _m, _i, o: o - o.mean(0))
+    try:
+        with pytest.raises(ModelError, match="depends on that row alone"):
+            run_on(nn.Sequential(nn.Linear(WIDTH, 3), nn.Linear(3, 2)))
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("change", ["hook", "patch", "class"])
+def test_hazard_29_a_model_that_is_changed_during_the_run_ends_it(change, monkeypatch):
+    model = nn.Sequential(nn.Linear(WIDTH, 3), nn.Tanh(), nn.Linear(3, 2))
+    run = run_on(model)
+    if change == "hook":
+        model[1].register_forward_hook(lambda _m, _i, o: o - o.mean(0))
+    elif change == "patch":
+        model[1].forward = lambda x: x - x.mean(0)
+    else:
+        monkeypatch.setattr(nn.Tanh, "forward", lambda _self, x: x - x.mean(0))
+    with pytest.raises(ModelError, match="in a step"):
+        trained(run)
+
+
+GLOBAL_GENERATOR = torch.Generator().manual_seed(0)
+
+
+def dropped(x, generator):
+    return x * torch.bernoulli(torch.full_like(x, 0.5), generator=generator)
+
+
+class Drawing(nn.Module):
+    gen = torch.Generator()
+
+    def __init__(self, draw):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(WIDTH, 2), draw
+
+    def forward(self, x):
+        return self.layer(self.draw(x))
+
+
+class Plain(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(WIDTH, 2), draw
+
+    def forward(self, x):
+        return self.layer(self.draw(x))
+
+
+def reseeded(x):
+    torch.manual_seed(7)
+    return functional.dropout(x, 0.5)
+
+
+DRAWS = {
+    "of the class": (Drawing, lambda x: dropped(x, Drawing.gen)),
+    "global": (Plain, lambda x: dropped(x, GLOBAL_GENERATOR)),
+    "default argument": (Plain, lambda x, gen=GLOBAL_GENERATOR: dropped(x, gen)),
+    "seeded in the pass": (Plain, reseeded),
+}
+
+
+@pytest.mark.parametrize(("kind", "draw"), DRAWS.values(), ids=DRAWS.keys())
+def test_hazard_28_chance_from_a_known_seed_is_refused_however_it_is_reached(kind, draw):
+    with pytest.raises(ModelError, match=r"own generator|sets a seed"):
+        run_on(kind(draw))
+
+
+KEPT = []
+
+
+def with_default():
+    kept = []
+    return lambda x, kept=kept: (kept.append(x), x)[1]
+
+
+def with_attribute():
+    def draw(x):
+        draw.last = x
+        return x
+
+    return draw
+
+
+def in_a_generator():
+    def noting():
+        seen = []
+        while True:
+            seen.append((yield))
+
+    held = noting()
+    next(held)
+    return lambda x: (held.send(x), x)[1]
+
+
+KEEPING = {
+    "a default argument": with_default(),
+    "an attribute of a function": with_attribute(),
+    "a global list": lambda x: (KEPT.append(x), x)[1],
+    "a generator's locals": in_a_generator(),
+    "only with gradients": lambda x: (KEPT.append(x), x)[1] if torch.is_grad_enabled() else x,
+}
+
+
+@pytest.mark.parametrize("keep", KEEPING.values(), ids=KEEPING.keys())
+def test_hazard_27_a_tensor_that_outlives_a_pass_is_refused_wherever_it_is(keep):
+    with pytest.raises(ModelError, match="writes into"):
+        run_on(Plain(keep))
+    KEPT.clear()
+
+
+class Cached(nn.Module):
+    """A table that is made once, from no row."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 2)
+
+    def forward(self, x):
+        return self.layer(x + positions(x.shape[-1]))
+
+
+@cache
+def positions(width):
+    return torch.arange(width) / width
+
+
+def test_a_table_that_was_made_in_the_first_pass_is_no_row():
+    trained(run_on(Cached()))
+
+
+def test_the_modes_of_all_modules_stay_as_they_are():
+    model = Wrapped(nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
+    model.inner[1].eval()
+    before = [module.training for module in model.modules()]
+    run = run_on(model)
+    data = private_rows()
+    run.evaluate(on_held_out("mine", data.features, data.targets, accuracy=accuracy))
+    assert [module.training for module in model.modules()] == before

@@ -260,7 +260,10 @@ def test_the_report_of_a_run(runs, tmp_path):
     html = path.read_text(encoding="utf-8")
     headings = re.findall("<h2>(.*?)</h2>", html)
     assert headings == [
-        *("Accuracy and other numbers", "Side information", "Noise against the step", "Privacy card"),
+        "Accuracy and other numbers",
+        "Side information",
+        "Noise against the step",
+        "Privacy card",
     ]
     assert "<h1>My run</h1>" in html
     assert html.count("<figure>") == 4

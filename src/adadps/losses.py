@@ -63,7 +63,11 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 def looks_at_one_example(loss: Loss) -> bool:
     """Is it known that this loss cannot mix examples, by its construction?"""
     known = (cross_entropy, label_cross_entropy, binary_cross_entropy, squared_error)
-    of_torch = type(loss) is nn.CrossEntropyLoss and loss.reduction == "none"
+    of_torch = (
+        type(loss) is nn.CrossEntropyLoss
+        and loss.reduction == "none"
+        and not ("forward" in vars(loss) or loss._forward_hooks or loss._forward_pre_hooks)
+    )
     return of_torch or any(loss is one for one in known)
 
 

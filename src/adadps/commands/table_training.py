@@ -26,9 +26,9 @@ def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
         except RareError as error:
             paying = f"{_this_command()} --rare other"
             raise DataError(
-                f"{error} To do that:\n{paying}\nEach column whose bounds, levels or classes you "
-                "declare (--numeric NAME=LOW,HIGH, --categorical, --classes) is not paid for, and "
-                "rarer levels of the others are kept."
+                f"{error} Each column whose bounds, levels or classes you declare (--numeric "
+                "NAME=LOW,HIGH, --categorical, --classes) is not paid for, and rarer levels of the "
+                f"others are kept. To pay:\n{paying}"
             ) from error
         if as_json:
             print_json(result.describe())

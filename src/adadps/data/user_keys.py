@@ -25,7 +25,7 @@ TOLD_APART_BY = (
 """As the card says it."""
 
 _WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:\.0*)?", re.ASCII)
-_AS_A_PROGRAM_WRITES_IT = re.compile(r"[+-]?[0-9](?:\.[0-9]+)?e\+[0-9]{1,2}", re.ASCII)
+_AS_A_PROGRAM_WRITES_IT = re.compile(r"[+-]?[0-9](?:\.[0-9]+)?e\+?[0-9]{1,2}", re.ASCII)
 _MOST_DIGITS = 300
 _SELECTORS = range(0xFE00, 0xFE10)
 
@@ -74,7 +74,7 @@ def _digit(mark: str) -> str:
 
 def _as_whole_number(key: str) -> str:
     if _AS_A_PROGRAM_WRITES_IT.fullmatch(key) and Decimal(key) == int(Decimal(key)):
-        key = str(int(Decimal(key)))
+        key = str(int(float(key)))  # as for a float, whose digits beyond its precision are its own
     found = _WHOLE.fullmatch(key)
     if found is None:
         return key

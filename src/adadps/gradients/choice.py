@@ -12,9 +12,10 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import AdadpsError, DataError, ModelError
 from adadps.gradients.general import GeneralEngine
-from adadps.gradients.ghost import GhostEngine
+from adadps.gradients.ghost import GhostEngine, modes_of
 from adadps.gradients.layers import require_supported
 from adadps.gradients.loss import Loss
+from adadps.gradients.model_state import evaluating
 from adadps.gradients.sequence import Sequence
 from adadps.gradients.structure import PythonsChance, owns_trainable, uses_only_through_layers
 from adadps.gradients.waist import Engine
@@ -37,6 +38,7 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
         if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):
             chance = PythonsChance()
             if _runs(ghost, probe) and not chance.was_used():
+                ghost.modes = modes_of(model)
                 return ghost
     return general
 
@@ -119,10 +121,9 @@ def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
     }
     device = next(iter(params.values())).device
     batch = probe.take(torch.tensor([0, len(probe) - 1])).to(device)
-    training = ghost.model.training
-    ghost.model.eval()  # the same without the chance of dropout
     try:
-        found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
+        with evaluating(ghost.model):  # the same without the chance of dropout
+            found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
         if not torch.equal(found.present, expected.present):
             return False
         for weights in torch.eye(2, dtype=torch.float64, device=device):
@@ -135,8 +136,6 @@ def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
                     return False
     except _CANNOT_RUN:
         return False
-    finally:
-        ghost.model.train(training)
     return True
 
 

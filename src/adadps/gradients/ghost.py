@@ -44,6 +44,8 @@ class GhostEngine:
         self.model = model
         self.loss = loss
         self.sequence = Sequence.of(model)
+        self.modes: tuple[bool, ...] | None = None
+        """Of all modules, training or not, when the uses of parameters were recorded."""
         self._names = _names_of_shared(model)
 
     def per_unit(
@@ -110,10 +112,20 @@ class GhostEngine:
         return self.sequence.words(features)
 
     def _uses(self, params: Params, batch: Examples) -> list[Use]:
+        self._require_as_it_was()
         if self.sequence is None:
             return self._uses_alone(params, batch)
         of_outputs = partial(_flipped, self.loss, batch.targets)
         return self.sequence.uses(params, batch.features, of_outputs)
+
+    def _require_as_it_was(self) -> None:
+        """What was found out about a model holds as long as nobody changes it."""
+        other_modes = self.modes is not None and self.modes != modes_of(self.model)
+        if other_modes or Sequence.of(self.model) != self.sequence:
+            raise ModelError(
+                "Expected the model as it was tried on synthetic rows, found other layers, hooks "
+                "or modes (training or evaluation). Change them before the run begins."
+            )
 
     def _uses_alone(self, params: Params, batch: Examples) -> list[Use]:
         """Record the layers' inputs while each example runs alone under vmap."""
@@ -187,6 +199,11 @@ def recorded(
             handle.remove()
         for bag in bags:
             del bag.forward
+
+
+def modes_of(model: nn.Module) -> tuple[bool, ...]:
+    """Of each module, whether it is in training mode."""
+    return tuple(module.training for module in model.modules())
 
 
 def _bag(layer: nn.EmbeddingBag, tokens: Tensor) -> Tensor:

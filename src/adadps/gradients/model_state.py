@@ -100,33 +100,40 @@ class ModelState:
             return
         self._visited[id(held)] = held  # kept, so that nothing else gets its number
         if isinstance(held, Tensor):
-            self._places.append(_tensor(held, module))
+            if not isinstance(held, nn.Parameter):
+                self._places.append(_tensor(held, module))
+            self._visit(vars(held), module, depth)
         elif isinstance(held, np.ndarray):
             self._places.append(_array(held, module))
         elif isinstance(held, _GENERATORS):
             self._generators.append(module)
         elif isinstance(held, _CONTAINERS):
             self._places.append(_container(held, module))
+            self._visit(getattr(held, "__dict__", None), module, depth)
             for value in list(held.values()) if isinstance(held, dict) else list(held):
                 self._visit(value, module, depth)
         elif isinstance(held, tuple):
+            self._visit(getattr(held, "__dict__", None), module, depth)
             for value in held:
                 self._visit(value, module, depth)
         elif depth < _DEEPEST:
             self._visit_object(held, module, depth + 1)
 
     def _visit_object(self, held: Any, module: str, depth: int) -> None:
-        if isinstance(held, types.MethodType):
-            self._visit(held.__self__, module, depth)
+        if isinstance(held, types.MethodType | types.BuiltinMethodType):
+            self._visit((held.__self__, getattr(held, "__func__", None)), module, depth)
         elif isinstance(held, functools.partial):
             self._visit((held.func, held.args, held.keywords), module, depth)
         elif isinstance(held, types.FunctionType):
+            self._visit((held.__dict__, held.__defaults__, held.__kwdefaults__), module, depth)
             for cell in held.__closure__ or ():
                 self._visit_cell(cell, module, depth)
+        elif isinstance(held, type):
+            self._visit_classes(held, module)
         elif isinstance(held, nn.Module):
             self._visit(held.__dict__, module, 0)
             self._visit_classes(type(held), module)
-        elif not isinstance(held, type) and not type(held).__module__.startswith(_NOT_FOLLOWED):
+        elif not type(held).__module__.startswith(_NOT_FOLLOWED):
             self._visit(getattr(held, "__dict__", None), module, depth)
             for name in _slots(type(held)):
                 if hasattr(held, name):
@@ -151,12 +158,11 @@ class ModelState:
             self._visited[id(cls)] = cls
             self._places.append(_class(cls, module))
             for value in list(vars(cls).values()):
-                if isinstance(value, (Tensor, np.ndarray, *_CONTAINERS)):
-                    self._visit(value, module)
+                self._visit(value, module, 1)
 
 
 THE_LOSS = "the loss"
-_PLAIN = (nn.Parameter, str, bytes, int, float, complex, torch.dtype, torch.device)
+_PLAIN = (str, bytes, int, float, complex, torch.dtype, torch.device)
 
 
 @contextmanager
@@ -168,6 +174,18 @@ def same_state(model: nn.Module, loss: object = None) -> Iterator[None]:
     finally:
         held.put_back()
     held.require_same_parameters()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """While this lasts, all modules are in evaluation mode; then each is in its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def described(name: str) -> str:

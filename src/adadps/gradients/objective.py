@@ -17,6 +17,7 @@ from adadps.gradients.chunked import ChunkedGradients
 from adadps.gradients.general import GeneralEngine
 from adadps.gradients.ghost import GhostEngine
 from adadps.gradients.isolation import Isolation
+from adadps.gradients.model_state import evaluating
 from adadps.gradients.synthetic import ROWS, followed_by, padding_for
 from adadps.gradients.waist import Engine, GradientBatch, Units
 from adadps.losses import cross_entropy
@@ -112,17 +113,12 @@ class Objective:
     def outputs(self, params: Params, features: Features, chunk: int = 4096) -> Tensor:
         """Outputs in evaluation mode, in pieces of ``chunk`` rows."""
         device = next(iter(params.values())).device
-        training = self.model.training
-        self.model.eval()
-        try:
-            rows = torch.split(torch.arange(len(features)), chunk)
-            with self.isolation():
-                outputs = [
-                    self.engine.outputs(params, self.prepare(take(features, part).to(device)))
-                    for part in rows
-                ]
-        finally:
-            self.model.train(training)
+        rows = torch.split(torch.arange(len(features)), chunk)
+        with evaluating(self.model), self.isolation():
+            outputs = [
+                self.engine.outputs(params, self.prepare(take(features, part).to(device)))
+                for part in rows
+            ]
         return torch.cat(outputs)
 
     def prepare(self, features: Features) -> Features:

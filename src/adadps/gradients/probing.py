@@ -7,22 +7,25 @@ the table, or among the outputs (`_require_whole_numbers_in_range`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, Features
-from adadps.data.sparse_rows import SparseRows
-from adadps.errors import DataError, ModelError
+from adadps.errors import AdadpsError, DataError, ModelError
 from adadps.gradients.chance import secret_chance
 from adadps.gradients.choice import engine_for, require_gradients
 from adadps.gradients.isolation import Isolation
 from adadps.gradients.loss import Loss
-from adadps.gradients.model_state import ModelState, described
+from adadps.gradients.model_state import evaluating
 from adadps.gradients.objective import Objective
-from adadps.gradients.sequence import Sequence
+from adadps.gradients.pure_passes import (
+    require_no_writing,
+    require_nothing_kept,
+    run_on,
+)
 from adadps.gradients.synthetic import synthetic_like
 from adadps.losses import IGNORED
 from adadps.noise import Randomness, secure
@@ -43,11 +46,12 @@ def objective(
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
-        _require_no_writing(model, loss, synthetic)
+        require_no_writing(model, loss, synthetic, partial(_tried, model, synthetic.features))
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
+        require_nothing_kept(model, partial(require_gradients, held.engine, held.synthetic))
         _require_rows_alone(held)
     with declared_read(DeclaredRead.FORM):
         _require_whole_numbers_in_range(held, loss, data)
@@ -70,47 +74,13 @@ def _mixes_examples(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
 
 
-def _require_no_writing(model: nn.Module, loss: Loss, synthetic: Examples) -> None:
-    """Refuse a model whose forward pass writes into it: what it writes would leave un-noised."""
-    state = ModelState(model, loss)
-    state.require_no_generator()
-    lazy = [n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)]
-    if lazy or Sequence.of(model) is not None:
-        written = lazy[0].rpartition(".")[0] if lazy else None
-    else:
-        before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
-        with torch.no_grad():
-            outputs = _run(model, synthetic.features)
-            _quietly(lambda: loss(outputs, synthetic.targets))
-        written = state.written()
-        after = dict(model.named_parameters())
-        for name, (parameter, value) in before.items():
-            if after.get(name) is not parameter or not torch.equal(parameter, value):
-                parameter.data.copy_(value)
-                written = name.rpartition(".")[0]
-    if written is not None:
-        raise ModelError(
-            "Expected a model that its forward pass leaves as it is, found one that writes into "
-            f"{described(written)}: what it notes about private rows would leave with the model, "
-            "without noise. Leave that assignment out; a lazy layer or running statistics can be "
-            "initialised on public or made-up rows first, and then frozen."
-        )
-
-
-def _quietly(call: Callable[[], object]) -> None:
-    """Losses are checked later, with errors of their own."""
+def _tried(model: nn.Module, features: Features) -> Tensor:
+    """The one tensor that comes out of rows of this shape and type."""
     try:
-        call()
-    except Exception:
-        return
-
-
-def _run(model: nn.Module, features: Features) -> Tensor:
-    rows = features.to_dense() if isinstance(features, SparseRows) else features
-    dtype = next(model.parameters()).dtype
-    try:
-        outputs: Tensor = model(rows.to(dtype) if rows.is_floating_point() else rows)
+        outputs = run_on(model, features)
     except (*_REFUSALS, TypeError) as error:
+        if isinstance(error, AdadpsError):
+            raise
         raise _unfit(error) from error
     if not isinstance(outputs, Tensor):
         raise ModelError(
@@ -143,8 +113,6 @@ def _require_rows_alone(held: Objective) -> None:
     Gradients would be right, because they are taken one example at a time; but the model that is
     measured and used on batches would be another one than was trained.
     """
-    if Sequence.of(held.model) is not None:
-        return
     count, features = len(held.synthetic), held.synthetic.features
     together = _outputs(held, features)
     mixed = len(together) != count
@@ -167,14 +135,10 @@ def _require_rows_alone(held: Objective) -> None:
 
 def _outputs_by_same_chance(held: Objective, features: Features) -> Tensor:
     """Outputs with draws that are the same in every call."""
-    params, training = held.params(), held.model.training
+    params = held.params()
     device = next(iter(params.values())).device
-    held.model.eval()
-    try:
-        with secret_chance(_same_bytes, device):
-            return held.engine.outputs(params, features)
-    finally:
-        held.model.train(training)
+    with evaluating(held.model), secret_chance(_same_bytes, device):
+        return held.engine.outputs(params, features)
 
 
 def _same_bytes(count: int) -> bytes:
@@ -299,7 +263,7 @@ def _table_sizes(held: Objective) -> Tensor | None:
     handles = [table.register_forward_pre_hook(note) for table in tables]
     try:
         with secret_chance(_same_bytes, row.device), torch.no_grad():
-            _run(held.model, row)
+            run_on(held.model, row)
     finally:
         for handle in handles:
             handle.remove()

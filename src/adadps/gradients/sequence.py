@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.modules import module as torch_module
 
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
@@ -24,6 +26,16 @@ _ELEMENTWISE = {
     nn.AlphaDropout, nn.Dropout,
 }  # fmt: skip
 _WITH_WEIGHTS = {nn.Embedding, nn.EmbeddingBag, nn.GroupNorm, nn.LayerNorm, nn.Linear, nn.RMSNorm}
+
+
+_KNOWN: set[Any] = _ELEMENTWISE | _WITH_WEIGHTS | {nn.Flatten}
+_FORWARDS = {kind: kind.forward for kind in _KNOWN}
+"""As torch has them, so that a patched class is noticed."""
+
+_HOOKS_OF_ALL_MODULES = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,9 @@ class Sequence:
 
 def _flattened(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     if (
-        module._forward_hooks
+        "forward" in vars(module)  # patched: its class says nothing about what it does
+        or any(getattr(torch_module, name) for name in _HOOKS_OF_ALL_MODULES)
+        or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
@@ -132,6 +146,8 @@ def _flattened(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]] | 
 
 def _alone(module: nn.Module) -> bool:
     """Does this layer, on a batch, do to each example what it does to it alone?"""
+    if _FORWARDS.get(type(module)) is not type(module).forward:
+        return False
     if isinstance(module, nn.Flatten):
         return type(module) is nn.Flatten and module.start_dim == 1
     return type(module) in _ELEMENTWISE | _WITH_WEIGHTS
