@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from adadps import (
 )
 from adadps import accuracy as share_right
 from adadps.data.tables import write_table
+from adadps.errors import AssumedPublicWarning
 from adadps.ledger.event_text import text_of
 from adadps.methods import dp_sgd_weighted
 from adadps.sampling import Sampler
@@ -217,6 +219,7 @@ def models() -> tuple[dict[str, bytes], ...]:
             ledger=workshop() / f"{name}.ledger",
             **more,
         )
-        train_from_table(request, lambda _: None)
+        with warnings.catch_warnings(action="ignore", category=AssumedPublicWarning):
+            train_from_table(request, lambda _: None)
         made.append(_read(folder))
     return tuple(made)

@@ -50,7 +50,7 @@ class RowKind:
         """As it was sent, checked."""
         names, found = sorted(cls.__dataclass_fields__), sorted(settings)
         if found != names:
-            raise SettingError(f"Expected {names}, found {found}. Check the server's settings.")
+            raise SettingError(f"Expected the settings {names}, found {found}. Check the server's.")
         for dtype in (settings["dtype"], settings["target_dtype"]):
             if dtype not in NUMBERS:
                 expected = f"one of {sorted(NUMBERS)}"
