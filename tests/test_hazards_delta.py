@@ -193,7 +193,7 @@ def test_hazard_34_commands_refuse_and_warn(tmp_path):
         shown = CliRunner().invoke(app, [*train, *out])
         assert shown.exit_code == code, shown.output
         assert said in shown.stderr
-        assert shown.stderr.count("Warning") <= 1
+        assert shown.stderr.count("1/(2n)") <= 1
     plan = ["plan", "--examples", "1000", "--batch-size", "10", "--steps", "5", "--json"]
     shown = CliRunner().invoke(app, [*plan, "--noise-multiplier", "2", "--delta", "0.001"])
     assert "Warning: delta = 0.001" in shown.stderr
