@@ -12,6 +12,7 @@ from torch import nn
 from adadps import (
     AdaDPSClassifier,
     accuracy,
+    examples,
     on_held_out,
 )
 from adadps.errors import ModelError
@@ -281,3 +282,16 @@ def test_the_modes_of_all_modules_stay_as_they_are():
     data = private_rows()
     run.evaluate(on_held_out("mine", data.features, data.targets, accuracy=accuracy))
     assert [module.training for module in model.modules()] == before
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer, self.top = nn.Embedding(9, 3), nn.LSTM(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.top(self.layer(self.words(x).transpose(0, 1))[0][-1])
+
+
+def test_an_lstm_keeps_weights_it_was_given_and_is_trained():
+    trained(run_on(Recurrent(), examples(torch.randint(9, (N, 5)), torch.arange(N) % 2)))

@@ -51,7 +51,7 @@ def objective(
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
-        require_nothing_kept(model, partial(require_gradients, held.engine, held.synthetic))
+        require_nothing_kept(model, loss, partial(require_gradients, held.engine, held.synthetic))
         _require_rows_alone(held)
     with declared_read(DeclaredRead.FORM):
         _require_whole_numbers_in_range(held, loss, data)

@@ -24,7 +24,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.errors import ModelError
 from adadps.gradients.chance import secret_chance
 from adadps.gradients.loss import Loss
-from adadps.gradients.model_state import ModelState, described
+from adadps.gradients.model_state import ModelState, described, same_state
 from adadps.gradients.sequence import Sequence
 
 _CURE = (
@@ -129,8 +129,8 @@ class _NoGenerator(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def require_nothing_kept(model: nn.Module, run: Callable[[], None]) -> None:
-    """Refuse a model after whose pass a tensor is still there, wherever it may be held.
+def require_nothing_kept(model: nn.Module, loss: Loss, run: Callable[[], None]) -> None:
+    """Refuse a model after whose pass a tensor is still there, where it cannot be put back.
 
     What it keeps from its first pass, such as a table of positions, does not count: it has run
     before.
@@ -138,7 +138,10 @@ def require_nothing_kept(model: nn.Module, run: Callable[[], None]) -> None:
     if Sequence.of(model) is not None:
         return
     made = _Made()
-    with made:
+    with (
+        made,
+        same_state(model, loss),
+    ):  # as in every pass: LSTM, say, keeps the weights it was given
         run()
     if any(True for _ in made.alive()):
         gc.collect()
