@@ -22,6 +22,7 @@ from adadps.errors import AdadpsError
 SECONDS_FOR_ONE = 240
 ENDINGS: Counter[str] = Counter()
 """How many calls of this process succeeded, and how many were refused: fuzzing needs both."""
+_WARNED = re.compile(r"(?:Warning: [^\n]*\n)*")  # before what was refused
 _TOLD = re.compile(r"(\w+Error: |Usage: |╭─ Error)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _RUNNER = CliRunner()
@@ -65,7 +66,7 @@ def command_ends_well(arguments: list[str], folder: Path, kept: tuple[str, ...] 
         raise BreachError(f"a traceback was printed for {arguments}: {told}")
     if shown.exit_code not in (0, 1, 2):
         raise BreachError(f"exit code {shown.exit_code} for {arguments}: {told}")
-    if shown.exit_code and not _TOLD.match(told.lstrip()):
+    if shown.exit_code and not _TOLD.match(_WARNED.sub("", told.lstrip())):
         raise BreachError(f"exit code {shown.exit_code} with message {told!r} for {arguments}")
     if shown.exit_code:
         after = _content(folder)
