@@ -13,9 +13,9 @@ test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
 
 torture: $(VENV)/dev $(VENV)/federated bench-check
-	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/test_kills.py
+	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/training/test_kills.py
 	OMP_NUM_THREADS=1 ADADPS_WORLDS=10 $(BIN)/pytest -q -n 2 tests/test_two_worlds_*.py
-	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/test_mutations.py
+	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/hazards/test_mutations.py
 	OMP_NUM_THREADS=1 ADADPS_FLOWER=1 $(BIN)/pytest -q tests/torture
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
 
@@ -41,9 +41,9 @@ format: $(VENV)/dev
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(VENV)/core: pyproject.toml constraints.txt
+$(VENV)/core: pyproject.toml experiments/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e .
+	$(INSTALL) -e . -e experiments
 	touch $@
 
 $(VENV)/dev: $(VENV)/core
@@ -55,7 +55,7 @@ $(VENV)/federated: $(VENV)/core
 	touch $@
 
 $(VENV)/bench: $(VENV)/core
-	$(INSTALL) -e '.[bench]'
+	$(INSTALL) -e 'experiments[bench]'
 	touch $@
 
 $(VENV)/docs: $(VENV)/core

@@ -1,4 +1,4 @@
-"""Print the coefficients of the polynomials in `adadps.kernels.noise`, and how far they are off."""
+"""Print the coefficients of the polynomials in `adadps.tensors.kernels.noise` and their errors."""
 
 import mpmath as mp
 

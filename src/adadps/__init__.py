@@ -3,17 +3,19 @@
 >>> from adadps import dp_sgd, fit, poisson, privatize  # the smallest set of names
 """
 
-from adadps import losses, side, stages
-from adadps.accounting import (
+from adadps.accounting.epsilon import (
     Budget,
     calibrate_noise,
     calibrate_side_noise,
     calibrate_steps,
     epsilon_of_run,
 )
-from adadps.checkpoint import Checkpoints
+from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
+from adadps.accounting.samplers import fixed_size, poisson, shuffled
 from adadps.data.assumed import AssumedPublic
 from adadps.data.examples import Examples, PublicExamples, examples, public_examples
+from adadps.engine import losses
+from adadps.engine.noise.randomness import reproducible_not_private, secure
 from adadps.errors import (
     AdadpsError,
     BudgetError,
@@ -26,16 +28,14 @@ from adadps.errors import (
     SettingError,
     SideInformationError,
 )
-from adadps.estimator import (
+from adadps.estimators import (
     AdaDPSClassifier,
     AdaDPSRegressor,
     PublicVectorizer,
     make_text_pipeline,
 )
-from adadps.evaluation import Evaluation, accuracy, on_held_out, on_public
-from adadps.layout import sparse_linear
-from adadps.ledger import DiskLedger, Ledger, MemoryLedger
-from adadps.methods import (
+from adadps.methods import side, stages
+from adadps.methods.paper import (
     adadps,
     adadps_public,
     adadps_two_sided,
@@ -54,13 +54,14 @@ from adadps.methods import (
     plain_sgd,
     warm_start,
 )
-from adadps.noise import reproducible_not_private, secure
-from adadps.result import Result, load_result
-from adadps.run import PrivateRun
-from adadps.sampling import fixed_size, poisson, shuffled
-from adadps.stages import by_user, chain, privatize
-from adadps.training import fit
-from adadps.tuning import (
+from adadps.methods.stages import by_user, chain, privatize
+from adadps.report.result import Result, load_result
+from adadps.tensors.feature_major import sparse_linear
+from adadps.training.checkpoint import Checkpoints
+from adadps.training.evaluation import Evaluation, accuracy, on_held_out, on_public
+from adadps.training.fit import fit
+from adadps.training.run import PrivateRun
+from adadps.training.tuning import (
     TuningResult,
     calibrate_tuning,
     fixed_grid,
@@ -72,7 +73,7 @@ from adadps.tuning import (
 )
 from adadps.types import Accountant, Relation
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Accountant",

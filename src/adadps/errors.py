@@ -17,6 +17,8 @@ Every message says what was expected, what was found, and how to mend it. `Priva
 settings that are allowed, and under which a guarantee says less than most people would expect.
 """
 
+import math
+
 
 class AdadpsError(ValueError):
     """Base of every error that adadps raises for what a caller gave it."""
@@ -68,3 +70,16 @@ class NoTrialError(AdadpsError):
 
 class AssumedPublicWarning(PrivacyWarning):
     """Something was read off private data without noise, and epsilon does not cover it."""
+
+
+def require(condition: bool, expected: str, found: object, cure: str) -> None:
+    """Raise a `SettingError` with expectation, finding and cure unless ``condition`` holds."""
+    if not condition:
+        raise SettingError(f"Expected {expected}, found {found}. {cure}")
+
+
+def require_positive(name: str, value: float, *, infinite: bool = False) -> float:
+    """Check that ``value`` is a positive number (and finite, unless ``infinite``)."""
+    fits = value > 0 and (infinite or math.isfinite(value))
+    require(fits, f"{name} > 0", value, f"Give a positive, finite {name}.")
+    return float(value)

@@ -1,4 +1,4 @@
-"""The privacy contract, spelled out a second time and independently of `adadps.contract`.
+"""The privacy contract, spelled out again, apart from `adadps.accounting.contract`.
 
 One example can move the clipped sum by
 
@@ -24,14 +24,14 @@ from dp_accounting import (
 )
 from scipy import stats
 
-from adadps.accounting import epsilon_of
-from adadps.contract import Grouping, Sampling
+from adadps.accounting.contract import Grouping, Sampling
+from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.groups import Groups, by_label, by_position, in_advance
+from adadps.accounting.plan import make_plan
+from adadps.accounting.samplers import FixedSize, Poisson, Shuffled
 from adadps.errors import ContractError
-from adadps.planning import make_plan
-from adadps.sampling import FixedSize, Poisson, Shuffled
-from adadps.stages.groups import Groups, by_label, by_position, in_advance
-from adadps.stages.noise_place import by_each_device, by_server, in_shares
-from adadps.stages.users import by_user
+from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
+from adadps.methods.stages.users import by_user
 from adadps.types import Accountant, Relation, Unit
 
 SIGMA, EXAMPLES, BATCH, GROUP = 1.5, 1200, 60, 4

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import exact_norms
 from adadps.data.sparse_rows import SparseRows
-from adadps.gradients.layered import LayeredGradients, Several, Stored
-from adadps.gradients.outer import Outer, OverTime
-from adadps.gradients.sparse import SparseOuter, TokenRows
-from adadps.gradients.waist import Units, clip_weights
-from engine_checks import contribution, only
-from leaves import LEAVES, SCALES, SIZE, held, leaf_of, map_of, mapped
+from adadps.engine.rules.layered import LayeredGradients, Several, Stored
+from adadps.engine.rules.outer import Outer, OverTime
+from adadps.engine.rules.sparse import SparseOuter, TokenRows
+from adadps.engine.waist import Units, clip_weights
+from support import exact_norms
+from support.engine_checks import contribution, only
+from support.leaves import LEAVES, SCALES, SIZE, held, leaf_of, map_of, mapped
 
 SLACK = 1e-12
 SHAPE = (3, 4)

@@ -10,13 +10,20 @@ from torch import nn
 from torch.nn import functional
 
 from adadps.data.examples import examples
+from adadps.engine.choice import engine_for, reads_in_sequence
+from adadps.engine.general import GeneralEngine
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.passes.probing import objective
 from adadps.errors import ModelError
-from adadps.gradients.choice import engine_for, reads_in_sequence
-from adadps.gradients.general import GeneralEngine
-from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.probing import objective
-from engine_checks import assert_right, chosen, in_general, in_sequence, trainable, under_vmap
-from models import (
+from support.engine_checks import (
+    assert_right,
+    chosen,
+    in_general,
+    in_sequence,
+    trainable,
+    under_vmap,
+)
+from support.models import (
     SIZE,
     Bilingual,
     Custom,
@@ -33,7 +40,7 @@ from models import (
     with_positions,
     words,
 )
-from problems import BagClassifier, TiedTagger, cross_entropy, squared
+from support.problems import BagClassifier, TiedTagger, cross_entropy, squared
 
 SEQUENCES = {
     "one layer": (lambda: nn.Linear(4, 2), numbers(4)),

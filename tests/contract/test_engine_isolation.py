@@ -12,12 +12,12 @@ from torch import nn
 from adadps import losses
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import SparseRows
-from adadps.gradients.choice import engine_for
-from adadps.gradients.general import GeneralEngine
-from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.waist import Units, clip_weights
-from engine_checks import contribution, only, trainable
-from problems import PROBLEMS, squared
+from adadps.engine.choice import engine_for
+from adadps.engine.general import GeneralEngine
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.waist import Units, clip_weights
+from support.engine_checks import contribution, only, trainable
+from support.problems import PROBLEMS, squared
 
 SIZE, ROW = 6, 2
 CASES = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())

@@ -9,14 +9,14 @@ from torch.nn import functional
 
 from adadps import losses
 from adadps.data.examples import examples
+from adadps.engine.choice import engine_for
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.passes.probing import objective
+from adadps.engine.rules import outer
+from adadps.engine.rules.affine import LeafMap
+from adadps.engine.rules.outer import OverTime
 from adadps.errors import AdadpsError, DataError, ModelError
-from adadps.gradients import outer
-from adadps.gradients.affine import LeafMap
-from adadps.gradients.choice import engine_for
-from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.outer import OverTime
-from adadps.gradients.probing import objective
-from engine_checks import (
+from support.engine_checks import (
     assert_right,
     chosen,
     contribution,
@@ -26,8 +26,8 @@ from engine_checks import (
     trainable,
     under_vmap,
 )
-from models import SIZE, Custom, numbers, words
-from problems import squared
+from support.models import SIZE, Custom, numbers, words
+from support.problems import squared
 
 HOOKS = {
     "forward, doubles": lambda m: m.register_forward_hook(lambda *at: 2 * at[2]),

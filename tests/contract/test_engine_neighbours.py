@@ -12,15 +12,15 @@ from torch import nn
 
 from adadps.data.examples import Examples, examples
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.choice import engine_for
+from adadps.engine.general import GeneralEngine
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.passes.probing import objective
+from adadps.engine.rules.affine import LeafMap
+from adadps.engine.rules.sparse import SparseOuter
 from adadps.errors import ModelError
-from adadps.gradients.affine import LeafMap
-from adadps.gradients.choice import engine_for
-from adadps.gradients.general import GeneralEngine
-from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.probing import objective
-from adadps.gradients.sparse import SparseOuter
-from engine_checks import as_dense, assert_right, contribution, only, trainable, with_rows
-from problems import PROBLEMS, squared
+from support.engine_checks import as_dense, assert_right, contribution, only, trainable, with_rows
+from support.problems import PROBLEMS, squared
 
 SIZE = 6
 CASES = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())

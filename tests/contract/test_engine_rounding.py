@@ -11,18 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import exact_norms
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import SparseRows
-from adadps.gradients.affine import LeafMap
-from adadps.gradients.outer import Outer
-from adadps.gradients.rounding import LARGE, sum_dtype
-from adadps.gradients.sparse import SparseOuter
-from adadps.gradients.waist import clip_weights
-from adadps.outer_sum import dense
-from engine_checks import contribution, only, trainable
-from leaves import FACTORS, LEAVES, SCALES, SIZE, leaf_of, map_of, mapped, numbers
-from problems import PROBLEMS
+from adadps.engine.rules.affine import LeafMap
+from adadps.engine.rules.outer import Outer
+from adadps.engine.rules.rounding import LARGE, sum_dtype
+from adadps.engine.rules.sparse import SparseOuter
+from adadps.engine.waist import clip_weights
+from adadps.tensors.outer_sum import dense
+from support import exact_norms
+from support.engine_checks import contribution, only, trainable
+from support.leaves import FACTORS, LEAVES, SCALES, SIZE, leaf_of, map_of, mapped, numbers
+from support.problems import PROBLEMS
 
 SLACK = 1e-12
 """A few thousand roundings of float64."""

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch import nn
 
-import ground_truth
 from adadps.data.examples import examples
-from adadps.gradients.general import GeneralEngine
-from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.waist import Units
-from adadps.outer_sum import dense
-from adadps.row_sparse import RowSparse
-from engine_checks import trainable
-from problems import squared
+from adadps.engine.general import GeneralEngine
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.waist import Units
+from adadps.tensors.outer_sum import dense
+from adadps.tensors.row_sparse import RowSparse
+from support import ground_truth
+from support.engine_checks import trainable
+from support.problems import squared
 
 KINDS = ("full", "rank one", "by feature", "by output", "scalar")
 STEPS = st.lists(st.sampled_from(["scale", "shift"]), max_size=4)

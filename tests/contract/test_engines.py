@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ground_truth
 from adadps.data.examples import Examples
-from adadps.gradients.waist import Units, clip_weights, reduce
-from adadps.outer_sum import dense
-from engine_checks import objective_of, trainable, with_rows
-from problems import PROBLEMS, linear_dense, linear_sparse
+from adadps.engine.waist import Units, clip_weights, reduce
+from adadps.tensors.outer_sum import dense
+from support import ground_truth
+from support.engine_checks import objective_of, trainable, with_rows
+from support.problems import PROBLEMS, linear_dense, linear_sparse
 
 CASES = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 SHAPES = ("full", "rank one", "one axis", "scalar")

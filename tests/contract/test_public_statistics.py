@@ -11,8 +11,9 @@ import torch
 
 from adadps import DataError, SettingError, secure
 from adadps.data.examples import PublicExamples
-from adadps.gradients.chunked import ChunkedGradients
-from adadps.side import (
+from adadps.engine.chunked import ChunkedGradients
+from adadps.engine.step import Step
+from adadps.methods.side import (
     AdaGradStatistics,
     AdamStatistics,
     RMSPropStatistics,
@@ -20,9 +21,9 @@ from adadps.side import (
     Transform,
     public,
 )
-from adadps.stages import chain, mix, precondition, privatize, sgd
-from adadps.types import Params, Step
-from surveys import RMSPROP, gradient_on, parameters, step, survey
+from adadps.methods.stages import chain, mix, precondition, privatize, sgd
+from adadps.tensors.params import Params
+from support.surveys import RMSPROP, gradient_on, parameters, step, survey
 
 GRADIENTS = [[0.5, -2.0, 0.0], [1.0, 0.25, 0.0], [-0.5, 4.0, 0.0], [2.0, -1.0, 0.0]]
 

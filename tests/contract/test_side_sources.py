@@ -14,9 +14,9 @@ from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from adadps import SettingError, SideInformationError, examples
-from adadps.events import exposes, is_free
-from adadps.ledger import MemoryLedger
-from adadps.side import (
+from adadps.accounting.events import exposes, is_free
+from adadps.accounting.ledger import MemoryLedger
+from adadps.methods.side import (
     AdaGradStatistics,
     SideSource,
     corpus_frequencies,
@@ -33,7 +33,7 @@ from adadps.side import (
     word_frequencies,
 )
 from adadps.types import Accountant, Relation
-from surveys import (
+from support.surveys import (
     ADAGRAD,
     ADAM,
     COUNTS,

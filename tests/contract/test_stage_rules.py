@@ -18,9 +18,10 @@ from dp_accounting import (
 )
 
 from adadps import ContractError, OrderError, SettingError, public_examples, secure, stages
-from adadps.gradients.layered import LayeredGradients, Stored
-from adadps.side import RMSPropStatistics, fixed, oracle, public
-from adadps.stages import (
+from adadps.engine.rules.layered import LayeredGradients, Stored
+from adadps.engine.step import Step
+from adadps.methods.side import RMSPropStatistics, fixed, oracle, public
+from adadps.methods.stages import (
     adagrad,
     adam,
     average,
@@ -40,8 +41,9 @@ from adadps.stages import (
     sgd,
     train_locally,
 )
-from adadps.stages.chain import Informed, Preparation, Release, Stage
-from adadps.types import Kind, Params, Step
+from adadps.methods.stages.chain import Informed, Preparation, Release, Stage
+from adadps.tensors.params import Params
+from adadps.types import Kind
 
 TOLD = {"source": "a book", "public_because": "published"}
 DATA = public_examples([[1.0, 0.0], [0.0, 2.0]], [0, 1], batch_size=1, **TOLD)

@@ -14,7 +14,7 @@ from scipy import sparse
 from adadps import examples, public_examples
 from adadps.data.examples import as_features
 from adadps.data.sparse_rows import SparseRows
-from adadps.side import corpus_frequencies, given_frequencies
+from adadps.methods.side import corpus_frequencies, given_frequencies
 from fuzz.law import ending_of
 from fuzz.mutation import odd_value, text
 

@@ -25,7 +25,7 @@ from adadps import (
     public_examples,
     side,
 )
-from adadps.checkpoint import _digest
+from adadps.training.checkpoint import _digest
 from fuzz import seeds
 from fuzz.law import BreachError, ending_of
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from adadps.data import original_forms
 from adadps.data.tables import read_table
-from adadps.data.tff_counts import tag_counts, word_counts
-from adadps.data.tff_stackoverflow import FIELDS, StackOverflowUsers
+from adadps_experiments.data import original_forms
+from adadps_experiments.data.tff_counts import tag_counts, word_counts
+from adadps_experiments.data.tff_stackoverflow import FIELDS, StackOverflowUsers
 from fuzz.law import BreachError, ending_of
 from fuzz.mutation import spoiled, text
 

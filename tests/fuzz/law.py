@@ -16,7 +16,7 @@ from typing import Any
 from click.testing import Result
 from typer.testing import CliRunner
 
-from adadps.cli import app
+from adadps.cli.main import app
 from adadps.errors import AdadpsError
 
 SECONDS_FOR_ONE = 240

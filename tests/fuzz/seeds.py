@@ -40,14 +40,14 @@ from adadps import (
     side,
 )
 from adadps import accuracy as share_right
+from adadps.accounting.ledger.event_text import text_of
+from adadps.accounting.samplers import Sampler
 from adadps.data.tables import write_table
 from adadps.errors import AssumedPublicWarning
-from adadps.ledger.event_text import text_of
-from adadps.methods import dp_sgd_weighted
-from adadps.sampling import Sampler
-from adadps.table_model.from_table import train_from_table
-from adadps.table_model.methods import Method
-from adadps.table_model.request import Request
+from adadps.estimators.tables.from_table import train_from_table
+from adadps.estimators.tables.methods import Method
+from adadps.estimators.tables.request import Request
+from adadps.methods.paper import dp_sgd_weighted
 
 WORDS = "the apple pear hammer and saw is sweet in of new".split()  # noqa: SIM905
 EVENTS = (

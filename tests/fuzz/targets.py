@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from adadps import DiskLedger, examples, load_result
-from adadps.accounting import epsilon_of
-from adadps.card import card_of, markdown_of
-from adadps.card.checking import check
+from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.ledger.event_text import event_of
+from adadps.accounting.ledger.shown import as_rich
+from adadps.accounting.ledger.summary import summarise
 from adadps.data.row_store import RowStore
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
-from adadps.ledger.event_text import event_of
-from adadps.ledger.shown import as_rich
-from adadps.ledger.summary import summarise
-from adadps.report.page import render
-from adadps.report.single import page_of_run
-from adadps.table_model.loading import load_rows
-from adadps.table_model.saved import TableModel, load_model
-from adadps.table_model.schema_file import read_schema_file, schema_of
-from adadps.table_model.survey import complete
-from adadps.table_model.word_list import frequencies_from_file
+from adadps.estimators.tables.loading import load_rows
+from adadps.estimators.tables.saved import TableModel, load_model
+from adadps.estimators.tables.schema_file import read_schema_file, schema_of
+from adadps.estimators.tables.survey import complete
+from adadps.estimators.tables.word_list import frequencies_from_file
+from adadps.report.card import card_of, markdown_of
+from adadps.report.card.checking import check
+from adadps.report.html.page import render
+from adadps.report.html.single import page_of_run
 from adadps.types import Accountant, Relation
 from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import pytest
 from typer.testing import CliRunner
 
-from adadps.cli import app
-from adadps.contract import Sampling
+from adadps.accounting.contract import Sampling
+from adadps.accounting.groups import by_label
+from adadps.accounting.plan import make_plan
+from adadps.cli.main import app
 from adadps.errors import BudgetError, SettingError
-from adadps.planning import make_plan
-from adadps.stages.groups import by_label
 from adadps.types import Accountant
 
 RDP, PLD = Accountant.RDP, Accountant.PLD

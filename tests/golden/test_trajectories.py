@@ -15,14 +15,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adadps import SideInformationError, examples, methods, public_examples
+from adadps import SideInformationError, examples, public_examples
 from adadps.data.examples import PublicExamples
-from adadps.gradients.chunked import ChunkedGradients
-from adadps.gradients.ghost import GhostEngine
-from adadps.gradients.objective import Objective
-from adadps.gradients.probing import objective
-from adadps.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, fixed, uniform
-from adadps.stages import (
+from adadps.engine.chunked import ChunkedGradients
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.objective import Objective
+from adadps.engine.passes.probing import objective
+from adadps.engine.step import Step
+from adadps.methods import paper as methods
+from adadps.methods.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, fixed, uniform
+from adadps.methods.stages import (
     Chain,
     average,
     chain,
@@ -32,7 +34,6 @@ from adadps.stages import (
     reparametrise,
     sgd,
 )
-from adadps.types import Step
 
 Vector = np.ndarray
 Direction = Callable[[Vector, int], Vector]

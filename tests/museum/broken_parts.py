@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from adadps.contract import Grouping
-from adadps.gradients.waist import Units, reduce, zeros_like
-from adadps.noise import Randomness
-from adadps.normals import Normals
-from adadps.outer_sum import dense
-from adadps.sampling import Poisson, shuffled
-from adadps.stages.groups import Groups
-from adadps.stages.privatize import Privatize
+from adadps.accounting.contract import Grouping
+from adadps.accounting.groups import Groups
+from adadps.accounting.samplers import Poisson, shuffled
+from adadps.engine.noise.normals import Normals
+from adadps.engine.noise.randomness import Randomness
+from adadps.engine.waist import reduce, zeros_like
+from adadps.methods.stages.privatize import Privatize
+from adadps.tensors.outer_sum import dense
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class GroupsByPosition(Groups):
     def __init__(self, size):
         super().__init__(size, Grouping.LABELLED)
 
-    def expand(self, drawn, *_others):
-        labels = torch.arange(len(drawn)) // self.size
-        return drawn, Units(labels, int(labels.max()) + 1, 1 / self.size)
+    def labels(self, drawn, *_others):
+        labels = np.arange(len(drawn)) // self.size
+        return drawn, labels, int(labels.max()) + 1
 
 
 class ShuffledChargedAsPoisson(Poisson):

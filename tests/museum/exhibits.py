@@ -40,9 +40,9 @@ from adadps.audit import Claim, Neighbours, Released, audit_repeated, observers_
 from adadps.audit.observers import Observer, in_one_line
 from adadps.audit.repeated import Trainer
 from adadps.audit.worst_case import WIDTH, pull, worst_case, zero_linear
-from adadps.losses import squared_error
-from adadps.side import fixed
-from adadps.stages import by_label
+from adadps.engine.losses import squared_error
+from adadps.methods.side import fixed
+from adadps.methods.stages import by_label
 
 DELTA, SIGMA, LR = 0.25, 0.8, 0.5
 FEW, MANY = 400, 2400

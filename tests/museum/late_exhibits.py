@@ -1,8 +1,8 @@
 """The museum's room of late noise: rows that wait for theirs, and do not get it.
 
-The library trains as it is, with another history of steps in `adadps.late`. Half of the canaries
-are not in the data: nothing reads their rows before the end. Those that are there are in every
-second batch or so, and wait in between.
+The library trains as it is, with another history of steps in `adadps.engine.noise.late`. Half of
+the canaries are not in the data: nothing reads their rows before the end. Those that are there are
+in every second batch or so, and wait in between.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from adadps import late
 from adadps.audit.built_in import CanarySettings
+from adadps.engine.noise import late
 
 CONFIDENCE = 1 - 1e-6
 """A true claim is called broken once in a million audits."""

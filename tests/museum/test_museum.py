@@ -25,13 +25,13 @@ from adadps import (
     privatize,
     side,
 )
+from adadps.accounting.contract import Grouping
 from adadps.audit import audit_one_run, own_feature_canaries
 from adadps.audit.outcome import CONSISTENT
 from adadps.audit.worst_case import zero_linear
-from adadps.contract import Grouping
-from adadps.losses import squared_error
-from adadps.run import PrivateRun
-from adadps.stages import Groups, by_position
+from adadps.engine.losses import squared_error
+from adadps.methods.stages import Groups, by_position
+from adadps.training.run import PrivateRun
 
 
 def caught(name):

@@ -17,22 +17,22 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from adadps.accounting import (
+from adadps.accounting.contract import Grouping
+from adadps.accounting.epsilon import (
     Budget,
     calibrate_noise,
     calibrate_steps,
     epsilon_of,
     epsilon_of_run,
 )
-from adadps.contract import Grouping
+from adadps.accounting.events import exposes
+from adadps.accounting.renyi import SMALLEST_EPSILON, renyi_curve
+from adadps.accounting.samplers import fixed_size, poisson, shuffled
 from adadps.data.examples import examples
 from adadps.errors import AdadpsError, SettingError
-from adadps.events import exposes
-from adadps.methods import adadps, adas, dp_sgd, ideal, plain_adam, plain_rmsprop, plain_sgd
-from adadps.renyi import SMALLEST_EPSILON, renyi_curve
-from adadps.sampling import fixed_size, poisson, shuffled
-from adadps.side import RMSPropStatistics, fixed, uniform
-from adadps.stages import privatize
+from adadps.methods.paper import adadps, adas, dp_sgd, ideal, plain_adam, plain_rmsprop, plain_sgd
+from adadps.methods.side import RMSPropStatistics, fixed, uniform
+from adadps.methods.stages import privatize
 from adadps.types import Accountant, Relation
 
 PLD, RDP = Accountant.PLD, Accountant.RDP

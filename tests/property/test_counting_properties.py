@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adadps.accounting.measured.octaves import (
+    HIGHEST,
+    OCTAVES,
+    PLACES,
+    OctaveCounts,
+    bounds_of,
+    places_of,
+)
 from adadps.data.tables import Table
-from adadps.measured.octaves import HIGHEST, OCTAVES, PLACES, OctaveCounts, bounds_of, places_of
-from adadps.noise import reproducible_not_private
-from adadps.table_model.paid_survey import Counts, cells_of, columns_of, one_row_a_user
-from adadps.table_model.schema import Categorical, Label, Numeric, Schema
+from adadps.engine.noise.randomness import reproducible_not_private
+from adadps.estimators.tables.paid_survey import Counts, cells_of, columns_of, one_row_a_user
+from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 
 SCHEMA = Schema(
     (),

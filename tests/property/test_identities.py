@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from adadps import adadps, adas, chain, dp_r_pub, dp_sgd, plain_sgd, privatize, side
 from adadps.data.examples import Examples, public_examples
-from adadps.gradients.waist import Units, clip_weights, reduce
-from adadps.noise import reproducible_not_private, secure
-from adadps.outer_sum import dense
-from adadps.side import RMSPropStatistics
-from adadps.stages import precondition, reparametrise, sgd
-from adadps.types import Step
-from engine_checks import objective_of
-from problems import linear_dense, linear_sparse, perceptron
+from adadps.engine.noise.randomness import reproducible_not_private, secure
+from adadps.engine.step import Step
+from adadps.engine.waist import Units, clip_weights, reduce
+from adadps.methods.side import RMSPropStatistics
+from adadps.methods.stages import precondition, reparametrise, sgd
+from adadps.tensors.outer_sum import dense
+from support.engine_checks import objective_of
+from support.problems import linear_dense, linear_sparse, perceptron
 
 PROBLEM = st.sampled_from([linear_dense, linear_sparse, perceptron])
 SEED = st.integers(0, 10_000)

@@ -14,10 +14,10 @@ import torch
 from scipy import stats
 
 from adadps import secure
-from adadps.late import LateRows
-from adadps.noise import grid
-from adadps.row_sparse import RowSparse
-from late_tables import BOUND
+from adadps.engine.noise.late import LateRows
+from adadps.engine.noise.randomness import grid
+from adadps.tensors.row_sparse import RowSparse
+from support.late_tables import BOUND
 
 COLUMNS, STEPS, START = 10_000, 1024, 5.0
 UNIT = 2.0**-21  # of a float32 between 4 and 8

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adadps import secure
-from adadps.late import LateRows
-from adadps.row_sparse import RowSparse
-from late_tables import BOUND, Changed, departures
+from adadps.engine.noise.late import LateRows
+from adadps.tensors.row_sparse import RowSparse
+from support.late_tables import BOUND, Changed, departures
 
 ROWS, COLUMNS = 5, 10_000
 EVERYTHING = None
@@ -104,8 +104,8 @@ def played(events, kind=LateRows, *, axis=0, steps=5, columns=COLUMNS, noise=Non
     table = starts.repeat(1, columns)
     parameter = table if axis == 0 else table.T
     with (
-        mock.patch("adadps.late.FLUSHED_AT_ONCE", 2 * columns),
-        mock.patch("adadps.waiting.STEPS", steps),
+        mock.patch("adadps.engine.noise.late.FLUSHED_AT_ONCE", 2 * columns),
+        mock.patch("adadps.engine.noise.pending_updates.STEPS", steps),
     ):
         late, found, time = kind(parameter, axis, noise or secure()), {}, 0
         for event in events:

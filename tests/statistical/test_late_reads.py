@@ -16,8 +16,8 @@ import torch
 from scipy import stats
 
 from adadps import chain, on_public, privatize, public_examples, side
-from adadps.stages import adagrad, adam, mix, momentum, precondition, rmsprop, sgd
-from late_tables import (
+from adadps.methods.stages import adagrad, adam, mix, momentum, precondition, rmsprop, sgd
+from support.late_tables import (
     BOUND,
     CLIP,
     LR,

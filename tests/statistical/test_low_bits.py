@@ -14,8 +14,8 @@ from scipy import sparse
 
 from adadps import dp_sgd, examples, fit, poisson, privatize
 from adadps.audit.engine_paths import PATHS
-from adadps.losses import squared_error
-from low_bits import excluded
+from adadps.engine.losses import squared_error
+from support.low_bits import excluded
 
 WIDTH, SIZE, SIGMA = 4096, 2, 1.0
 COARSE = 2.0**-10
@@ -44,7 +44,9 @@ def released(path, present, noise_multiplier=SIGMA):
 def without_a_grid():
     """Cells so small that rounding to them changes nothing."""
     finest = mock.Mock(return_value=2.0**-200)
-    return mock.patch.multiple("adadps.noise", grid=finest), mock.patch("adadps.late.grid", finest)
+    return mock.patch.multiple("adadps.engine.noise.randomness", grid=finest), mock.patch(
+        "adadps.engine.noise.late.grid", finest
+    )
 
 
 def as_it_is(value):

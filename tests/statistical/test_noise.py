@@ -18,10 +18,11 @@ import pytest
 import torch
 from scipy import stats
 
-from adadps import SettingError, threads
-from adadps.noise import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
-from adadps.normals import BLOCK
-from low_bits import excluded
+from adadps import SettingError
+from adadps.engine.noise.normals import BLOCK
+from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
+from adadps.tensors import threads
+from support.low_bits import excluded
 
 SCALES = [1e-6, 0.3, 1.0, 1.9, 2.0, 12345.678]
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adadps import Accountant, Budget
-from adadps.measured.names import NameCounts
-from adadps.measured.octaves import OCTAVES, PARTS, PLACES, OctaveCounts
-from adadps.measured.price import Columns, Price, price_of
-from adadps.noise import secure
+from adadps.accounting.measured.names import NameCounts
+from adadps.accounting.measured.octaves import OCTAVES, PARTS, PLACES, OctaveCounts
+from adadps.accounting.measured.price import Columns, Price, price_of
+from adadps.engine.noise.randomness import secure
 from adadps.types import Relation
 
 FALSE_ALARM, NAMES = 1e-6, 20_000

@@ -15,9 +15,10 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from adadps import normals, threads
-from adadps.kernels.noise import box_muller as compiled_box_muller
-from adadps.normals import BLOCK, PAGE, Normals
+from adadps.engine.noise import normals
+from adadps.engine.noise.normals import BLOCK, PAGE, Normals
+from adadps.tensors import threads
+from adadps.tensors.kernels.noise import box_muller as compiled_box_muller
 
 KEY = bytes(range(32))
 SIZES = [1, 100, PAGE // 2, PAGE // 2 + 1, PAGE, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 12_345]

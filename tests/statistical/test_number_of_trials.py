@@ -12,10 +12,10 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import stats
 
 from adadps import private_selection
-from adadps.noise import secure
-from adadps.tuning.law import NumberOfTrials
-from adadps.tuning.trial import Trials
-from tunings import RATES, tuned
+from adadps.engine.noise.randomness import secure
+from adadps.training.tuning.law import NumberOfTrials
+from adadps.training.tuning.trial import Trials
+from support.tunings import RATES, tuned
 
 FALSE_ALARM = 1e-7
 DRAWS = 40_000

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adadps.contract import Grouping
+from adadps.accounting.contract import Grouping
+from adadps.accounting.samplers import fixed_size, poisson, shuffled
+from adadps.engine.noise.randomness import reproducible_not_private, secure
 from adadps.errors import DataError
-from adadps.noise import reproducible_not_private, secure
-from adadps.sampling import fixed_size, poisson, shuffled
 from adadps.types import Accountant
 
 FALSE_ALARM = 1e-7  # of each call of `require_binomial`

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from adadps import poisson
-from user_tables import batches, table
+from support.user_tables import batches, table
 
 SIZES = [1, 2, 3, 5, 8, 40]  # rows of each user
 USERS = np.repeat(np.arange(6), SIZES)

@@ -15,7 +15,7 @@ from scipy import sparse
 pytest.importorskip("flwr", reason="needs Flower: pip install 'adadps[federated]'")
 
 from adadps import DiskLedger, PrivateRun, epsilon_of_run, examples, load_result
-from adadps.losses import cross_entropy
+from adadps.engine.losses import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from processes import APP, Federation

@@ -2,8 +2,8 @@
 
 from flwr.clientapp import ClientApp
 
-from adadps.federated.flower import node_setting, train_on_device
-from adadps.losses import cross_entropy
+from adadps.engine.losses import cross_entropy
+from adadps.training.federated.flower import node_setting, train_on_device
 from maintainers.task import new_model, rows_of
 
 app = ClientApp()

@@ -6,9 +6,9 @@ import torch
 from flwr.serverapp import ServerApp
 
 import adadps
-from adadps.federated import FederatedRun
-from adadps.federated.flower import AdaDPSStrategy
-from adadps.stages import by_user, chain, momentum, privatize, sgd, train_locally
+from adadps.methods.stages import by_user, chain, momentum, privatize, sgd, train_locally
+from adadps.training.federated import FederatedRun
+from adadps.training.federated.flower import AdaDPSStrategy
 from maintainers.task import held_out_rows, made_up_rows, new_model, public_frequencies
 
 app = ServerApp()

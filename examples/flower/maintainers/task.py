@@ -4,7 +4,7 @@ from functools import cache
 
 import adadps
 from adadps.data.debian import SECTIONS, debian_packages
-from adadps.side import frequency
+from adadps.methods.side import frequency
 
 WORDS = adadps.PublicVectorizer(words=2000)  # public words: nothing is fitted
 

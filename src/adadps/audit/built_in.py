@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 import torch
 from scipy import sparse
 
-from adadps.accounting import Budget, calibrate_noise
+from adadps.accounting.epsilon import Budget, calibrate_noise
+from adadps.accounting.samplers import Poisson, poisson
 from adadps.audit.canaries import own_feature_canaries
 from adadps.audit.engine_paths import METHODS, PATHS
 from adadps.audit.observers import observers_along
@@ -23,10 +24,10 @@ from adadps.audit.outcome import AuditResult
 from adadps.audit.repeated import audit_repeated, trainer_of
 from adadps.audit.worst_case import FAR, WIDTH, pull, worst_case
 from adadps.data.examples import examples
-from adadps.losses import squared_error
-from adadps.sampling import Poisson, poisson
-from adadps.stages import Chain, privatize
-from adadps.types import Accountant, require
+from adadps.engine.losses import squared_error
+from adadps.errors import require
+from adadps.methods.stages import Chain, privatize
+from adadps.types import Accountant
 
 OTHERS, THEIR_WIDTH = 100, 4
 """Ordinary examples beside the canaries, and their features."""

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from adadps.audit.worst_case import zero_linear
 from adadps.data.examples import PublicExamples, public_examples
-from adadps.methods import adadps, adadps_public, dp_adam, dp_sgd
-from adadps.side import RMSPropStatistics, frequency
-from adadps.side.frequency import given_frequencies
-from adadps.stages import Chain
-from adadps.stages.privatize import Privatize
+from adadps.methods.paper import adadps, adadps_public, dp_adam, dp_sgd
+from adadps.methods.side import RMSPropStatistics, frequency
+from adadps.methods.side.frequency import given_frequencies
+from adadps.methods.stages import Chain
+from adadps.methods.stages.privatize import Privatize
 
 LEARNING_RATE = 0.5
 """It changes nothing about what an observer of the steps sees."""

@@ -14,17 +14,16 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from adadps.accounting.samplers import Sampler
 from adadps.audit.canaries import Canaries, View, joined
 from adadps.audit.one_run_bound import best_ranking, one_run_epsilon
 from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.data.examples import Examples
-from adadps.errors import ContractError
-from adadps.gradients.loss import Loss
-from adadps.progress import progress_bar
-from adadps.run import PrivateRun, RunOptions
-from adadps.sampling import Sampler
-from adadps.stages.chain import Chain
-from adadps.types import require
+from adadps.engine.loss import Loss
+from adadps.errors import ContractError, require
+from adadps.methods.stages.chain import Chain
+from adadps.training.progress import progress_bar
+from adadps.training.run import PrivateRun, RunOptions
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
 """Of which shares of the canaries the coins are guessed; the surest guesses first."""

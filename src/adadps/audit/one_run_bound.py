@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import binom
 
 from adadps.audit.outcome import require_confidence
-from adadps.types import require
+from adadps.errors import require
 
 LARGEST = 50.0
 """No number of canaries that fits in memory tells more."""

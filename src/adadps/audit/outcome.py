@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from adadps.types import require
+from adadps.errors import require
 
 CONSISTENT = "consistent"
 BROKEN = "BROKEN: lower bound above claim"

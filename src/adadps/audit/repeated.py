@@ -13,18 +13,17 @@ from typing import Any, Unpack
 import numpy as np
 from torch import nn
 
+from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.samplers import Sampler
 from adadps.audit.observers import Observer, Released, in_one_line
 from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.audit.repeated_bound import Frequencies, Numbers, bound
 from adadps.data.examples import Examples
-from adadps.delta import delta_is_meant
-from adadps.errors import ContractError
-from adadps.gradients.loss import Loss
-from adadps.progress import progress_bar
-from adadps.run import PrivateRun, RunOptions
-from adadps.sampling import Sampler
-from adadps.stages.chain import Chain
-from adadps.types import require
+from adadps.engine.loss import Loss
+from adadps.errors import ContractError, require
+from adadps.methods.stages.chain import Chain
+from adadps.training.progress import progress_bar
+from adadps.training.run import PrivateRun, RunOptions
 
 Trainer = Callable[[Examples], Released]
 """Trains once, from the same start every time, and tells all that it released."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.stats import beta
 
 from adadps.audit.outcome import require_confidence
-from adadps.types import require
+from adadps.errors import require
 
 Numbers = npt.NDArray[np.float64]
 

@@ -16,7 +16,8 @@ from torch import nn
 
 from adadps.audit.repeated import Neighbours
 from adadps.data.examples import Examples, examples
-from adadps.types import Relation, require
+from adadps.errors import require
+from adadps.types import Relation
 
 WIDTH = 32
 """Weights of the problem: enough that the size of the noise can be seen in one step."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from adadps.data.strict_json import parse_json
 from adadps.data.table_files import empty_line, lines_of, require_no_nul
 from adadps.errors import DataError
+from adadps.files.strict_json import parse_json
 
 
 def json_rows(

@@ -68,8 +68,8 @@ def _cell(value: Any, is_text: bool) -> Any:
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
-        import pyarrow  # noqa: PLC0415  (an optional package)
-        from pyarrow import parquet  # noqa: PLC0415
+        import pyarrow
+        from pyarrow import parquet
     except ImportError as error:
         raise DataError(
             "Expected the package pyarrow for Parquet files, found that it is not installed. "

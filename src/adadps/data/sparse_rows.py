@@ -19,9 +19,9 @@ from torch.nn import functional
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import DataError
-from adadps.kernels import rows as compiled
-from adadps.row_sparse import in_main_memory
-from adadps.threads import in_parts
+from adadps.tensors.kernels import rows as compiled
+from adadps.tensors.row_sparse import in_main_memory
+from adadps.tensors.threads import in_parts
 
 
 @dataclass(frozen=True)

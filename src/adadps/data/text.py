@@ -68,7 +68,7 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     >>> public_vocabulary(2)
     ('the', 'to')
     """
-    from wordfreq import top_n_list  # noqa: PLC0415  (loading its tables takes a second)
+    from wordfreq import top_n_list
 
     if size < 1:
         raise DataError(f"Expected a vocabulary of at least one word, found {size}. Ask for more.")

@@ -1,6 +1,1 @@
-"""Reports for people: one html page of a run, or of several side by side."""
-
-from adadps.report.comparison import report_of_comparison
-from adadps.report.single import report_of_run
-
-__all__ = ["report_of_comparison", "report_of_run"]
+"""What a run leaves behind: its result, its card, its page."""

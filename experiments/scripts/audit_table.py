@@ -1,0 +1,103 @@
+"""Makes docs/results/audit.json, row by row, and the tables of docs/results/audit.md.
+
+    python experiments/scripts/audit_table.py                 # measures what is missing in the JSON
+    file python experiments/scripts/audit_table.py --markdown      # prints the tables of the rows
+    that are there
+
+Delete the JSON file, or single rows of it, to measure again.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "museum"))
+
+from exhibits import EXHIBITS  # noqa: E402
+
+from adadps.audit.built_in import CanarySettings, RepeatedSettings  # noqa: E402
+from adadps.audit.engine_paths import METHODS, PATHS, usual_steps  # noqa: E402
+from adadps.files.writing import write_json  # noqa: E402
+
+JSON = ROOT / "docs" / "results" / "audit.json"
+RUNS, CONFIDENCE = 4000, 0.99
+REPEATED = {"epsilon": 1.0, "delta": 0.1, "rate": 1.0}
+CANARIES = {"epsilon": 4.0, "delta": 1e-6, "canaries": 5000}
+AT_ONCE, WAITING = {"steps": 1, "rate": 1.0}, {"steps": 32, "rate": 0.5}
+"""With canaries, where noise waits: those left out wait for all steps, the others between some."""
+
+BOUNDS = ("claimed ε", "lower bound", "at most")
+HEADS = {
+    "repeated": ("method", "path", "steps", *BOUNDS, "runs", "verdict"),
+    "canaries": ("method", "path", "steps", *BOUNDS, "guesses, right", "verdict"),
+    "museum": ("trainer", "", *BOUNDS, "runs", "verdict"),
+}
+
+
+def jobs():
+    """Every row: its name, and how it is measured."""
+    pairs = [(m, p) for m in METHODS for p in PATHS if (m, p) != ("dp-adam", "late")]
+    for method, path in pairs:
+        asked = RepeatedSettings(method=method, path=path, steps=usual_steps(path), **REPEATED)
+        yield (
+            ("repeated", method, path),
+            lambda asked=asked: asked.audit(runs=RUNS, confidence=CONFIDENCE),
+        )
+    for method, path in pairs:
+        pace = WAITING if PATHS[path].noise_waits else AT_ONCE
+        once = CanarySettings(method=method, path=path, **pace, **CANARIES)
+        yield ("canaries", method, path), lambda once=once: once.audit(confidence=CONFIDENCE)
+    for name, make in EXHIBITS.items():
+        for which in ("broken", "intact"):
+            yield ("museum", name, which), lambda make=make, which=which: audited(make(), which)
+
+
+def audited(exhibit, which):
+    return exhibit.audited(getattr(exhibit, which), factor=2)
+
+
+def measure(rows):
+    known = {tuple(row["row"]) for row in rows}
+    for name, audit in jobs():
+        if name not in known:
+            found = audit()
+            rows.append({"row": list(name), **found.describe()})
+            write_json(JSON, rows)
+            print(*name, f"{found.lower_bound:.2f} of {found.claim.epsilon:.2f}", flush=True)
+
+
+def tables(rows):
+    """The rows in Markdown: one table for each kind of audit."""
+    parts = []
+    for kind, head in HEADS.items():
+        lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        lines += [line(row) for row in rows if row["row"][0] == kind]
+        parts.append("\n".join(lines))
+    return parts
+
+
+def line(row):
+    kind, first, second = row["row"]
+    effort = row["runs"] if row["runs"] > 1 else f"1, {row['canaries']} canaries"
+    if kind == "canaries":
+        effort = f"{row['guesses']}, {row['right_guesses']}"
+    verdict = "**above the claim**" if row["verdict"].startswith("BROKEN") else row["verdict"]
+    names = [first, second, *([] if kind == "museum" else [row["settings"]["steps"]])]
+    bounds = [f"{row[of]:.2f}" for of in ("claimed_epsilon", "lower_bound", "largest_bound")]
+    return f"| {' | '.join(map(str, [*names, *bounds, effort, verdict]))} |"
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--markdown", action="store_true", help="print the tables, measure nothing")
+    rows = json.loads(JSON.read_text(encoding="utf-8")) if JSON.exists() else []
+    if asked.parse_args().markdown:
+        print("\n\n".join(tables(rows)))
+    else:
+        measure(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Write the tables of docs/results/text.md and of the README from the rows of the experiments.
+
+    python experiments/scripts/results_tables.py          # fill the tables in
+    python experiments/scripts/results_tables.py --check  # exit 1 if one is not what the rows say
+
+A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
+experiment, the data set, the metric and epsilon, and the methods if not all are to be shown;
+``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
+``<!-- table: federated all users -->`` that of federations in the scene "all users".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    *(ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated")),
+    ROOT / "README.md",
+)
+ROWS = ROOT / "docs/results/text"
+DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
+FEDERATED = ROOT / "docs/results/federated/federated.json"
+TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
+HEADINGS = {
+    "paper": "paper's features",
+    "tf-idf": "TF-IDF",
+    "plain": "plain features",
+    "best for DP-SGD": "best for DP-SGD",
+}
+
+Row = dict[str, Any]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--check", action="store_true", help="change nothing")
+    check = options.parse_args().check
+    stale = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        filled = fill(text)
+        stale += filled != text
+        if not check:
+            page.write_text(filled, encoding="utf-8")
+    return int(check and stale > 0)
+
+
+def fill(text: str) -> str:
+    """The page with every table made anew from its rows."""
+    return TABLE.sub(lambda found: found[1] + _made(*found[2].split()) + found[3], text)
+
+
+def _made(name: str, *which: str) -> str:
+    if name == "defaults":
+        return defaults_table()
+    return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
+
+
+def federated_table(scene: str) -> str:
+    """One line a method; for each kind of features its accuracy, and the points over FedAvg."""
+    held: list[Row] = json.loads(FEDERATED.read_text(encoding="utf-8"))
+    rows = [row for row in held if row["settings"]["scene"] == scene]
+    columns = list(dict.fromkeys(_features(row) for row in rows))
+    heads = ["method", *(head for name in columns for head in (_named(name), "over FedAvg"))]
+    found = {(row["method"], _features(row)): row for row in rows}
+    plain = next(row["method"] for row in rows if row["method"].endswith("FedAvg"))
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = []
+        for name in columns:
+            row, base = found[method, name], found[plain, name]
+            cells.append(f"{row['mean']:.3f} ± {row['std']:.3f}")
+            cells.append("" if row is base else f"{100 * (row['mean'] - base['mean']):+.1f}")
+        out.append(f"| {' | '.join([method, *cells])} |")
+    return "\n".join(out) + "\n"
+
+
+def _named(features: str) -> str:
+    return "paper's features" if features.startswith("paper") else "IDF features"
+
+
+def defaults_table() -> str:
+    """One line a problem and epsilon, one column for each way to settings."""
+    rows: list[Row] = json.loads(DEFAULTS.read_text(encoding="utf-8"))
+    methods = {row["method"]: row["settings"]["label"] for row in rows}
+    lines: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        place = (row["dataset"], f"{row['settings']['target_epsilon']:g}")
+        lines.setdefault(place, {})[row["method"]] = row
+    heads = ["problem", "ε", *methods.values(), "defaults less tuned DP-SGD", "less best"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for place, held in lines.items():
+        mine = held["defaults"]["mean"]
+        cells = [f"{held[method]['mean']:.3f} ± {held[method]['std']:.3f}" for method in methods]
+        others = ("dp-sgd-tuned", "best-tuned")
+        cells += [f"{100 * (mine - held[other]['mean']):+.1f}" for other in others]
+        out.append(f"| {' | '.join([*place, *cells])} |")
+    return "\n".join(out) + "\n"
+
+
+def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: str) -> str:
+    """One line a method, one column a kind of features."""
+    held: list[Row] = json.loads((ROWS / f"{experiment}.json").read_text(encoding="utf-8"))
+    rows = [
+        row
+        for row in held
+        if row["dataset"] == dataset
+        and row["metric"] == f"test {metric}"
+        and row["settings"]["target_epsilon"] in (None, float(epsilon))
+        and (not methods or row["method"] in methods)
+    ]
+    rows.sort(key=lambda row: not _aims_at_privacy(row))
+    told = [row for row in rows if _aims_at_privacy(row)] or rows
+    columns = [name for name in FEATURES if any(_features(row) == name for row in told)]
+    rows = [row for row in rows if _features(row) in columns]
+    best = {
+        name: max(
+            (row["mean"] for row in rows if _features(row) == name and _counts(row)), default=2
+        )
+        for name in columns
+    }
+    several = len({row["settings"]["public"] for row in rows} - {None}) > 1
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        shown = f"{row['mean']:.3f} ± {row['std']:.3f}"
+        if _counts(row) and f"{row['mean']:.3f}" == f"{best[_features(row)]:.3f}":
+            shown = f"**{shown}**"
+        cells = lines.setdefault(_name(row, several), ["–"] * (len(columns) + 2))
+        cells[columns.index(_features(row))] = shown
+        cells[-2] = _epsilon(row)
+        if row["paper"] is not None and f"{row['paper']:.2f}" not in cells[-1]:
+            before = "" if cells[-1] == "–" else f"{cells[-1]} / "
+            cells[-1] = f"{before}{row['paper']:.2f}"
+    heads = ["method", "side information", *(["public data"] if several else [])]
+    heads += [*(HEADINGS[name] for name in columns), "ε (PLD / RDP)", "paper"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    out += [f"| {' | '.join([*name, *cells])} |" for name, cells in lines.items()]
+    return "\n".join(out) + "\n"
+
+
+def _features(row: Row) -> str:
+    return str(row["settings"]["features"])
+
+
+def _aims_at_privacy(row: Row) -> bool:
+    """What trains without privacy, or on public data alone, stands below the rest."""
+    return row["settings"]["target_epsilon"] is not None
+
+
+def _counts(row: Row) -> bool:
+    """Is it private, and trained on private data?"""
+    return row["epsilon_pld"] is not None and row["epsilon_pld"] > 0
+
+
+def _name(row: Row, several: bool) -> tuple[str, ...]:
+    name = (row["settings"]["label"], row["side"])
+    return (*name, row["settings"]["public"] or "–") if several else name
+
+
+def _epsilon(row: Row) -> str:
+    if row["epsilon_pld"] is None:
+        return "∞"
+    return f"{row['epsilon_pld']:.2f} / {row['epsilon_rdp']:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

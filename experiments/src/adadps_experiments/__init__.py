@@ -1,0 +1,1 @@
+"""Experiments around adadps: the paper's tables, benchmarks, named data sets."""

@@ -1,0 +1,261 @@
+"""What is trained: synthetic data of a fixed seed, a model, and a loss of one value per example.
+
+Sizes are fields of the dataclasses, so that a smaller workload is ``replace(workload, ...)``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from adadps.engine import losses
+from adadps.engine.losses import Loss
+
+SEED = 20220717
+_FEW: dict[str, Any] = {"examples": 1000, "batch": 8}
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Features (sparse rows, or a tensor with an example along its first axis) and targets."""
+
+    features: sparse.csr_matrix[Any] | Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def draw(self, rng: np.random.Generator, size: int) -> Data:
+        """A uniform batch, with replacement: the cheapest draw there is."""
+        rows = rng.integers(len(self), size=size)
+        index = torch.from_numpy(rows)
+        if isinstance(self.features, Tensor):
+            features, same = self.features[index], self.targets is self.features
+            return Data(features, features if same else self.targets[index])
+        return Data(self.features[rows], self.targets[index])
+
+    def touched(self, size: int, batches: int = 50) -> float | None:
+        """Mean number of distinct features (words) in a batch; None for dense features."""
+        if isinstance(self.features, Tensor) and self.features.is_floating_point():
+            return None
+        rng = np.random.default_rng(SEED)
+        drawn = (self.draw(rng, size).features for _ in range(batches))
+        words = (batch if isinstance(batch, Tensor) else batch.indices for batch in drawn)
+        return float(np.mean([np.unique(np.asarray(batch)).size for batch in words]))
+
+
+@dataclass(frozen=True)
+class Workload(ABC):
+    """Data, model and loss of one comparison."""
+
+    name: str
+    examples: int
+    batch: int
+
+    @abstractmethod
+    def data(self) -> Data:
+        """The same data in every process."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model as one writes it in plain torch."""
+
+    @abstractmethod
+    def tiny(self) -> Workload:
+        """The same in small: to warm up, and to test."""
+
+    @property
+    def loss(self) -> Loss:
+        """One value per example."""
+        return losses.cross_entropy
+
+    def parameters(self) -> int:
+        """Number of parameters, counted without holding them."""
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in self.model().parameters())
+
+    def labels(self, rng: np.random.Generator, classes: int) -> Tensor:
+        """Labels that mean nothing."""
+        return torch.from_numpy(rng.integers(classes, size=self.examples))
+
+
+@dataclass(frozen=True)
+class BagOfWords(Workload):
+    """Logistic regression on rows of about ``words`` distinct Zipf words, L2-normalised counts."""
+
+    features: int
+    classes: int
+    words: int = 35
+
+    def data(self) -> Data:
+        """Sparse rows; the order of the words says nothing about their frequency."""
+        rng = np.random.default_rng(SEED)
+        length = tokens_for(self.words, self.features)
+        tokens = zipf(rng, (self.examples, length), self.features)
+        counts = np.ones(tokens.size, dtype=np.float32)
+        ends = np.arange(self.examples + 1) * length
+        shape = (self.examples, self.features)
+        rows = sparse.csr_matrix((counts, tokens.ravel(), ends), shape=shape)
+        rows.sum_duplicates()
+        norms = np.sqrt(np.add.reduceat(rows.data**2, rows.indptr[:-1]))
+        rows.data /= np.repeat(norms, np.diff(rows.indptr))
+        return Data(rows, self.labels(rng, self.classes))
+
+    def tiny(self) -> BagOfWords:
+        """40 words, 3 classes."""
+        return replace(self, **_FEW, features=40, classes=3, words=5)
+
+    def model(self) -> nn.Module:
+        """One linear layer."""
+        return nn.Linear(self.features, self.classes)
+
+
+@dataclass(frozen=True)
+class Autoencoder(Workload):
+    """The autoencoder of the paper on pictures of random pixels in [0, 1]."""
+
+    widths: tuple[int, ...] = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
+
+    def data(self) -> Data:
+        """Every picture is its own target."""
+        rng = np.random.default_rng(SEED)
+        pixels = torch.from_numpy(rng.random((self.examples, self.widths[0]), dtype=np.float32))
+        return Data(pixels, pixels)
+
+    def tiny(self) -> Autoencoder:
+        """12 pixels."""
+        return replace(self, **_FEW, widths=(12, 8, 3, 8, 12))
+
+    def model(self) -> nn.Module:
+        """Linear layers with ReLU between them; code and output are linear."""
+        linear = {len(self.widths) // 2, len(self.widths) - 1}
+        layers: list[nn.Module] = []
+        for index, (width, following) in enumerate(pairwise(self.widths), start=1):
+            layers += [nn.Linear(width, following), *([] if index in linear else [nn.ReLU()])]
+        return nn.Sequential(*layers)
+
+    @property
+    def loss(self) -> Loss:
+        """Mean squared error of each picture."""
+        return losses.squared_error
+
+
+@dataclass(frozen=True)
+class TokenBag(Workload):
+    """Texts of equal length: the mean of word embeddings, and a small classifier on top."""
+
+    vocabulary: int = 100_000
+    width: int = 64
+    length: int = 100
+    classes: int = 20
+
+    def data(self) -> Data:
+        """A matrix of Zipf tokens."""
+        rng = np.random.default_rng(SEED)
+        tokens = zipf(rng, (self.examples, self.length), self.vocabulary)
+        return Data(torch.from_numpy(tokens), self.labels(rng, self.classes))
+
+    def tiny(self) -> TokenBag:
+        """30 words, texts of 6 words."""
+        return replace(self, **_FEW, vocabulary=30, width=4, length=6, classes=3)
+
+    def model(self) -> nn.Module:
+        """The embedding bag comes first."""
+        return nn.Sequential(
+            nn.EmbeddingBag(self.vocabulary, self.width, mode="mean"),
+            nn.Linear(self.width, self.width),
+            nn.ReLU(),
+            nn.Linear(self.width, self.classes),
+        )
+
+
+class LastOutput(nn.Module):
+    """Embedding, LSTM, and a linear layer on the last output."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, num_layers=layers, batch_first=True)
+        self.linear = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of each class."""
+        outputs, _ = self.lstm(self.embedding(tokens))
+        scores: Tensor = self.linear(outputs[:, -1])
+        return scores
+
+
+@dataclass(frozen=True)
+class Sequences(Workload):
+    """Texts of equal length, read by an LSTM."""
+
+    vocabulary: int = 10_000
+    width: int = 64
+    layers: int = 2
+    length: int = 290
+    classes: int = 2
+
+    def data(self) -> Data:
+        """A matrix of Zipf tokens."""
+        rng = np.random.default_rng(SEED)
+        tokens = zipf(rng, (self.examples, self.length), self.vocabulary)
+        return Data(torch.from_numpy(tokens), self.labels(rng, self.classes))
+
+    def tiny(self) -> Sequences:
+        """30 words, texts of 6 words."""
+        return replace(self, **_FEW, vocabulary=30, width=4, length=6)
+
+    def model(self) -> nn.Module:
+        """Two layers of LSTM by default."""
+        return LastOutput(self.vocabulary, self.width, self.layers, self.classes)
+
+
+def frequencies(words: int) -> Array:
+    """Zipf's law: p ∝ 1/rank.
+
+    >>> frequencies(2).round(3).tolist()
+    [0.667, 0.333]
+    """
+    shares = 1 / np.arange(1, words + 1)
+    normalised: Array = shares / shares.sum()
+    return normalised
+
+
+def zipf(rng: np.random.Generator, shape: tuple[int, int], words: int) -> Array:
+    """Words with p ∝ 1/rank, under numbers that were shuffled."""
+    ranks = np.searchsorted(frequencies(words).cumsum()[:-1], rng.random(shape), side="right")
+    return rng.permutation(words)[ranks]
+
+
+def tokens_for(distinct: int, words: int) -> int:
+    """How many Zipf tokens hold ``distinct`` distinct words on average.
+
+    >>> tokens_for(35, 10_000)
+    42
+    """
+    missed = 1 - frequencies(words)
+    length = distinct
+    while (1 - missed**length).sum() < distinct - 0.5:
+        length += 1
+    return length
+
+
+_WORKLOADS: tuple[Workload, ...] = (
+    BagOfWords("logreg-10k", examples=246_092, batch=64, features=10_000, classes=500),
+    BagOfWords("logreg-10k-50", examples=246_092, batch=64, features=10_000, classes=50),
+    BagOfWords("logreg-1m-50", examples=246_092, batch=64, features=1_000_000, classes=50),
+    Autoencoder("autoencoder-64", examples=60_000, batch=64),
+    Autoencoder("autoencoder-256", examples=60_000, batch=256),
+    TokenBag("embedding-bag", examples=100_000, batch=256),
+    Sequences("lstm", examples=25_000, batch=64),
+)
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
+"""Every workload, by the name that `adadps bench --workload` takes."""

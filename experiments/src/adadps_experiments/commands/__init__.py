@@ -1,0 +1,1 @@
+"""The commands `reproduce`, `bench` and `data`."""

@@ -1,0 +1,84 @@
+"""`adadps bench`: time and memory of a step beside others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adadps.cli.commands.console import out, say, told
+
+
+def bench(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Which to measure; may be repeated. Default: all.")
+    ] = None,
+    contender: Annotated[
+        list[str] | None, typer.Option(help="Who takes part; may be repeated. Default: all.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Exact number of steps to time.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Default: all usable cores.")] = None,
+    epoch: Annotated[
+        bool,
+        typer.Option("--epoch", help="Time one whole epoch of logreg-10k instead of single steps."),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write rows here, each as soon as it is there.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Keep the rows of the JSON file; measure what is missing."),
+    ] = False,
+    from_file: Annotated[
+        Path | None, typer.Option("--from", help="Measure nothing: show the rows of this file.")
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Measure only the ratios that we promise; exit 1 if broken."),
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw bars of the times here (png).")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")] = False,
+) -> None:
+    """Time a step beside plain torch, Opacus and a microbatch loop, and compare with targets.
+
+    Each contender runs in its own process, one after the other. Opacus comes with the extra bench.
+
+    Workloads: logreg-10k, logreg-10k-50, logreg-1m-50, autoencoder-64, autoencoder-256,
+    embedding-bag, lstm. Contenders: adadps, adadps-feature, adadps-dp-sgd, torch, torch-sparse,
+    opacus-hooks, opacus-ghost, microbatch-loop.
+
+    `adadps bench --check` takes about a minute: processor time of a few pairs, with one thread.
+
+    Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
+    """
+    from adadps.files.writing import write_file
+    from adadps_experiments.bench import chart, command, promises, table
+    from adadps_experiments.bench.sheets import sheets
+
+    with told():
+        named = (workload or [], contender or [])
+        if check:
+            others = (*named, steps, threads, epoch, json_file, resume, from_file, plot, markdown)
+            command.require_alone(*others)
+            verdicts = promises.check(say)
+            out.print(table.as_rich(promises.sheet(verdicts)))
+            raise typer.Exit(0 if promises.are_kept(verdicts) else 1)
+        if from_file:
+            rows = command.stored(from_file, *named)
+        else:
+            timing = command.timing_of(steps, threads)
+            jobs = [] if epoch else command.jobs_of(*named)
+            file = command.RowFile(json_file, resume=resume)
+            if epoch:
+                rows = command.measure_an_epoch(timing, file, say)
+            else:
+                rows = command.measure_all(jobs, timing, file, say)
+        if plot:
+            write_file(plot, chart.draw(rows))
+        if markdown:
+            sys.stdout.write(table.as_markdown(sheets(rows)))
+        else:
+            for sheet in sheets(rows):
+                out.print(table.as_rich(sheet))

@@ -1,0 +1,327 @@
+"""`adadps reproduce`: experiments of the paper, its numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adadps.cli.commands.console import out, say, table_of_rows, told
+from adadps.errors import SettingError
+from adadps_experiments.commands.data import get_if_absent
+
+if TYPE_CHECKING:
+    from adadps_experiments.reproduce.experiments import Line
+
+NAMES = (
+    "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
+    "defaults", "federated",
+)  # fmt: skip
+NEEDED: dict[str, tuple[str, ...]] = {
+    "imdb": ("imdb",),
+    "imdb-private-words": ("imdb",),
+    "so-titles": ("stackoverflow-titles",),
+    "so-titles-general-words": ("stackoverflow-titles",),
+    "debian-tags": ("debian",),
+    "stackoverflow": (),  # its lines are there only where its files are
+}
+"""The named sets behind a problem, to be fetched if absent."""
+PROXIES = {"imdb": "amazon"}
+"""The named set whose texts are public ones of another source for a problem."""
+_COLUMNS = {
+    "method": "method",
+    "side": "side",
+    "mean": "mean",
+    "std": "std",
+    "seeds": "seeds",
+    "ε (PLD)": "epsilon_pld",
+    "ε (RDP)": "epsilon_rdp",
+    "paper": "paper",
+}
+
+
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help=", ".join(NAMES))],
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each method: 3; toy problem 5, federated 10.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="One seed, some methods, a few minutes: a first look, no verdict."
+        ),
+    ] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try the grids and record the winners.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            help="Write rows here. Default: reproduced/EXPERIMENT.json; "
+            "with --tune, reproduced/EXPERIMENT-winners.json.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the figure here (png); default: beside the JSON.")
+    ] = None,
+    winners: Annotated[
+        Path | None,
+        typer.Option(help="Settings from a file of --tune; default: those of the package."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help=f"Only the lines of one data set, of {', '.join(NEEDED)}; default: all."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Runs at once; default: one a core. Fewer need less memory."),
+    ] = None,
+) -> None:
+    """Run an experiment of the paper and show its numbers beside ours.
+
+    Every run is kept in runs.jsonl beside the JSON as it ends (every trial of --tune in
+    trials.jsonl): stop at any time and repeat the command to go on.
+
+    Example: adadps reproduce imdb --quick --json results/imdb.json
+    """
+    with told(interrupted="what has ended is kept; repeat the command to go on"):
+        if experiment not in NAMES:
+            raise SettingError(
+                f"Expected an experiment, found '{experiment}'. Known: {', '.join(NAMES)}."
+            )
+        if seeds is not None and seeds < 1:
+            raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
+        if quick and seeds is not None:
+            raise SettingError("Expected --quick or --seeds, found both. --quick has one seed.")
+        if workers is not None and workers < 1:
+            raise SettingError(f"Expected at least one worker, found {workers}. Use --workers 1.")
+        if tune and winners:
+            raise SettingError(
+                "Expected --tune or --winners, found both. --tune goes on with the file that "
+                "--json names."
+            )
+        _require_meant(
+            experiment,
+            quick=quick,
+            tune=tune,
+            seeds=seeds,
+            winners=winners,
+            dataset=dataset,
+            workers=workers,
+        )
+        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot)
+        part = f"-{dataset}" if dataset else ""
+        name = f"{experiment}{part}{'-winners' if tune else ''}.json"
+        rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
+        picture = plot or rows.with_suffix(".png")
+        if experiment == "toy":
+            _toy(1 if quick else seeds or 5, rows, picture, workers, quick=quick, tune=tune)
+        elif experiment == "moments":
+            _moments(rows, picture)
+        elif experiment == "defaults":
+            count = 1 if quick else seeds or 3
+            _defaults(count, rows, picture, winners, workers, quick=quick, tune=tune)
+        elif experiment == "federated":
+            count = 1 if quick else seeds or 10
+            _federated(count, rows, picture, winners, workers, dataset, quick=quick, tune=tune)
+        elif tune:
+            _tune(experiment, dataset, rows, workers)
+        else:
+            count = 1 if quick else seeds or 3
+            _text(experiment, dataset, count, rows, picture, winners, workers, quick=quick)
+
+
+def _require_meant(experiment: str, **given: object) -> None:
+    """Refuse options that would do nothing: whoever gives one expects something of it."""
+    known = {
+        "toy": ("winners", "dataset"),
+        "moments": tuple(given),
+        "defaults": ("dataset",),
+    }
+    unused = known.get(experiment, ())
+    for name in unused:
+        if given[name]:
+            raise SettingError(
+                f"Expected an option that '{experiment}' has, found --{name}. Leave it out."
+            )
+
+
+def _require_tuning(*, tune: bool, **given: object) -> None:
+    """Refuse options of runs beside --tune, which makes trials."""
+    for name in given if tune else ():
+        if given[name]:
+            raise SettingError(
+                f"Expected --tune or --{name}, found both. --tune tries every setting once and "
+                f"draws nothing. Leave out --{name}."
+            )
+
+
+def _needed(lines: Sequence[Line]) -> list[str]:
+    """The named sets behind these lines, each once."""
+    names = [name for line in lines for name in NEEDED[line.dataset]]
+    proxies = [PROXIES[line.dataset] for line in lines if line.public.proxy]
+    return list(dict.fromkeys([*names, *proxies]))
+
+
+def _toy(
+    seeds: int, rows: Path, picture: Path, workers: int | None, *, quick: bool, tune: bool
+) -> None:
+    from adadps.files.writing import write_file, write_json
+    from adadps_experiments.reproduce import toy_figure
+    from adadps_experiments.reproduce.keeping import Kept
+
+    if tune:
+        write_json(rows, toy_figure.tune(Kept(rows.parent / "trials.jsonl"), workers))
+        out.print(f"Trials and winners: {rows}")
+        return
+    kept = Kept(rows.parent / "runs.jsonl")
+    found, figure = toy_figure.reproduce(seeds, quick=quick, kept=kept, workers=workers)
+    write_json(rows, found)
+    write_file(picture, figure)
+    out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
+    out.print(f"Rows: {rows}\nFigure: {picture}")
+
+
+def _tune(experiment: str, dataset: str | None, path: Path, workers: int | None) -> None:
+    from adadps.files.writing import write_json
+    from adadps_experiments.reproduce.experiments import experiment_of
+    from adadps_experiments.reproduce.keeping import Kept
+    from adadps_experiments.reproduce.trials import read_winners, tune
+
+    held = read_winners(path) if path.exists() else None
+    known = experiment_of(experiment, dataset)
+    get_if_absent(_needed(known.lines))
+    found = tune(known, Kept(path.parent / "trials.jsonl"), held, workers)
+    write_json(path, found)
+    out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+
+
+def _text(
+    experiment: str,
+    dataset: str | None,
+    seeds: int,
+    path: Path,
+    picture: Path,
+    winners: Path | None,
+    workers: int | None,
+    *,
+    quick: bool,
+) -> None:
+    from adadps.files.writing import write_file, write_json
+    from adadps_experiments.reproduce.experiments import experiment_of
+    from adadps_experiments.reproduce.keeping import Kept
+    from adadps_experiments.reproduce.tables import rows_of, run_lines
+    from adadps_experiments.reproduce.text_figures import figure_of, published_runs, tables_of
+    from adadps_experiments.reproduce.trials import chosen as choice_of
+    from adadps_experiments.reproduce.trials import read_winners
+
+    known, chosen = experiment_of(experiment, dataset), read_winners(winners)
+    lines = known.quick if quick else known.lines
+    for line in lines:
+        choice_of(line, chosen)  # what was never tuned is refused before anything is fetched
+    get_if_absent(_needed(lines))
+    kept = Kept(path.parent / "runs.jsonl")
+    say(f"{len(lines)} lines, {seeds} seeds each; what was run before is in {kept.path}")
+    run_lines(lines, seeds, chosen, kept, experiment, workers)
+    rows = rows_of(known, lines, seeds, chosen, kept)
+    write_json(path, rows)
+    write_file(picture, figure_of(lines, seeds, chosen, kept))
+    for title, columns, part in tables_of(known, rows):
+        out.print(table_of_rows(title, columns, part))
+    for run in published_runs(lines):
+        out.print(run.told())
+    out.print(f"Rows: {path}\nFigure: {picture}")
+
+
+def _moments(path: Path, picture: Path) -> None:
+    from adadps.files.writing import write_file, write_json
+    from adadps_experiments.reproduce import moments
+
+    get_if_absent(NEEDED["imdb"])
+    found = moments.estimates()
+    rows = moments.rows_of(found)
+    write_json(path, rows)
+    write_file(picture, moments.figure_of(found))
+    shown = [{**row, **row["settings"]} for row in rows]
+    out.print(table_of_rows(moments.TITLE, moments.COLUMNS, shown))
+    out.print(f"Rows: {path}\nFigure: {picture}")
+
+
+def _defaults(
+    seeds: int,
+    path: Path,
+    picture: Path,
+    winners: Path | None,
+    workers: int | None,
+    *,
+    quick: bool,
+    tune: bool,
+) -> None:
+    from adadps.files.writing import write_file, write_json
+    from adadps_experiments.reproduce import default_figure, default_table
+    from adadps_experiments.reproduce.default_tasks import NEEDED as SETS
+    from adadps_experiments.reproduce.keeping import Kept
+    from adadps_experiments.reproduce.trials import read_winners
+
+    problems = default_table.QUICK if quick else default_table.DATASETS
+    get_if_absent([*dict.fromkeys(SETS[problem] for problem in problems)])
+    if tune:
+        write_json(path, default_table.tune(problems, Kept(path.parent / "trials.jsonl"), workers))
+        out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+        return
+    chosen = read_winners(winners, default_table.RECORDED)
+    kept = Kept(path.parent / "runs.jsonl")
+    say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
+    rows = default_table.run_rows(problems, chosen, seeds, kept, workers)
+    write_json(path, rows)
+    write_file(picture, default_figure.figure_of(rows))
+    out.print(
+        table_of_rows(default_figure.TITLE, default_figure.COLUMNS, default_figure.wide(rows))
+    )
+    out.print(f"Rows: {path}\nFigure: {picture}")
+
+
+def _federated(
+    seeds: int,
+    path: Path,
+    picture: Path,
+    winners: Path | None,
+    workers: int | None,
+    dataset: str | None,
+    *,
+    quick: bool,
+    tune: bool,
+) -> None:
+    from adadps.files.writing import write_file, write_json
+    from adadps_experiments.reproduce import federated_data, federated_figure, federated_table
+    from adadps_experiments.reproduce.keeping import Kept
+    from adadps_experiments.reproduce.trials import read_winners
+
+    known = (federated_data.DATASET, federated_data.PUBLISHED_DATASET)
+    chosen_set = dataset or federated_data.DATASET
+    if chosen_set not in known or (tune and dataset is not None):
+        raise SettingError(
+            f"Expected --dataset among {', '.join(known)}, and none with --tune, which is done on "
+            f"{known[0]}, found {chosen_set}. Leave it out."
+        )
+    if tune:
+        write_json(path, federated_table.tune(Kept(path.parent / "trials.jsonl"), workers))
+        out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+        return
+    chosen = read_winners(winners, federated_table.RECORDED)
+    kept = Kept(path.parent / "runs.jsonl")
+    many = f"{seeds} seeds" if seeds > 1 else "One seed"
+    say(f"{many} of each line; what was run before is in {kept.path}")
+    rows, records = federated_table.run_rows(
+        chosen, seeds, kept, workers, quick=quick, dataset=chosen_set
+    )
+    write_json(path, rows)
+    write_file(picture, federated_figure.figure_of(records))
+    for title, part in federated_figure.tables_of(rows):
+        out.print(table_of_rows(title, federated_figure.COLUMNS, part))
+    if seeds == 1:
+        out.print("One seed: methods that are a few points apart cannot be told apart.")
+    out.print(f"Rows: {path}\nFigure: {picture}")

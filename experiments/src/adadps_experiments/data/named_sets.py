@@ -1,0 +1,275 @@
+"""The data sets that adadps knows by name: their files, digests, homes and terms.
+
+Nothing of them comes with the package but Debian's descriptions. Digests are facts about the files
+that the loaders read; where a home publishes none for its own archive, what is made of the archive
+is compared with these instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from adadps.errors import SettingError
+from adadps_experiments.data import original_forms
+
+GITHUB = "https://github.com"
+GOOGLE = "https://storage.googleapis.com"
+STANFORD = "https://ai.stanford.edu/~amaas/data/sentiment"
+JHU = "https://www.cs.jhu.edu/~mdredze/datasets/sentiment"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The `adadps_experiments.data.digests.rows_digest` of some columns of a table."""
+
+    columns: tuple[str, ...]
+    sha256: str
+    exact: tuple[str, ...] = ()
+    """Columns in which every character counts."""
+
+
+@dataclass(frozen=True)
+class SetFile:
+    """A file that a loader reads, and how it is known: by any one of its digests.
+
+    ``sha256`` is that of the file itself, ``content`` that of what is packed in it. Without any
+    digest the file is taken as it is.
+    """
+
+    name: str
+    sha256: tuple[str, ...] = ()
+    content: str | None = None
+    rows: Rows | None = None
+
+    @property
+    def has_digest(self) -> bool:
+        """Can it be verified?"""
+        return bool(self.sha256 or self.content or self.rows)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A checksum as its publishers, or those who use the archive, give it."""
+
+    algorithm: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Original:
+    """An archive at its public home, and how the files of a set are made of it."""
+
+    url: str
+    makes: tuple[str, ...]
+    convert: Callable[[Path, Path], None]
+    published: Published | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the archive."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A data set: what it is, where it lives, on which terms, and its files."""
+
+    name: str
+    what: str
+    home: str
+    terms: str
+    files: tuple[SetFile, ...] = ()
+    originals: tuple[Original, ...] = ()
+
+    @property
+    def embedded(self) -> bool:
+        """Does it come with the package?"""
+        return not self.files
+
+    def file(self, name: str) -> SetFile:
+        """The file of that name."""
+        return next(file for file in self.files if file.name == name)
+
+
+IMDB = NamedSet(
+    name="imdb",
+    what="50,000 film reviews with labels and 50,000 without (Maas et al. 2011)",
+    home=f"{STANFORD}/",
+    terms="no licence stated; cite Maas et al. (ACL 2011)",
+    files=(
+        SetFile(
+            "imdb_labelled_50k.csv.gz",
+            ("6eeb99c015f68b4b130221d52be279833d88f138d332c6ee048648fb2c8f8599",),
+            "659b23202572a99a8fc456cc7528519e730af2f2489b331b3ea6cf1098ec49d7",
+            Rows(
+                ("split", "label", "movie", "text"),
+                "95d89ace2ca2450d0a615bdd8d65a0d91df2307b3afa33674b60bf0689ce98a7",
+                ("split", "label", "movie"),
+            ),
+        ),
+        SetFile(
+            "imdb_unsup_50k.csv.gz",
+            ("42cad6a3e36a9934101dd92be5910e04adcfcfee444eb886bacde4e1ed33fe7e",),
+            "d946cf4dcda20d80ed6585c26dd4484317f330d8911b675952ba5edf75229aae",
+            Rows(
+                ("text",),
+                "1a498919a2b5bea1cfb8ef538b86dc6c16591ac44845c4f86411a9cc2b7fb0a1",
+            ),
+        ),
+    ),
+    originals=(
+        Original(
+            f"{STANFORD}/aclImdb_v1.tar.gz",
+            ("imdb_labelled_50k.csv.gz", "imdb_unsup_50k.csv.gz"),
+            original_forms.imdb_tables,
+            Published("md5", "7c2ac02c03563afcf9b574c7e56c153a"),
+        ),
+    ),
+)
+
+AMAZON = NamedSet(
+    name="amazon",
+    what="8,000 reviews of books, dvd, electronics, kitchen (Blitzer et al. 2007)",
+    home=f"{JHU}/index2.html",
+    terms="no licence stated; cite Blitzer et al. (ACL 2007)",
+    files=(
+        SetFile(
+            "amazon_multidomain_8k.csv.gz",
+            ("7d3137c08ec3ab98460f52a2a27f945e46f78b922032aa297d0c15f32e2840bc",),
+            "1f38caf33fbc7d2f12b3b570205077629a52f0cbf8a77014d9dd00e6f7e0a658",
+            Rows(
+                ("domain", "label", "title", "text"),
+                "9489dbe2a5fa8cc4764a929b91f3ee2498a95703ec84b677e541d3a4d35c0036",
+                ("domain", "label"),
+            ),
+        ),
+    ),
+    originals=(
+        Original(
+            f"{JHU}/domain_sentiment_data.tar.gz",
+            ("amazon_multidomain_8k.csv.gz",),
+            original_forms.amazon_table,
+        ),
+    ),
+)
+
+TITLES = NamedSet(
+    name="stackoverflow-titles",
+    what="30,000 titles of Stack Overflow questions with some of 100 tags, no users",
+    home=f"{GITHUB}/hse-aml/natural-language-processing (week1, validation.tsv)",
+    terms="Stack Overflow's content, CC BY-SA 3.0",
+    files=(
+        SetFile(
+            "stackoverflow_titles_30k_100tags.csv.gz",
+            ("7369bbfe5bfe52a557ce9938dd4f3e866e3d681a183284359b3b9af91dc66af2",),
+            "045886793043982774caa23f1e7030fc6deb6965724fbadd0cfa159926d9ae61",
+            Rows(
+                ("title", "tags"),
+                "0f4fa5780f7c6c099899ebb60a07b62a4fb6ad42d41043a00b81364f9ff7f798",
+                ("tags",),
+            ),
+        ),
+    ),
+    originals=(
+        Original(
+            f"{GITHUB}/hse-aml/natural-language-processing/releases/download/week1/validation.tsv",
+            ("stackoverflow_titles_30k_100tags.csv.gz",),
+            original_forms.titles_table,
+        ),
+    ),
+)
+
+STACKOVERFLOW = NamedSet(
+    name="stackoverflow",
+    what="Stack Overflow by user, as TensorFlow Federated gives it (342,477 users to train on)",
+    home="https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/stackoverflow",
+    terms="Stack Overflow's content, CC BY-SA 3.0",
+    files=tuple(
+        SetFile(name)
+        for name in (
+            "stackoverflow_train.h5",
+            "stackoverflow_held_out.h5",
+            "stackoverflow_test.h5",
+            "stackoverflow.word_count",
+            "stackoverflow.tag_count",
+        )
+    ),
+    originals=(
+        Original(
+            f"{GOOGLE}/tff-datasets-public/stackoverflow.word_count.tar.bz2",
+            ("stackoverflow.word_count",),
+            original_forms.members("stackoverflow.word_count"),
+            Published("sha256", "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c"),
+        ),
+        Original(
+            f"{GOOGLE}/tff-datasets-public/stackoverflow.tag_count.tar.bz2",
+            ("stackoverflow.tag_count",),
+            original_forms.members("stackoverflow.tag_count"),
+            Published("sha256", "6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d"),
+        ),
+        Original(
+            f"{GOOGLE}/tff-datasets-public/stackoverflow.tar.bz2",
+            ("stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"),
+            original_forms.members(
+                "stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"
+            ),
+            Published("sha256", "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2"),
+        ),
+    ),
+)
+
+MNIST = NamedSet(
+    name="mnist",
+    what="70,000 handwritten digits, 28 x 28 (LeCun et al. 1998)",
+    home=f"{GOOGLE}/tensorflow/tf-keras-datasets/mnist.npz",
+    terms="CC BY-SA 3.0 as given by Keras",
+    files=(
+        SetFile(
+            "mnist.npz",
+            (
+                "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
+                "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64",
+            ),
+        ),
+    ),
+    originals=(
+        Original(
+            f"{GOOGLE}/tensorflow/tf-keras-datasets/mnist.npz",
+            ("mnist.npz",),
+            original_forms.as_it_is("mnist.npz"),
+            Published("sha256", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"),
+        ),
+    ),
+)
+
+DEBIAN = NamedSet(
+    name="debian",
+    what="30,300 descriptions of Debian packages with section and tags",
+    home="comes with adadps; made by scripts/build_debian_packages.py from Debian's package index",
+    terms="free under the Debian Free Software Guidelines, see NOTICE",
+)
+
+NAMED_SETS = {known.name: known for known in (IMDB, AMAZON, DEBIAN, TITLES, STACKOVERFLOW, MNIST)}
+
+
+def named_set(name: str) -> NamedSet:
+    """The set that is called ``name``.
+
+    >>> named_set("imdb").files[0].name
+    'imdb_labelled_50k.csv.gz'
+    >>> named_set("imbd")
+    Traceback (most recent call last):
+        ...
+    adadps.errors.SettingError: Expected the name of a data set (imdb, amazon, debian, \
+stackoverflow-titles, stackoverflow, mnist), found 'imbd'. Did you mean 'imdb'?
+    """
+    if name not in NAMED_SETS:
+        near = difflib.get_close_matches(name.lower(), NAMED_SETS, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else "Choose one of them."
+        raise SettingError(
+            f"Expected the name of a data set ({', '.join(NAMED_SETS)}), found '{name}'. {hint}"
+        )
+    return NAMED_SETS[name]

@@ -1,0 +1,1 @@
+"""What a run costs, and who has paid: contract, samplers, epsilon, plan, ledger."""

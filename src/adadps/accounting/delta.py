@@ -1,0 +1,74 @@
+"""Which delta is small enough for a declared number of people.
+
+Publishing the whole record of one of n people, drawn at random, is (0, 1/n)-private: the definition
+allows with probability delta what it forbids otherwise. So a claim at a delta above 1/n is refused,
+and one above 1/(2n) is warned about. The paper's own delta is 1/n.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from adadps.errors import PrivacyWarning, require
+from adadps.types import Unit
+
+_ROUNDING = 1 + 1e-9
+_expected: ContextVar[bool] = ContextVar("the delta of a paper is expected", default=False)
+
+
+def require_small_delta(delta: float, units: int, unit: Unit, *, warn: bool = False) -> None:
+    """Refuse a delta above 1/n for a declared number n of units; ``warn`` above 1/(2n), if asked.
+
+    >>> require_small_delta(1 / 300, 300, Unit.EXAMPLE)
+    >>> require_small_delta(0.2, 300, Unit.USER)
+    Traceback (most recent call last):
+        ...
+    adadps.errors.SettingError: Expected delta <= 1/n = 0.00333333 for the declared number of \
+users, n = 300, found 0.2. At such a delta, publishing one random user in full would count as \
+private. Choose 1/(10 n) = 0.000333 or less.
+    """
+    named = unit.value
+    require(
+        delta * units <= _ROUNDING,
+        f"delta <= 1/n = {1 / units:g} for the declared number of {named}s, n = {units}",
+        delta,
+        f"At such a delta, publishing one random {named} in full would count as private. Choose "
+        f"1/(10 n) = {1 / (10 * units):.3g} or less.",
+    )
+    if warn and delta * units > _ROUNDING / 2 and not _expected.get():
+        warnings.warn(
+            f"delta = {delta:g} is more than 1/(2n) for the declared number of {named}s, n = "
+            f"{units}. At 1/n, publishing one random {named} in full would count as private: "
+            f"choose 1/(10 n) = {1 / (10 * units):.3g} or less.",
+            PrivacyWarning,
+            stacklevel=_frames_of_ours(),
+        )
+
+
+@contextmanager
+def delta_is_meant() -> Iterator[None]:
+    """Where a delta of 1/n is meant, in published experiments or audits of nobody: no warning."""
+    token = _expected.set(True)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
+
+
+def _frames_of_ours() -> int:
+    """How far above is the code that called adadps?"""
+    depth = 1
+    while (frame := _frame(depth)) and frame.startswith("adadps."):
+        depth += 1
+    return depth
+
+
+def _frame(depth: int) -> str | None:
+    try:
+        return str(sys._getframe(depth + 1).f_globals.get("__name__", ""))
+    except ValueError:
+        return None

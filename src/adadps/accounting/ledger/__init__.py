@@ -1,0 +1,14 @@
+"""The ledger: every step asks before anything is drawn.
+
+A ledger has one neighbouring relation, one accountant and one unit of privacy. PLD composes what
+was fixed beforehand, so it serves one run; further runs that are chosen after looking at the first
+need a Rényi filter, i.e. a ledger with the RDP accountant.
+"""
+
+from adadps.accounting.ledger.disk import DiskLedger
+from adadps.accounting.ledger.facts import RunFacts
+from adadps.accounting.ledger.memory import MemoryLedger
+from adadps.accounting.ledger.protocol import Ledger
+from adadps.accounting.ledger.same_budget import require_same_budget
+
+__all__ = ["DiskLedger", "Ledger", "MemoryLedger", "RunFacts", "require_same_budget"]

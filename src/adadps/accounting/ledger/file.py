@@ -1,0 +1,224 @@
+"""The file of a ledger: a SQLite database that only grows.
+
+::
+
+    terms         one row: budget, relation, accountant, unit, and what sets the filter's order
+    runs          one row a run: its plan and the version of the code
+    events        every privacy event that occurs, once
+    reservations  one row a charge: which run, which event; never changed, never deleted
+
+Every commit is on the disk before it returns (write-ahead log, synchronous = FULL). A new file is
+made whole beside its place and then linked to its name, so that no half-made ledger can be found.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from adadps.accounting.epsilon import Budget
+from adadps.accounting.ledger.soundness import complaint_about
+from adadps.errors import DataError
+from adadps.files.removing import LEDGER_MARK, is_ledger
+from adadps.files.writing import sync
+
+FORMAT = 1
+PATIENCE_IN_SECONDS = 60.0
+
+_TABLES = """
+CREATE TABLE terms (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1), identity TEXT NOT NULL,
+    epsilon REAL, delta REAL, relation TEXT, accountant TEXT, unit TEXT,
+    most_planned INTEGER REFERENCES events, most_planned_count INTEGER
+);
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, plan_hash TEXT NOT NULL, chain TEXT NOT NULL,
+    sampler TEXT NOT NULL, side_information TEXT NOT NULL, planned_steps INTEGER,
+    paid_first INTEGER NOT NULL, code_version TEXT NOT NULL
+);
+CREATE TABLE events (id INTEGER PRIMARY KEY, content TEXT NOT NULL UNIQUE);
+CREATE TABLE reservations (
+    id INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL REFERENCES runs, event INTEGER NOT NULL REFERENCES events
+);
+"""
+_NEVER = """
+CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table}
+BEGIN SELECT RAISE(ABORT, 'a ledger is never rolled back'); END;
+"""
+_GROW_ONLY = "".join(
+    _NEVER.format(table=table, verb=verb)
+    for table, verb in (
+        ("terms", "DELETE"),
+        *((table, verb) for table in ("runs", "events") for verb in ("UPDATE", "DELETE")),
+        *(("reservations", verb) for verb in ("UPDATE", "DELETE")),
+    )
+)
+_TABLE_NAMES = {"terms", "runs", "events", "reservations"}
+
+
+def create(path: Path, budget: Budget | None) -> None:
+    """Make a new ledger at ``path``, whole or not at all; one that is there already stays."""
+    journal = path.with_name(path.name + "-wal")
+    if os.path.exists(journal) and not os.path.exists(path):
+        raise DataError(
+            f"Expected a new ledger or a whole one at {path}, found only its journal {journal}, "
+            "which holds charges. Restore the ledger beside it, or choose another name."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+            draft = Path(folder) / "ledger"
+            _write(draft, budget)
+            sync(draft)
+            with suppress(FileExistsError):  # another process was faster
+                os.link(draft, path)
+        sync(path.parent)
+    except (OSError, ValueError, sqlite3.Error) as error:  # a NUL in the name is a ValueError
+        raise DataError(
+            f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
+            "disk that can be written to; nothing was charged."
+        ) from error
+
+
+def discard_unused(path: Path) -> None:
+    """Take back a ledger that this process has just made, if nothing was ever charged to it."""
+    if not is_ledger(path):
+        return
+    with closing(connect(path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")  # nobody charges it from now on
+        if connection.execute("SELECT count(*) FROM reservations").fetchone()[0] == 0:
+            for ending in ("", "-wal", "-shm"):  # others of this process may still hold it open
+                path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a ledger for charges, after checking that it is one and that it is whole."""
+    with explained(path):
+        connection = _connect(path, "mode=rw")
+        try:
+            _require_ledger(connection, path)
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise DataError(
+                    f"Expected a disk that can hold a write-ahead log at {path}, found one that "
+                    f"cannot (it uses '{mode}'). Put the ledger on a local disk."
+                )
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("BEGIN IMMEDIATE")  # refused now if it can only be read
+            connection.execute("ROLLBACK")
+            _require_whole(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a ledger to look at it; works where nothing may be written, too."""
+    with explained(path):
+        options = "mode=ro"
+        if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
+            options += "&immutable=1"
+        connection = _connect(path, options)
+        try:
+            _require_ledger(connection, path)
+            _require_whole(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say in our words what is wrong with the file."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise DataError(
+                f"Expected the ledger {path} to be free within {PATIENCE_IN_SECONDS:g} seconds, "
+                "found it locked by another process. Wait for that process or end it; nothing "
+                "was charged, and nothing that was charged is lost."
+            ) from error
+        raise DataError(
+            f"Expected a ledger that can be read and written at {path}, found: {error}. Check the "
+            "path, its permissions and the space on the disk; nothing that was charged is lost."
+        ) from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # its messages may quote broken names
+        raise DataError(
+            f"Expected a ledger of adadps at {path}, found something unreadable ({error}). Check "
+            "the path, or restore a copy; it was left as it is."
+        ) from error
+
+
+def _write(draft: Path, budget: Budget | None) -> None:
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(_TABLES + _GROW_ONLY)
+        held = (budget.epsilon, budget.delta) if budget else (None, None)
+        connection.execute(
+            "INSERT INTO terms (only_row, identity, epsilon, delta) VALUES (1, ?, ?, ?)",
+            (secrets.token_hex(16), *held),
+        )
+        connection.execute(f"PRAGMA application_id = {LEDGER_MARK}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _connect(path: Path, options: str) -> sqlite3.Connection:
+    if not os.path.isfile(path):  # False for names that cannot be, too
+        found = "something else" if os.path.exists(path) else "nothing"
+        raise DataError(
+            f"Expected a ledger at {path}, found {found} there. Check the path; "
+            "`DiskLedger(path, budget=...)` makes a new one."
+        )
+    return sqlite3.connect(
+        f"file:{quote(str(path.resolve()))}?{options}",
+        uri=True,
+        timeout=PATIENCE_IN_SECONDS,
+        isolation_level=None,  # transactions begin and end where the code says so
+        check_same_thread=False,  # the ledger has a lock of its own
+    )
+
+
+def _require_ledger(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != LEDGER_MARK:
+        raise DataError(
+            f"Expected a ledger of adadps at {path}, found another database or an empty file. "
+            "Check the path; it was left as it is."
+        )
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found != FORMAT:
+        raise DataError(
+            f"Expected a ledger of format {FORMAT} at {path}, found format {found}. Use the "
+            "version of adadps that wrote it, or a later one; it was left as it is."
+        )
+
+
+def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a damaged file, and one from which entries were taken."""
+    held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    complaint = "" if held >= _TABLE_NAMES else "tables are missing"
+    complaint = complaint or connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    complaint = complaint.splitlines()[-1]
+    if complaint == "ok":
+        count, last = connection.execute(
+            "SELECT count(*), coalesce(max(id), 0) FROM reservations"
+        ).fetchone()
+        rows = connection.execute("SELECT count(*) FROM terms").fetchone()[0]
+        complaint = "ok" if count == last and rows == 1 else "entries are missing"
+        complaint = complaint_about(connection) or "ok" if complaint == "ok" else complaint
+    if complaint != "ok":
+        raise DataError(
+            f"Expected a whole ledger at {path}, found a damaged one ({complaint}). Restore a "
+            "copy; what it has paid for cannot be told any more, so do not begin a new one for "
+            "the same data."
+        )

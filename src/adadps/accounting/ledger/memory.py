@@ -1,0 +1,115 @@
+"""A ledger that is gone when its process ends."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+
+from dp_accounting import DpEvent
+
+from adadps.accounting.epsilon import Budget, Life
+from adadps.accounting.ledger.facts import (
+    RunFacts,
+    Terms,
+    known_payer,
+    require_another_run,
+    require_same_plan,
+)
+from adadps.accounting.ledger.spending import Spending
+from adadps.types import Accountant, Relation
+
+
+class MemoryLedger:
+    """A ledger that lives as long as the process.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> ledger = MemoryLedger(Budget(epsilon=1.0, delta=1e-5))
+    >>> ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+    >>> ledger.authorise(GaussianDpEvent(10.0))
+    >>> ledger.authorise(GaussianDpEvent(1.0))
+    Traceback (most recent call last):
+    adadps.errors.BudgetError: Expected a step within the budget of epsilon = 1 ...
+    """
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.identity = secrets.token_hex(16)
+        self._lock = threading.RLock()
+        self._spending = Spending(budget)
+        self._charged: dict[str, dict[str, tuple[DpEvent, int]]] = {}
+        self._plans: dict[str, str] = {}
+        self._lives: dict[str, list[tuple[int, int]]] = {}  # charges, and how many came first
+        self._latest: str | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """What may be spent in all."""
+        return self._spending.budget
+
+    @property
+    def entries(self) -> int:
+        """How many charges there are."""
+        return self._spending.entries
+
+    def choose_accountant(self, fitting: Sequence[Accountant]) -> Accountant:
+        """The accountant of this ledger once it has one, else the favourite."""
+        held = self._spending.terms
+        return held.accountant if held and held.accountant in fitting else fitting[0]
+
+    def open(
+        self,
+        run: str,
+        relation: Relation,
+        accountant: Accountant,
+        facts: RunFacts | None = None,
+    ) -> None:
+        """Begin or continue a run under this ledger's relation, accountant and unit."""
+        facts = facts or RunFacts()
+        terms, plan = Terms(relation, accountant, facts.unit), facts.plan_hash(relation, accountant)
+        with self._lock:
+            (self._spending.terms or terms).require_same(terms)
+            if run in self._plans:
+                require_same_plan(run, self._plans[run], plan)
+            else:
+                require_another_run(terms, self._spending.runs)
+                self._spending.begin_run(terms)
+                self._plans[run], self._lives[run], self._charged[run] = plan, [], {}
+            self._lives[run].append((0, facts.paid_first))
+            self._latest = run
+
+    def authorise(
+        self,
+        event: DpEvent,
+        *,
+        run: str | None = None,
+        ahead: int = 1,
+        at_once: int = 1,  # noqa: ARG002  (there is no disk to wait for)
+    ) -> None:
+        """Charge ``event`` if the budget allows it."""
+        with self._lock:
+            payer = known_payer(run, self._latest, self._plans)
+            self._spending.require_room(event, ahead)
+            if self._spending.is_planned_most(event, ahead):
+                self._spending.most_planned = (event, ahead)
+            self._spending.charge(event)
+            charges, paid_first = self._lives[payer][-1]
+            self._lives[payer][-1] = (charges + 1, paid_first)
+            key, held = repr(event), self._charged[payer]
+            held[key] = (event, held.get(key, (event, 0))[1] + 1)
+
+    def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
+        """All charges of a run."""
+        return tuple(self._charged.get(run, {}).values())
+
+    def lives(self, run: str) -> tuple[Life, ...]:
+        """What each life of a run has been charged for."""
+        return tuple(Life.of(*held) for held in self._lives.get(run, ()))
+
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit now."""
+        with self._lock:
+            return self._spending.room(event, wanted)
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon of everything charged so far; infinite if something was exposed."""
+        return self._spending.epsilon(delta)

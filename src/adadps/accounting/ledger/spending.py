@@ -1,0 +1,186 @@
+"""How much has been charged, and for how many more events there is room.
+
+Composing a few thousand events at every step would cost more than the step, so room is found once,
+as a number of further events of the same kind, and then only counted.
+
+*One run*, planned beforehand, may be composed by either accountant; RDP is converted at the best
+order. *Further runs* are chosen after looking, and then the best order may not be: a Rényi filter
+is a theorem for one order that is fixed in advance (Feldman and Zrnic 2021). It is fixed by the
+event that the first run plans most of (`RenyiCurve.order_for`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from dp_accounting import DpEvent
+
+from adadps.accounting.epsilon import Budget, epsilon_of, largest
+from adadps.accounting.events import composed, delta_of, exposes, is_free, without_delta
+from adadps.accounting.ledger.facts import Terms
+from adadps.accounting.renyi import RenyiCurve, renyi_curve
+from adadps.errors import BudgetError, ContractError, SettingError
+from adadps.types import Accountant
+
+
+class Spending:
+    """The arithmetic of a ledger, wherever its entries are kept."""
+
+    def __init__(self, budget: Budget | None) -> None:
+        self.budget = budget
+        self.terms: Terms | None = None
+        self.runs = 0
+        self.entries = 0
+        self.most_planned: tuple[DpEvent, int] | None = None
+        self._charged: dict[str, tuple[DpEvent, int]] = {}  # events by their text: not all hash
+        self._affordable: dict[str, int] = {}  # holds at most one event: others change its room
+        self._curves: dict[str, RenyiCurve] = {}
+        self._orders: dict[str, float] = {}
+
+    def begin_run(self, terms: Terms) -> None:
+        """One more run; from the second one on, a filter decides."""
+        self.terms = terms
+        self.runs += 1
+        self._affordable = {}
+
+    def is_planned_most(self, event: DpEvent, ahead: int) -> bool:
+        """Is ``event`` planned more often than any before, and has nobody looked yet?"""
+        if is_free(without_delta(event)) or exposes(event):
+            return False
+        known = self.most_planned
+        return known is None or (self.runs == 1 and ahead > known[1])
+
+    def charge(self, event: DpEvent, count: int = 1) -> None:
+        """Count ``event`` as spent."""
+        self.entries += count
+        if is_free(event):
+            return
+        key = repr(event)
+        self._charged[key] = (event, self._count(key) + count)
+        if key not in self._affordable:
+            self._affordable = {}
+
+    def require_room(self, event: DpEvent, ahead: int) -> None:
+        """Refuse ``event`` if it does not fit."""
+        if self.terms is None:
+            raise ContractError("Expected `open` before anything is charged. Open a run first.")
+        if self.budget is None or is_free(event):
+            return
+        key = repr(event)
+        known = self._count(key) < self._affordable.get(key, 0)
+        if not known and self.room(event, max(1, ahead)) == 0:
+            raise self._refusal(self.budget, event)
+
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """How many of ``wanted`` such events fit."""
+        if self.budget is None or is_free(event):
+            return wanted
+        key = repr(event)
+        charged = self._count(key)
+        if self._affordable.get(key, 0) - charged < wanted:
+            self._affordable = {key: charged + self._find_room(event, wanted)}
+        return min(wanted, self._affordable[key] - charged)
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon of everything charged, as if it had all been planned together."""
+        return self._cost(delta)
+
+    @property
+    def filters(self) -> bool:
+        """Does a Rényi filter of one order decide, because there are several runs?"""
+        several = self.runs > 1 and self.budget is not None
+        return several and self.terms is not None and self.terms.accountant is Accountant.RDP
+
+    def left(self) -> float:
+        """What the budget has left, in epsilon; under a filter, at the filter's order."""
+        assert self.budget is not None
+        try:
+            spent = self._filtered() if self.filters and self._charged else self._cost(None)
+        except SettingError:
+            return 0.0
+        return max(0.0, self.budget.epsilon - spent)
+
+    def _count(self, key: str) -> int:
+        return self._charged[key][1] if key in self._charged else 0
+
+    def _find_room(self, event: DpEvent, wanted: int) -> int:
+        """How many more of ``event`` fit; all wanted ones are tried first."""
+        if exposes(event):
+            return 0
+        if self._fits(event, wanted):
+            return wanted
+        return largest(lambda count: self._fits(event, count), limit=wanted)
+
+    def _fits(self, event: DpEvent, count: int) -> bool:
+        assert self.budget is not None
+        try:
+            spent = self._filtered(event, count) if self.filters else self._cost(None, event, count)
+        except SettingError:  # epsilon is too large to be computed
+            return False
+        return spent <= self.budget.epsilon
+
+    def _cost(self, delta: float | None, event: DpEvent | None = None, count: int = 0) -> float:
+        """Epsilon of what was charged and of ``count`` further events."""
+        charged = [*self._charged.values(), *([(event, count)] if event else [])]
+        if not charged:
+            return 0.0
+        if delta is None:
+            assert self.budget is not None
+            delta = self.budget.delta
+        assert self.terms is not None
+        if any(exposes(one) for one, _ in charged):
+            return math.inf
+        if self.terms.accountant is Accountant.RDP:
+            left = delta - self._delta_spent(event, count)
+            return self._sum(event, count).epsilon(left) if left > 0 else math.inf
+        return epsilon_of(
+            composed(charged),
+            delta=delta,
+            accountant=self.terms.accountant,
+            relation=self.terms.relation,
+        )
+
+    def _filtered(self, event: DpEvent | None = None, count: int = 0) -> float:
+        """Epsilon at the one order of the filter, of what was charged and further events."""
+        assert self.budget is not None
+        left = self.budget.delta - self._delta_spent(event, count)
+        if left <= 0:
+            return math.inf
+        planned = self.most_planned[0] if self.most_planned else event
+        assert planned is not None
+        key = repr(planned)
+        if key not in self._orders:
+            self._orders[key] = self._curve(planned).order_for(self.budget)
+        return self._sum(event, count).epsilon(left, self._orders[key])
+
+    def _delta_spent(self, event: DpEvent | None, count: int) -> float:
+        """What was charged to delta itself, and will be: it is subtracted from the budget's."""
+        charged = [*self._charged.values(), *([(event, count)] if event else [])]
+        return sum(times * delta_of(one) for one, times in charged)
+
+    def _sum(self, event: DpEvent | None, count: int) -> RenyiCurve:
+        charged = [*self._charged.values(), *([(event, count)] if event else [])]
+        parts = [(self._curve(one), times) for one, times in charged]
+        orders = parts[0][0].orders
+        total = np.zeros_like(parts[0][0].values)
+        for curve, times in parts:
+            total += times * curve.values
+        return RenyiCurve(orders, total)
+
+    def _curve(self, event: DpEvent) -> RenyiCurve:
+        assert self.terms is not None
+        key = repr(event)
+        if key not in self._curves:
+            self._curves[key] = renyi_curve(without_delta(event), self.terms.relation)
+        return self._curves[key]
+
+    def _refusal(self, budget: Budget, event: DpEvent) -> BudgetError:
+        why = "is not private" if exposes(event) else "does not fit"
+        at = " at the filter's order" if self.filters else ""
+        return BudgetError(
+            f"Expected a step within the budget of epsilon = {budget.epsilon:g} at delta = "
+            f"{budget.delta:g}, found epsilon = {self._cost(None):.4g} already spent after "
+            f"{self.entries} charges and a next step that {why}. Left: {self.left():.4g}{at}. "
+            "Plan fewer steps or more noise, or agree on a larger budget."
+        )

@@ -1,0 +1,302 @@
+"""Samplers: each draws batches *and* says what drawing them so is worth.
+
+=============  ==================  ===========================================================
+sampler        relation            event for a sum clipped at C with noise σC
+=============  ==================  ===========================================================
+`poisson`      add/remove, zero    PoissonSampled(q, Gaussian(σ))
+`poisson`      replace one         PoissonSampled(q, Gaussian(σ)), PLD only
+`fixed_size`   replace one         SampledWithoutReplacement(n, b, Gaussian(σ/2)), RDP only
+`shuffled`     zero out            Gaussian(σ) once for each started epoch, no amplification
+`shuffled`     replace one         PLD: Gaussian(σ); RDP: Gaussian(σ/2); per started epoch
+=============  ==================  ===========================================================
+
+The factors of two live in `adadps.accounting.contract`. The number of units n, examples or users,
+is *declared* by the caller and public; q = b/n, the number of steps and the normaliser b follow
+from it, never from the data. With ``users=`` instead of ``examples=`` all numbers count users, who
+are drawn whole: the table is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from adadps.accounting.contract import (
+    Grouping,
+    Sampling,
+    accountants,
+    noise_divisor,
+    require_relation,
+    require_unit,
+)
+from adadps.errors import ContractError, DataError, SettingError, require
+from adadps.types import Accountant, Relation, Unit
+
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler(ABC):
+    """Draws batches of units and prices them; ``examples`` is the declared number of units."""
+
+    examples: int
+    expected_size: float
+    relation: Relation
+    unit: Unit = Unit.EXAMPLE
+    sampling: ClassVar[Sampling]
+    size_is_fixed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        units = f"{self.unit.value}s"
+        require(self.examples >= 1, f"{units} >= 1", self.examples, "Declare how many there are.")
+        require(
+            0 < self.expected_size <= self.examples,
+            f"a batch size between 0 and the {self.examples} {units}",
+            self.expected_size,
+            f"Choose a smaller batch, or check the declared number of {units}.",
+        )
+        require_relation(self.sampling, self.relation)
+
+    def require_declared(self, size: int) -> None:
+        """Refuse data of another size than declared, where the size is part of the guarantee."""
+        if self.size_is_fixed and size != self.examples:
+            units = "users" if self.unit is Unit.USER else "units"  # which may be groups
+            raise DataError(
+                f"Expected the {self.examples} declared {units}, found {size}. Under "
+                f"{self.sampling.value} sampling their number is part of the guarantee: declare "
+                "the true number, or use Poisson sampling."
+            )
+
+    @abstractmethod
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Row numbers below ``size``, one batch after the other, without end."""
+
+    @abstractmethod
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:
+        """What step ``index`` = 1, 2, ... costs if its release alone is ``event``."""
+
+    def accountants(self, grouping: Grouping) -> tuple[Accountant, ...]:
+        """The accountants that can price this sampler, the one that is used by default first."""
+        require_unit(self.unit, grouping)
+        return tuple(accountants(self.sampling, self.relation, grouping))
+
+    @property
+    def alone(self) -> Grouping:
+        """What is clipped where nothing else is said: each unit by itself."""
+        return Grouping.USERS if self.unit is Unit.USER else Grouping.NONE
+
+    def step_event(
+        self, noise_multiplier: float, index: int, accountant: Accountant, grouping: Grouping
+    ) -> DpEvent:
+        """Event of step ``index``: the one the ledger is charged with."""
+        require_unit(self.unit, grouping)
+        divisor = noise_divisor(self.sampling, self.relation, grouping, accountant)
+        return self.amplify(GaussianDpEvent(noise_multiplier / divisor), index)
+
+    def run_event(
+        self, noise_multiplier: float, steps: int, accountant: Accountant, grouping: Grouping
+    ) -> DpEvent:
+        """Event of the steps 1, ..., ``steps`` together."""
+        charged = self.charged_steps(steps)
+        if charged == 0:
+            return NoOpDpEvent()
+        return SelfComposedDpEvent(
+            self.step_event(noise_multiplier, 1, accountant, grouping), charged
+        )
+
+    def charged_steps(self, steps: int) -> int:
+        """How many of ``steps`` steps carry a charge."""
+        return steps
+
+    def steps(self, epochs: float) -> int:
+        """⌊epochs · n / b⌋, from the declared numbers.
+
+        >>> poisson(examples=25_000, expected_size=64).steps(32)
+        12500
+        """
+        fits = 0 < epochs < math.inf
+        require(fits, "a finite number of epochs > 0", epochs, "Train for at least a step.")
+        return max(1, math.floor(epochs * self.examples / self.expected_size + 1e-9))
+
+    def grouped(self, group_size: int) -> Sampler:
+        """The same sampler over groups of ``group_size`` examples instead of examples."""
+        if self.examples % group_size:
+            raise ContractError(
+                f"Expected a declared number of examples that is a multiple of the group size "
+                f"{group_size}, found {self.examples}. Drop the rest before training, or use "
+                "groups by label."
+            )
+        return replace(
+            self,
+            examples=self.examples // group_size,
+            expected_size=self.expected_size / group_size,
+        )
+
+    def describe(self) -> dict[str, object]:
+        """The sampler as it stands on the privacy card."""
+        return {
+            "sampling": self.sampling.value,
+            "relation": self.relation.value,
+            f"{self.unit.value}s": self.examples,
+            "expected_size": self.expected_size,
+        }
+
+
+class Poisson(Sampler):
+    """Every unit joins every batch independently with probability q."""
+
+    sampling = Sampling.POISSON
+    size_is_fixed = False
+
+    @property
+    def rate(self) -> float:
+        """The sampling probability q = b / n."""
+        return self.expected_size / self.examples
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Independent coin flips; a batch may be empty.
+
+        Drawn as the number of heads, then a uniform subset of that many: the same law at a cost
+        that follows the batch, not the data.
+        """
+        while True:
+            heads = rng.binomial(size, self.rate)
+            yield np.sort(rng.choice(size, heads, replace=False, shuffle=False))
+
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
+        """PoissonSampled(q, event)."""
+        return PoissonSampledDpEvent(self.rate, event)
+
+
+class FixedSize(Sampler):
+    """Every batch is a uniform subset of b units, drawn anew."""
+
+    sampling = Sampling.FIXED
+
+    def __post_init__(self) -> None:
+        _require_whole(self.expected_size)
+        super().__post_init__()
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Uniform subsets without replacement."""
+        self.require_declared(size)
+        while True:
+            yield rng.choice(size, int(self.expected_size), replace=False, shuffle=False)
+
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
+        """SampledWithoutReplacement(n, b, event)."""
+        return SampledWithoutReplacementDpEvent(self.examples, int(self.expected_size), event)
+
+
+class Shuffled(Sampler):
+    """Every epoch walks once through a fresh random order, in batches of b."""
+
+    sampling = Sampling.SHUFFLED
+
+    def __post_init__(self) -> None:
+        _require_whole(self.expected_size)
+        super().__post_init__()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """⌈n / b⌉: the last batch of an epoch may be smaller."""
+        return math.ceil(self.examples / self.expected_size)
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Consecutive slices of a permutation, a new one each epoch."""
+        self.require_declared(size)
+        batch = int(self.expected_size)
+        while True:
+            order = rng.permutation(size)
+            for start in range(0, size, batch):
+                yield order[start : start + batch]
+
+    def amplify(self, event: DpEvent, index: int) -> DpEvent:
+        """The whole event at the first step of an epoch; the rest of that epoch is parallel."""
+        return event if (index - 1) % self.steps_per_epoch == 0 else NoOpDpEvent()
+
+    def charged_steps(self, steps: int) -> int:
+        """The number of started epochs."""
+        return math.ceil(steps / self.steps_per_epoch)
+
+
+def poisson(
+    *,
+    examples: int | None = None,
+    users: int | None = None,
+    expected_size: float,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+) -> Poisson:
+    """Poisson sampling at rate q = expected_size / examples: the default of adadps.
+
+    With ``users`` the sampler draws users, for `privatize(..., groups=by_user(most=...))`, and
+    ``expected_size`` is a number of users.
+
+    >>> poisson(examples=1000, expected_size=8).rate, poisson(users=1000, expected_size=8).unit
+    (0.008, <Unit.USER: 'user'>)
+    """
+    count, unit = declared_units(examples, users)
+    return Poisson(examples=count, expected_size=expected_size, relation=relation, unit=unit)
+
+
+def fixed_size(
+    *, examples: int | None = None, users: int | None = None, expected_size: int
+) -> FixedSize:
+    """Uniform batches of exactly ``expected_size`` examples (or users), without replacement.
+
+    >>> fixed_size(examples=1000, expected_size=8).relation
+    <Relation.REPLACE_ONE: 'replace one'>
+    """
+    count, unit = declared_units(examples, users)
+    relation = Relation.REPLACE_ONE
+    return FixedSize(examples=count, expected_size=expected_size, relation=relation, unit=unit)
+
+
+def shuffled(
+    *,
+    examples: int | None = None,
+    users: int | None = None,
+    expected_size: int,
+    relation: Relation = Relation.ZERO_OUT,
+) -> Shuffled:
+    """One pass through a fresh random order each epoch; charged without amplification.
+
+    >>> shuffled(examples=1000, expected_size=300).steps_per_epoch
+    4
+    """
+    count, unit = declared_units(examples, users)
+    return Shuffled(examples=count, expected_size=expected_size, relation=relation, unit=unit)
+
+
+def declared_units(examples: int | None, users: int | None) -> tuple[int, Unit]:
+    """How many units of which kind."""
+    if examples is not None and users is None:
+        return examples, Unit.EXAMPLE
+    if users is not None and examples is None:
+        return users, Unit.USER
+    raise SettingError(
+        "Expected a declared number of examples or of users, found both or none. Give `users=` "
+        "where epsilon is to protect users, else `examples=`."
+    )
+
+
+def _require_whole(expected_size: float) -> None:
+    require(
+        float(expected_size).is_integer(),
+        "a whole batch size",
+        expected_size,
+        "Only Poisson sampling has fractional expected sizes.",
+    )

@@ -1,0 +1,36 @@
+"""`adadps ledger`: look at ledgers on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adadps.cli.commands.console import out, print_json, told
+from adadps.cli.commands.help_text import command
+
+app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
+
+
+@command(app, "show")
+def show_ledger(
+    file: Annotated[Path, typer.Argument(help="The ledger, or a run's folder; only read.")],
+    delta: Annotated[
+        float | None, typer.Option(help="Default: the budget's, else 1/(10 examples).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the runs on a ledger, what they have spent, and what is left.
+
+    Example: adadps ledger show reviews.ledger
+    """
+    from adadps.accounting.ledger.shown import as_rich
+    from adadps.accounting.ledger.summary import summarise
+
+    with told():
+        summary = summarise(file, delta)
+        if as_json:
+            print_json(summary)
+        else:
+            out.print(as_rich(summary))

@@ -1,0 +1,52 @@
+"""`adadps predict`: predictions for the rows of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adadps.cli.commands.console import Missing, print_json, say_to_people, told
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    data: Annotated[Path, typer.Argument(help="Table: .csv, .tsv, .jsonl (or .gz), or .parquet.")],
+    out_file: Annotated[Path, typer.Option("--out", help="New table; its name says the format.")],
+    text: Annotated[
+        str | None, typer.Option(help="Column of the texts. Default: as in training.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add one column a class with its probability.")
+    ] = False,
+    missing: Annotated[
+        Missing | None,
+        typer.Option(help="Empty cells: refuse or fill. Default: as the model was trained."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
+) -> None:
+    """Write the table with one more column, "prediction".
+
+    The table needs the columns that the model reads; its other columns are passed on.
+
+    Example: adadps predict model new.csv --out labelled.csv
+    """
+    from adadps.estimators.tables.predicting import predict_table
+    from adadps.estimators.tables.saved import load_model
+    from adadps.files.writing import new_file
+
+    with told(), new_file(out_file, overwrite=force) as draft:
+        trained = load_model(model)
+        if text is not None:
+            trained = trained.reading(text)
+        if missing is not None:
+            trained = trained.treating_missing(fill=missing is Missing.FILL)
+        say_to_people(f"Predicting the rows of {data} ...")
+        with draft.open("wb") as stream:
+            written = predict_table(trained, data, stream, out_file, probabilities=probabilities)
+    if as_json:
+        print_json({"out": str(out_file), **written})
+    else:
+        say_to_people(f"{written['rows']} predictions are in {out_file}.")

@@ -1,0 +1,66 @@
+"""Packages as examples: what is private, what is held out, and what is declared public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adadps.data.assumed import AssumedPublic
+from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
+from adadps.data.examples import Examples, examples
+from adadps.data.text import BagOfWords, public_vocabulary
+from adadps.estimators.tables.public_words import with_class_names
+from adadps.methods.side import Frequencies, word_frequencies
+
+VOCABULARY = 10_000
+WORDS = f"the {VOCABULARY} most frequent English words of wordfreq"
+VALIDATION_FOLD = 1
+
+
+@dataclass(frozen=True)
+class DemoData:
+    """Training and held-out examples, with the public words and their frequencies."""
+
+    train: Examples
+    test: Examples
+    words: tuple[str, ...]
+    frequencies: Frequencies
+
+    @property
+    def assumed_public(self) -> AssumedPublic:
+        """What is declared."""
+        more = len(self.words) - VOCABULARY
+        return AssumedPublic(
+            classes=SECTIONS,
+            vocabulary=f"{WORDS}, and {more} words of the sections' names" if more else WORDS,
+            others=["that the classes are all sections of the Debian archive"],
+        )
+
+
+def load_data(
+    *, dampened: bool = False, tuning: bool = False, class_names: bool = False
+) -> DemoData:
+    """Features and sections of the packages that come with adadps, split by source package.
+
+    For ``tuning`` the test packages are left out, and another fold takes their place. With
+    ``class_names`` the words of the sections' names are counted, too.
+    """
+    packages = [p for p in debian_packages() if not (tuning and p.fold == TEST_FOLD)]
+    fold = VALIDATION_FOLD if tuning else TEST_FOLD
+    words = with_class_names(public_vocabulary(VOCABULARY), SECTIONS if class_names else ())
+    bag = BagOfWords(words, dampened)
+
+    def held(chosen: list[Package]) -> Examples:
+        sections = [SECTIONS.index(package.section) for package in chosen]
+        return examples(bag([package.text for package in chosen]), sections)
+
+    return DemoData(
+        train=held([package for package in packages if package.fold != fold]),
+        test=held([package for package in packages if package.fold == fold]),
+        words=words,
+        frequencies=word_frequencies(words),
+    )
+
+
+def load_default_data() -> DemoData:
+    """The same packages with the features of `adadps train`, to which classes are declared."""
+    return load_data(dampened=True, class_names=True)

@@ -1,1 +1,0 @@
-"""The commands, one file each; `adadps.cli` joins them."""

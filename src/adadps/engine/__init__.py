@@ -1,0 +1,1 @@
+"""Per-example gradients, secure noise, and the weights that it is added to."""

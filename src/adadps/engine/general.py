@@ -1,0 +1,83 @@
+"""The general engine: per-example gradients by torch.func.vmap, for any model that vmap can run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.loss import Loss
+from adadps.engine.passes.guard import guarded
+from adadps.engine.rules.layered import LayeredGradients, Stored, layered
+from adadps.engine.waist import Units
+from adadps.tensors.params import Params
+
+STORED_BYTES = 2**29
+"""Memory for stored gradients; sums in float64 take about three times as much on top."""
+
+
+class GeneralEngine:
+    """Differentiates each example alone, all of them at once, with vmap."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model = model
+        self.loss = loss
+
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> LayeredGradients:
+        """Store one gradient per row and add up the rows of each unit."""
+        of_each = vmap(grad(self._single_loss), in_dims=(None, 0, 0), randomness="different")
+        rows = _dense(batch.features, params)
+        gradients: Params = guarded(of_each, params, rows, batch.targets)
+        finite = torch.stack(
+            [torch.isfinite(g).reshape(len(g), -1).all(1) for g in gradients.values()]
+        ).all(0)
+        zeroed = {
+            name: torch.where(finite.view(-1, *[1] * (g.ndim - 1)), g, 0)
+            for name, g in gradients.items()
+        }
+        leaves = {name: Stored(gradient) for name, gradient in zeroed.items()}
+        return layered(leaves, finite, units, synthetic)
+
+    def mean_gradient(self, params: Params, batch: Examples) -> Params:
+        """∇ of the mean loss, by one backward pass."""
+
+        def mean_loss(at: Params) -> Tensor:
+            outputs = functional_call(self.model, at, (_dense(batch.features, params),))
+            return self.loss(outputs, batch.targets).mean()
+
+        gradients: Params = grad(mean_loss)(params)
+        return gradients
+
+    def outputs(self, params: Params, features: Features) -> Tensor:
+        """The model's outputs, without gradient."""
+        with torch.no_grad():
+            result: Tensor = functional_call(self.model, params, (_dense(features, params),))
+            return result
+
+    def encoded(self, features: Features) -> Features:
+        """As they are."""
+        return features
+
+    def most_at_once(self, params: Params) -> int:
+        """As many as have gradients of `STORED_BYTES` together."""
+        size = sum(value.numel() * value.element_size() for value in params.values())
+        return max(1, STORED_BYTES // size)
+
+    def reads(self, features: Features) -> dict[str, Tensor]:  # noqa: ARG002
+        """All of every parameter."""
+        return {}
+
+    def _single_loss(self, params: Params, row: Tensor, target: Tensor) -> Tensor:
+        outputs = functional_call(self.model, params, (row.unsqueeze(0),))
+        return self.loss(outputs, target.unsqueeze(0)).squeeze()
+
+
+def _dense(features: Features, params: Params) -> Tensor:
+    dense = features.to_dense() if isinstance(features, SparseRows) else features
+    if dense.is_floating_point():
+        return dense.to(next(iter(params.values())).dtype)
+    return dense

@@ -1,0 +1,241 @@
+"""The ghost engine: one forward and one backward pass, and no example's gradient is stored.
+
+The backward pass stops at the layers' outputs: it gives b_i, not the gradients of weights. From the
+layers' inputs a_i and from b_i, `adadps.engine.rules.layers` makes norms and weighted sums.
+
+There are two ways to run the model. A *sequence* of layers that are known to treat each example
+alone runs on the whole batch. Any other model runs under torch.func.vmap, which lets each example
+see only itself, whatever the model does; weights stay shared, so that it costs about the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.loss import Loss, output_gradients
+from adadps.engine.passes.guard import guarded
+from adadps.engine.rules.layered import LayeredGradients, PerExample, Stored, layered
+from adadps.engine.rules.layers import Use, gradients_of, joined, require_supported
+from adadps.engine.rules.sequence import Sequence
+from adadps.engine.rules.sparse import TokenRows
+from adadps.engine.rules.structure import owns_trainable
+from adadps.engine.waist import Units
+from adadps.errors import ModelError
+from adadps.tensors.outer_sum import dense
+from adadps.tensors.params import Params
+
+
+class GhostEngine:
+    """Norms and sums of per-example gradients from layer inputs and output gradients."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        for name, module in model.named_modules():
+            require_supported(module, name)
+        self.model = model
+        self.loss = loss
+        self.sequence = Sequence.of(model)
+        self.modes: tuple[bool, ...] | None = None
+        """Of all modules, training or not, when the uses of parameters were recorded."""
+        self._names = _names_of_shared(model)
+
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> LayeredGradients:
+        """One forward pass, and one backward pass to the outputs of the layers."""
+        uses = self._uses(self._with_shared(params), batch)
+        finite = torch.stack([use.finite() for use in uses]).all(0)
+        if not bool(finite.all()):
+            uses = [use.without(~finite) for use in uses]
+        found: dict[str, list[PerExample]] = {name: [] for name in params}
+        for use in uses:
+            for name, leaf in gradients_of(use, self._with_shared(params)).items():
+                found[self._names.get(name, name)].append(leaf)
+        unused = [name for name, held in found.items() if not held]
+        if unused:
+            raise ModelError(
+                f"Expected every trainable parameter to be used by the layer that owns it, found "
+                f"'{unused[0]}' unused. Freeze it, or use it through its layer."
+            )
+        stored = [
+            leaf.finite() for held in found.values() for leaf in held if isinstance(leaf, Stored)
+        ]
+        finite = torch.stack([finite, *stored]).all(0)
+        leaves = {
+            name: joined([_without(leaf, finite, synthetic) for leaf in held], len(batch))
+            for name, held in found.items()
+        }
+        return layered(leaves, finite, units, synthetic)
+
+    def mean_gradient(self, params: Params, batch: Examples) -> Params:
+        """Mean gradient, from the same closed forms."""
+        weights = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
+        gradients = self.per_unit(params, batch, None)
+        total = gradients.weighted_sum(weights.to(gradients.present.device))
+        return {name: dense(value) for name, value in total.items()}
+
+    def outputs(self, params: Params, features: Features) -> Tensor:
+        """The model's outputs, without gradient."""
+        if self.sequence is not None:
+            return self.sequence.outputs(self._with_shared(params), features)
+        with torch.no_grad():
+            rows = self.dense_rows(features, params)
+            result: Tensor = functional_call(self.model, params, (rows,))
+            return result
+
+    def encoded(self, features: Features) -> Features:
+        """Tokens for bags of words as sparse rows of counts, once for all that read them."""
+        return features if self.sequence is None else self.sequence.encoded(features)
+
+    def dense_rows(self, features: Features, params: Params) -> Tensor:
+        """Dense rows, numbers in the precision of the weights."""
+        rows = features.to_dense() if isinstance(features, SparseRows) else features
+        return rows.to(next(iter(params.values())).dtype) if rows.is_floating_point() else rows
+
+    def most_at_once(self, params: Params) -> int:  # noqa: ARG002
+        """Inputs and outputs of the layers are small next to gradients."""
+        return 2048
+
+    def reads(self, features: Features) -> dict[str, Tensor]:
+        """The rows of a first layer's table that belong to these features."""
+        if self.sequence is None or self._names:
+            return {}
+        return self.sequence.words(features)
+
+    def _uses(self, params: Params, batch: Examples) -> list[Use]:
+        self._require_as_it_was()
+        if self.sequence is None:
+            return self._uses_alone(params, batch)
+        of_outputs = partial(_flipped, self.loss, batch.targets)
+        return self.sequence.uses(params, batch.features, of_outputs)
+
+    def _require_as_it_was(self) -> None:
+        """What was found out about a model holds as long as nobody changes it."""
+        other_modes = self.modes is not None and self.modes != modes_of(self.model)
+        if other_modes or Sequence.of(self.model) != self.sequence:
+            raise ModelError(
+                "Expected the model as it was tried on synthetic rows, found other layers, hooks "
+                "or modes (training or evaluation). Change them before the run begins."
+            )
+
+    def _uses_alone(self, params: Params, batch: Examples) -> list[Use]:
+        """Record the layers' inputs while each example runs alone under vmap."""
+        rows = self.dense_rows(batch.features, params)
+        calls = self._calls(params, rows)
+
+        def single(zeros: list[Tensor], row: Tensor, target: Tensor) -> tuple[Tensor, list[Tensor]]:
+            with recorded(self.model, zeros) as inputs:
+                outputs = functional_call(self.model, params, (row.unsqueeze(0),))
+            return self.loss(outputs, target.unsqueeze(0)).squeeze(), [a for _, a in inputs]
+
+        of_each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+        zeros = [torch.zeros_like(output) for _, _, output in calls]
+        found: tuple[list[Tensor], list[Tensor]] = guarded(of_each, zeros, rows, batch.targets)
+        gradients, inputs = found
+        return [
+            Use(layer, prefix, a.squeeze(1), b.squeeze(1))
+            for (layer, prefix, _), a, b in zip(calls, inputs, gradients, strict=True)
+        ]
+
+    def _calls(self, params: Params, rows: Tensor) -> list[tuple[nn.Module, str, Tensor]]:
+        """The layers that one example calls, in order, with outputs of the right shape.
+
+        They are the same for every row of this shape, so that a row of zeros tells.
+        """
+        with torch.no_grad(), recorded(self.model, None) as outputs:
+            functional_call(self.model, params, (torch.zeros_like(rows[:1]),))
+        prefixes = {module: f"{name}." for name, module in self.model.named_modules()}
+        return [(layer, prefixes[layer], output) for layer, output in outputs]
+
+    def _with_shared(self, params: Params) -> Params:
+        """``params`` with a second name for each parameter that two layers share."""
+        if not self._names:
+            return params
+        return params | {
+            other: params[name] for other, name in self._names.items() if name in params
+        }
+
+
+@contextmanager
+def recorded(
+    model: nn.Module, zeros: list[Tensor] | None
+) -> Iterator[list[tuple[nn.Module, Tensor]]]:
+    """While this lasts, calls of layers with weights add a zero each and note their inputs.
+
+    Without ``zeros``, their outputs are noted instead.
+    """
+    calls: list[tuple[nn.Module, Tensor]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...], named: Any, output: Tensor) -> Tensor:
+        if len(inputs) != 1 or named:
+            raise ModelError(
+                f"Expected one input for {type(layer).__name__}, found more. The general engine "
+                "takes such layers."
+            )
+        if zeros is None:
+            calls.append((layer, output.detach()))
+            return output
+        calls.append((layer, inputs[0]))
+        return output + zeros[len(calls) - 1]
+
+    layers = [module for module in model.modules() if owns_trainable(module)]
+    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    bags = [layer for layer in layers if isinstance(layer, nn.EmbeddingBag)]
+    for bag in bags:  # vmap has no rule for bags
+        bag.forward = partial(_bag, bag)  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+        for bag in bags:
+            del bag.forward
+
+
+def modes_of(model: nn.Module) -> tuple[bool, ...]:
+    """Of each module, whether it is in training mode."""
+    return tuple(module.training for module in model.modules())
+
+
+def _bag(layer: nn.EmbeddingBag, tokens: Tensor) -> Tensor:
+    rows = functional.embedding(tokens, layer.weight)
+    if layer.padding_idx is None:
+        return rows.mean(-2) if layer.mode == "mean" else rows.sum(-2)
+    counted = (tokens != layer.padding_idx).unsqueeze(-1).to(rows.dtype)
+    total = (rows * counted).sum(-2)
+    return total / counted.sum(-2).clamp_min(1) if layer.mode == "mean" else total
+
+
+def _names_of_shared(model: nn.Module) -> dict[str, str]:
+    """Further names of shared parameters, each with the name that counts."""
+    first: dict[int, str] = {}
+    others: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            others[name] = first[id(parameter)]
+        else:
+            first[id(parameter)] = name
+    return others
+
+
+def _without(leaf: PerExample, finite: Tensor, synthetic: int) -> PerExample:
+    """What is stored can overflow though inputs and output gradients are finite.
+
+    The words of synthetic rows are left out, so that they touch no row of a table.
+    """
+    if isinstance(leaf, TokenRows) and synthetic:
+        return leaf.without_last(synthetic)
+    return leaf.where(finite) if isinstance(leaf, Stored) and not bool(finite.all()) else leaf
+
+
+def _flipped(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
+    return output_gradients(loss, outputs, targets)

@@ -1,0 +1,238 @@
+"""Local training: what a user brings is the way that their own SGD has gone.
+
+From the weights w that all users are given, a user takes mini-batches of their rows as they lie,
+
+    w_0 = w,   w_{t+1} = w_t - lr · D ∘ ∇ (mean loss of mini-batch t),   t < T,
+
+and brings w_0 - w_T, which takes the place of a gradient: it is clipped and noised like one. Of a
+table of words only the rows of the user's own words are copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.passes.model_state import same_state
+from adadps.engine.rules.layered import LayeredGradients, PerExample, Stored
+from adadps.engine.rules.owned_rows import OwnedRows
+from adadps.engine.waist import Engine, Units
+from adadps.tensors.outer_sum import dense
+from adadps.tensors.params import Params, Sum
+from adadps.tensors.row_sparse import RowSparse, rows_of
+
+ROWS_AT_ONCE = 4096
+"""Users with so many rows together are trained before their updates are added up."""
+
+WORTH_THREADS = 2**24
+"""So many products in a local step are worth more than one thread."""
+
+Part = RowSparse | Tensor
+"""What one parameter has in an update."""
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """How a user trains: so many passes through their rows, in mini-batches, at a rate."""
+
+    lr: float
+    batch_size: int
+    epochs: int = 1
+
+
+class LocalEngine:
+    """Trains locally where another engine would differentiate; ``scale`` is D."""
+
+    def __init__(self, inner: Engine, steps: LocalSteps, scale: Params) -> None:
+        self.model, self.loss = inner.model, inner.loss
+        self.inner, self.steps, self.scale = inner, steps, scale
+        self._rows_alone = getattr(inner, "sequence", None) is not None
+        """Layers that treat every row alone, whatever is beside it in a batch."""
+
+    def per_unit(
+        self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
+    ) -> LayeredGradients:
+        """One update per unit, each of that unit's rows alone; nobody's is zero, and absent."""
+        units_rows = _rows_of(len(batch) - synthetic, units)
+        every = units_rows or [torch.arange(0)]
+        found = of_updates([self.update(params, batch.take(rows)) for rows in every])
+        filled = torch.tensor([len(rows) > 0 for rows in every], device=found.present.device)
+        padding = len(every) - len(units_rows)
+        return replace(found, present=found.present & filled, padding=padding)
+
+    def update(self, params: Params, rows: Examples) -> dict[str, Part]:
+        """w_0 - w_T of one user; row-sparse for a table of which they read few rows."""
+        features, tables = self._own_words(rows.features)
+        axes = {name: table_axis(self.model, name) for name in tables}
+        start = {
+            name: rows_of(value, tables[name], axes[name]) if name in tables else value.clone()
+            for name, value in params.items()
+        }
+        scale = {
+            name: rows_of(value, tables[name], axes[name]) if name in tables else value
+            for name, value in self.scale.items()
+        }
+        held = {name: value.clone() for name, value in start.items()}
+        seen = {name: held[name].movedim(0, axes[name]) if name in axes else held[name]
+                for name in held}  # fmt: skip
+        size = min(len(rows), self.steps.batch_size) * sum(value.numel() for value in held.values())
+        with _threads_for(size if self._rows_alone else math.inf), self._alone():
+            for _ in range(self.steps.epochs):
+                for part in _mini_batches(len(rows), self.steps.batch_size):
+                    batch = Examples(features, rows.targets).take(part)
+                    for name, total in self._mean_gradient(seen, batch).items():
+                        _descend(held[name], total, self.steps.lr * scale[name], name in tables)
+        return {
+            name: RowSparse(tables[name], moved, tuple(params[name].shape), axes[name])
+            if name in tables
+            else moved
+            for name, moved in ((name, start[name] - value) for name, value in held.items())
+        }
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """What a model notes about one user's rows, or about local weights, no other user meets."""
+        return nullcontext() if self._rows_alone else same_state(self.model, self.loss)
+
+    def _own_words(self, features: Features) -> tuple[Features, Mapping[str, Tensor]]:
+        """Sparse rows with columns numbered among the words that occur, and those words."""
+        if not isinstance(features, SparseRows):
+            return features, {}
+        tables = self.inner.reads(features)
+        if not tables:
+            return features, {}
+        words = features.by_column
+        return (
+            SparseRows(features.offsets, words.places, features.values, len(words.columns)),
+            tables,
+        )
+
+    def _mean_gradient(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
+        """By one backward pass where that is the same, and every row has a finite gradient."""
+        found = None
+        if self._rows_alone and not isinstance(batch.features, SparseRows):
+            found = self._by_one_pass(params, batch)
+        return self._by_rows(params, batch) if found is None else found
+
+    def _by_one_pass(self, params: Params, batch: Examples) -> Params | None:
+        """Nobody has to see these rows apart: it is the user who is clipped, and not a row."""
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        outputs = functional_call(self.model, leaves, (batch.features,))
+        total = self.loss(outputs, batch.targets).mean()
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        if any(part is None for part in found):
+            return None
+        whole = [part.to_dense() if part.is_sparse else part for part in found]
+        finite = all(bool(torch.isfinite(part).all()) for part in whole)
+        return dict(zip(leaves, whole, strict=True)) if finite else None
+
+    def _by_rows(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
+        gradients = self.inner.per_unit(params, batch, None)
+        share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
+        return gradients.weighted_sum(share.to(batch.targets.device))
+
+    def mean_gradient(self, params: Params, batch: Examples) -> Params:
+        """Ordinary mean gradient, for public data."""
+        return self.inner.mean_gradient(params, batch)
+
+    def outputs(self, params: Params, features: Features) -> Tensor:
+        """The model's outputs, without gradient."""
+        return self.inner.outputs(params, features)
+
+    def encoded(self, features: Features) -> Features:
+        """As the other engine reads them."""
+        return self.inner.encoded(features)
+
+    def most_at_once(self, params: Params) -> int:
+        """Updates are stored: as few as need be."""
+        return min(ROWS_AT_ONCE, self.inner.most_at_once(params))
+
+    def reads(self, features: Features) -> dict[str, Tensor]:
+        """Rows that these features make the model read, at every local step."""
+        return self.inner.reads(features)
+
+
+@contextmanager
+def _threads_for(products: float) -> Iterator[None]:
+    """One thread for small steps: several cost more to wait for than they save."""
+    usual = torch.get_num_threads()
+    if usual == 1 or products > WORTH_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+def of_updates(updates: Sequence[Mapping[str, Part]]) -> LayeredGradients:
+    """Updates as gradients, one a unit; one that is not finite counts as absent."""
+    finite = [all(_is_finite(part) for part in update.values()) for update in updates]
+    kept = [u if ok else _zeros(u) for u, ok in zip(updates, finite, strict=True)]
+    leaves = {name: _side_by_side([update[name] for update in kept]) for name in updates[0]}
+    return LayeredGradients(leaves, torch.tensor(finite, device=_device(updates[0])))
+
+
+def _device(update: Mapping[str, Part]) -> torch.device:
+    part = next(iter(update.values()))
+    return part.values.device if isinstance(part, RowSparse) else part.device
+
+
+def _rows_of(count: int, units: Units | None) -> list[Tensor]:
+    """The rows of each unit, in their order."""
+    if units is None:
+        return list(torch.split(torch.arange(count), 1)) if count else []
+    labels = units.labels.cpu()
+    sizes = torch.bincount(labels, minlength=units.count)
+    return list(torch.split(torch.argsort(labels, stable=True), sizes.tolist()))
+
+
+def _mini_batches(rows: int, size: int) -> tuple[Tensor, ...]:
+    return torch.split(torch.arange(rows), size) if rows else ()
+
+
+def _descend(held: Tensor, total: Sum, rate: Tensor, rows_first: bool) -> None:
+    """``held`` -= rate ∘ total, in place; a table has its rows first, and so has its rate."""
+    if isinstance(total, RowSparse) and rows_first:
+        chosen = rate if len(rate) == 1 else rate[total.rows]
+        held.index_add_(0, total.rows, (total.values * chosen).to(held.dtype), alpha=-1)
+        return
+    whole = dense(total)
+    if rows_first and isinstance(total, RowSparse):
+        whole = whole.movedim(total.axis, 0)
+    held.sub_((whole * rate).to(held.dtype))
+
+
+def table_axis(model: nn.Module, name: str) -> int:
+    """Along which axis of a table its words lie."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return 1 if isinstance(owner, nn.Linear) else 0
+
+
+def _is_finite(part: Part) -> bool:
+    values = part.values if isinstance(part, RowSparse) else part
+    return bool(torch.isfinite(values).all())
+
+
+def _zeros(update: Mapping[str, Part]) -> dict[str, Part]:
+    return {
+        name: RowSparse(part.rows, torch.zeros_like(part.values), part.shape, part.axis)
+        if isinstance(part, RowSparse)
+        else torch.zeros_like(part)
+        for name, part in update.items()
+    }
+
+
+def _side_by_side(parts: list[Part]) -> PerExample:
+    tables = [part for part in parts if isinstance(part, RowSparse)]
+    if tables:
+        return OwnedRows(tables)
+    return Stored(torch.stack([part for part in parts if isinstance(part, Tensor)]))

@@ -1,0 +1,1 @@
+"""What a pass over rows may do, and models tried on synthetic rows."""

@@ -1,0 +1,1 @@
+"""How each kind of layer gives norms and clipped sums of per-example gradients."""

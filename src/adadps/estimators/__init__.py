@@ -1,0 +1,8 @@
+"""Private estimators for code that speaks scikit-learn."""
+
+from adadps.estimators.classifier import AdaDPSClassifier
+from adadps.estimators.pipeline import make_text_pipeline
+from adadps.estimators.regressor import AdaDPSRegressor
+from adadps.estimators.vectorizer import PublicVectorizer
+
+__all__ = ["AdaDPSClassifier", "AdaDPSRegressor", "PublicVectorizer", "make_text_pipeline"]

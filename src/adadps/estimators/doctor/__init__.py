@@ -1,0 +1,36 @@
+"""The doctor: which side information helps, judged on public data before any budget is spent.
+
+Nothing here reads private data, and no epsilon is spent. A private run is *simulated* on public
+examples, with the noise that it will have; its weights are thrown away.
+"""
+
+from adadps.estimators.doctor.candidates import (
+    Candidate,
+    Door,
+    before_the_clip,
+    both_sides,
+    candidates_for_words,
+    into_the_features,
+    nothing,
+    public_gradients,
+)
+from adadps.estimators.doctor.examination import Findings, examine
+from adadps.estimators.doctor.terms import Terms
+from adadps.estimators.doctor.verdict import Finding, Shown, Verdict
+
+__all__ = [
+    "Candidate",
+    "Door",
+    "Finding",
+    "Findings",
+    "Shown",
+    "Terms",
+    "Verdict",
+    "before_the_clip",
+    "both_sides",
+    "candidates_for_words",
+    "examine",
+    "into_the_features",
+    "nothing",
+    "public_gradients",
+]

@@ -1,0 +1,108 @@
+"""``"paid"``: classes and bounds that an estimator measures with noise, from its own budget."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adadps.accounting.measured.names import NameCounts
+from adadps.accounting.measured.octaves import OctaveCounts
+from adadps.accounting.measured.price import Price
+from adadps.data.bounds import Bounds, is_sparse
+from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.engine.noise.randomness import Randomness
+from adadps.errors import AssumedPublicWarning, DataError
+from adadps.estimators.labels import Labels
+from adadps.estimators.rows import Table
+
+PAID = "paid"
+HOW = "measured with noise"
+UNKNOWN_CLASSES = 4
+"""Settings are planned as if there were this many, before the classes are known: √(1 - 1/K)."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured; or (``stands_in``) something in its place, to plan with."""
+
+    labels: Labels | None = None
+    targets: Bounds | None = None
+    features: Bounds | None = None
+    stands_in: bool = False
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """In words, for the statement."""
+        told = []
+        if self.labels is not None:
+            told.append(f"the classes, {HOW}: {', '.join(map(str, self.labels.classes))}")
+        named = (("targets", self.targets), ("features", self.features))
+        told += [held.in_words(f"bounds, {HOW}: {what}") for what, held in named if held]
+        return tuple(told)
+
+
+def is_paid(given: Any) -> bool:
+    """Is it the word "paid"? (Arrays compare entry by entry.)
+
+    >>> is_paid("paid"), is_paid(np.array(["paid", "free"])), is_paid(None)
+    (True, False, False)
+    """
+    return isinstance(given, str) and given == PAID
+
+
+@declared_read(DeclaredRead.PAID_MEASUREMENT)
+def classes_with_noise(y: Any, price: Price, randomness: Randomness) -> Labels:
+    """The classes that are common enough to be released."""
+    counts: NameCounts[Any] = NameCounts()
+    counts.add(y.tolist())
+    kept = counts.release(price, randomness)
+    if len(kept) < 2:
+        raise DataError(
+            "Expected at least two classes that are common enough to be released, found fewer "
+            "above the noise; the privacy cost has already been charged. Declare them by "
+            "`classes=...`."
+        )
+    return Labels(np.unique(np.asarray(kept, dtype=y.dtype)), several=False)
+
+
+@declared_read(DeclaredRead.PAID_MEASUREMENT)
+def bounds_with_noise(
+    table: Table, price: Price, randomness: Randomness, what: str, name: str
+) -> Bounds:
+    """Bounds of every column of a table."""
+    found = []
+    for column in range(table.shape[1]):
+        values = table[:, [column]]
+        counts = OctaveCounts()
+        counts.add((values.toarray() if is_sparse(values) else values).ravel())
+        bounds = counts.release(price.deviation, randomness)
+        if bounds is None:
+            raise DataError(
+                f"Expected {what} that stand above the noise in column {column}, found none; the "
+                "privacy cost has already been charged. Declare them by "
+                f"`{name}=(low, high)`."
+            )
+        found.append(bounds)
+    low, high = np.array(found).T
+    return Bounds(low, high)
+
+
+@declared_read(DeclaredRead.ENCODING)
+def rows_of_classes(X: Table, y: Any, labels: Labels) -> tuple[Table, Any]:
+    """The rows with a class that the model knows; the others are not trained on, nor counted."""
+    known = np.isin(y, labels.classes)
+    return X[known], y[known]
+
+
+def warn_of_reading(what: str, name: str, why: str) -> None:
+    """Say loudly that something is taken from private data that epsilon does not cover."""
+    warnings.warn(
+        f"{what} read off the private data, and assumed public: {why}. Epsilon does not cover "
+        f"that. Declare what is known without the data ({name}=...), or have it measured with "
+        f"noise as a part of epsilon: {name}='{PAID}'. strict=True refuses instead.",
+        AssumedPublicWarning,
+        stacklevel=6,
+    )

@@ -1,0 +1,33 @@
+"""Texts to classes in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sklearn.pipeline import Pipeline
+
+from adadps.estimators.classifier import AdaDPSClassifier
+from adadps.estimators.vectorizer import PublicVectorizer
+
+
+def make_text_pipeline(
+    *,
+    epsilon: float,
+    words: int = 10_000,
+    language: str = "en",
+    vocabulary: Sequence[str] | None = None,
+    **options: Any,
+) -> Pipeline:
+    """A pipeline of `PublicVectorizer` and `AdaDPSClassifier` that knows how frequent words are.
+
+    ``options`` are those of the classifier.
+
+    >>> model = make_text_pipeline(epsilon=1, words=500)
+    >>> [name for name, _ in model.steps], model["model"].side
+    (['words', 'model'], PublicVectorizer(words=500))
+    """
+    vectorizer = PublicVectorizer(words=words, language=language, vocabulary=vocabulary)
+    side = options.pop("side", vectorizer)
+    model = AdaDPSClassifier(epsilon=epsilon, side=side, **options)
+    return Pipeline([("words", vectorizer), ("model", model)])

@@ -1,0 +1,1 @@
+"""Settings that need no tuning, from public quantities alone."""

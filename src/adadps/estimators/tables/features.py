@@ -1,0 +1,123 @@
+"""Rows of a table as features of norm at most 1, each of its own row alone.
+
+A row has blocks: the words of each text column, all numbers, all categories, and a constant where
+there are numbers or categories. Each block has norm at most 1, and B of them are divided by √B:
+
+- a text column: log(1 + count) of public words, divided by its norm;
+- n numbers, each scaled to [-1, 1] by its bounds, divided by √n;
+- c categories, a 1 for the level of each, divided by √c.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from adadps.data.bounds import Bounds
+from adadps.data.tables import Table
+from adadps.data.text import BagOfWords
+from adadps.errors import DataError
+from adadps.estimators.planner.typical_texts import TYPICAL_TEXTS, typical_texts
+from adadps.estimators.tables.cells import levels, numbers, texts
+from adadps.estimators.tables.schema import OTHER, Categorical, Schema
+from adadps.methods.side import Frequencies
+
+
+@dataclass(frozen=True)
+class RowFeatures:
+    """Turns chunks of a table into sparse rows."""
+
+    schema: Schema
+    vocabulary: tuple[str, ...]
+
+    @property
+    def has_constant(self) -> bool:
+        """Texts alone have none: it would take half of every gradient."""
+        return bool(self.schema.numeric or self.schema.categorical)
+
+    @property
+    def words(self) -> int:
+        """How many features are words; they come first."""
+        return len(self.schema.texts) * len(self.vocabulary)
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        one_hot = sum(len(column.known_levels) for column in self.schema.categorical)
+        return self.words + len(self.schema.numeric) + one_hot + self.has_constant
+
+    @property
+    def blocks(self) -> int:
+        """B: how many blocks share a row's norm."""
+        others = (self.schema.numeric, self.schema.categorical, self.has_constant)
+        return len(self.schema.texts) + sum(map(bool, others))
+
+    def __call__(self, table: Table, *, refuse_unseen: bool = True) -> sparse.csr_matrix:
+        """One row each. A level that is not known is refused, or has no feature at all."""
+        schema = self.schema
+        parts = []
+        for name in schema.texts:
+            cells = texts(table, name, fill_missing=schema.fill_missing)
+            parts.append(BagOfWords(self.vocabulary, dampened=True)(cells))
+        if schema.numeric:
+            parts.append(sparse.csr_matrix(self._numbers(table)))
+        for column in schema.categorical:
+            parts.append(self._one_hot(table, column, refuse_unseen))
+        return self._joined(parts, len(table))
+
+    def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
+        """Rows drawn at random from what is public: words by frequency, the rest uniformly."""
+        rng, schema, size = np.random.default_rng(0), self.schema, TYPICAL_TEXTS
+        parts: list[sparse.csr_matrix] = [
+            typical_texts(len(self.vocabulary), frequencies, rng) for _ in schema.texts
+        ]
+        if schema.numeric:
+            drawn = rng.uniform(-1, 1, (size, len(schema.numeric))) / math.sqrt(len(schema.numeric))
+            parts.append(sparse.csr_matrix(drawn.astype(np.float32)))
+        for column in schema.categorical:
+            parts.append(self._ones(rng.integers(len(column.known_levels), size=size), column))
+        return self._joined(parts, size)
+
+    def _numbers(self, table: Table) -> npt.NDArray[np.float32]:
+        columns, schema = self.schema.numeric, self.schema
+        found = [
+            numbers(table, column.name, column.filling if schema.fill_missing else None)
+            for column in columns
+        ]
+        bounds = zip(*(column.bounds for column in columns), strict=True)
+        scaled = Bounds.given(bounds, len(columns), "bounds").to_unit(np.stack(found, 1))
+        return np.asarray(scaled / math.sqrt(len(columns)), dtype=np.float32)
+
+    def _one_hot(self, table: Table, column: Categorical, refuse_unseen: bool) -> sparse.csr_matrix:
+        known = {level: place for place, level in enumerate(column.known_levels)}
+        found = levels(table, column.name, fill_missing=self.schema.fill_missing)
+        places = np.array([known.get(level, known.get(OTHER, -1)) for level in found], np.int64)
+        missing = np.array([not level.strip() for level in found])
+        unseen = np.flatnonzero((places < 0) & ~missing)
+        if refuse_unseen and len(unseen):
+            row = int(unseen[0])
+            raise DataError(
+                f"Expected one of the {len(known)} levels of column '{column.name}', found another "
+                f"on {table.where(row)} of {table.source}. Declare all levels, or '{OTHER}' for "
+                "the rest."
+            )
+        return self._ones(places, column)
+
+    def _ones(self, places: npt.NDArray[np.int64], column: Categorical) -> sparse.csr_matrix:
+        rows = np.flatnonzero(places >= 0)
+        share = np.float32(1 / math.sqrt(len(self.schema.categorical)))
+        entries = (np.full(len(rows), share), (rows, places[rows]))
+        return sparse.csr_matrix(entries, shape=(len(places), len(column.known_levels)))
+
+    def _joined(self, parts: list[sparse.csr_matrix], rows: int) -> sparse.csr_matrix:
+        if self.has_constant:
+            parts = [*parts, sparse.csr_matrix(np.ones((rows, 1), np.float32))]
+        whole = sparse.csr_matrix(sparse.hstack(parts, format="csr"), dtype=np.float32)
+        if self.blocks > 1:
+            whole.data *= np.float32(1 / math.sqrt(self.blocks))
+        whole.sort_indices()
+        return whole

@@ -1,0 +1,279 @@
+"""What a person asks for, and what can be refused before any data is read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from adadps.accounting.epsilon import Budget, require_epsilon
+from adadps.errors import DataError, SettingError
+from adadps.estimators.planner.named_methods import Method
+from adadps.estimators.tables.federation import Federation, NoiseBy
+from adadps.estimators.tables.methods import Wishes, chosen_for
+from adadps.estimators.tables.public_words import WordSource
+from adadps.estimators.tables.schema import Schema
+from adadps.estimators.tables.schema_file import (
+    examples_of,
+    merged,
+    options_as_schema,
+    read_schema_file,
+    schema_of,
+)
+from adadps.estimators.tables.users import OfUsers
+
+ROWS_PER_USER, ROWS_OF_A_DEVICE = 16, 1000
+"""So many rows of a user count at once, unless another number is given; a device trains on more."""
+CHECKPOINT = ".checkpoint"
+"""Behind the name of the model: where a run is kept while it lasts, unless another is named."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is known without the data."""
+
+    schema: Schema
+    examples: int | None
+    method: Method
+    of_users: OfUsers | None = None
+    users: int | None = None
+    pays: bool = False
+    """Is what is not known about the columns measured with noise, and paid for?"""
+
+    @property
+    def counted(self) -> int | None:
+        """The declared number of units."""
+        return self.examples if self.of_users is None else self.users
+
+    @property
+    def units(self) -> str:
+        """What the declared number counts."""
+        return "examples" if self.of_users is None else "users"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a person asks for; None is "choose for me"."""
+
+    data: Path
+    epsilon: float
+    out: Path
+    schema: Path | None = None
+    texts: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    label: str | None = None
+    classes: str | None = None
+    label_separator: str | None = None
+    regression: bool = False
+    label_bounds: str | None = None
+    missing: str | None = None
+    rare: str | None = None
+    examples: int | None = None
+    user: str | None = None
+    users: int | None = None
+    rows_per_user: int | None = None
+    method: Method = Method.AUTO
+    side: str | None = None
+    side_source: str | None = None
+    side_because: str | None = None
+    public: Path | None = None
+    public_because: str | None = None
+    delta: float | None = None
+    batch_size: float | None = None
+    epochs: float | None = None
+    clip_norm: float | None = None
+    lr: float | None = None
+    words: int = 10_000
+    language: str = "en"
+    ledger: Path | None = None
+    ledger_budget: float | None = None
+    checkpoint: Path | None = None
+    store: Path | None = None
+    strict: bool = False
+    trials: int | None = None
+    test: Path | None = None
+    federation: Federation | None = None
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run is kept."""
+        return self.checkpoint or self.out.with_name(f"{self.out.name}{CHECKPOINT}")
+
+    @property
+    def wishes(self) -> Wishes:
+        """Settings that were given."""
+        return Wishes(
+            batch_size=self.batch_size, epochs=self.epochs, clip_norm=self.clip_norm, lr=self.lr
+        )
+
+    @property
+    def word_source(self) -> WordSource:
+        """Where public words come from."""
+        return WordSource(
+            words=self.words,
+            language=self.language,
+            side=self.side,
+            side_source=self.side_source,
+            side_because=self.side_because,
+            public=self.public,
+            public_because=self.public_because,
+        )
+
+    def declared(self) -> Declared:
+        """Refuse at once what no data can mend; say what is known without the data."""
+        require_epsilon(self.epsilon)
+        if self.delta is not None:
+            Budget(self.epsilon, self.delta)
+        _ = self.wishes
+        self._require_ledger()
+        self._require_places_apart()
+        schema, examples = self._schema()
+        self._require_declared(schema, examples)
+        self._require_users(schema)
+        pays = bool(schema.unknown) and self._pays()
+        method = self.method
+        if method is Method.AUTO and self.side == "none":
+            method = Method.DP_SGD
+        on_devices = self.federation is not None
+        method = chosen_for(method, has_text=bool(schema.texts), on_devices=on_devices)
+        self._require_side(schema, method)
+        if self.user is None:
+            return Declared(schema, examples, method, pays=pays)
+        usual = ROWS_PER_USER if self.federation is None else ROWS_OF_A_DEVICE
+        of_users = OfUsers(self.user, self.rows_per_user or usual)
+        return Declared(schema, examples, method, of_users, self.users, pays)
+
+    def _pays(self) -> bool:
+        """Is what is not declared to be paid for? Where the noise is the devices', nobody could."""
+        if self.rare not in (None, "refuse", "other"):
+            raise SettingError(f"Expected refuse or other for --rare, found '{self.rare}'.")
+        pays = self.rare == "other"
+        if pays and self.federation is not None and self.federation.noise is not NoiseBy.SERVER:
+            raise SettingError(
+                f"Expected --noise server with --rare other, found --noise "
+                f"{self.federation.noise.value}: somebody has to count the rows of all users, and "
+                "devices that add their own noise trust nobody with them. Declare classes, levels "
+                "and bounds."
+            )
+        return pays
+
+    def _schema(self) -> tuple[Schema, int | None]:
+        options = options_as_schema(
+            texts=self.texts,
+            numeric=self.numeric,
+            categorical=self.categorical,
+            label=self.label,
+            classes=self.classes,
+            separator=self.label_separator,
+            regression=self.regression,
+            label_bounds=self.label_bounds,
+            missing=self.missing,
+            examples=self.examples,
+        )
+        file = read_schema_file(self.schema) if self.schema is not None else {}
+        held = merged(file, options)
+        try:
+            return schema_of(held), examples_of(held)
+        except DataError as error:
+            if self.schema is not None:
+                raise DataError(f"{error} (The schema is {self.schema}.)") from error
+            raise SettingError(str(error)) from error
+
+    def _require_declared(self, schema: Schema, examples: int | None) -> None:
+        count = examples if self.user is None else self.users
+        what = "the number of examples" if self.user is None else "the number of users"
+        unknown = [] if self._pays() else schema.unknown
+        missing = [*unknown, *([what] if count is None else [])]
+        if self.strict and missing:
+            cure = " Or pay for what is not declared about columns: --rare other." * bool(unknown)
+            raise SettingError(
+                f"Expected everything declared with --strict, found that {', '.join(missing)} "
+                f"would be read off the private data. Declare them by options or by --schema.{cure}"
+            )
+
+    def _require_users(self, schema: Schema) -> None:
+        if self.user is None and (self.users is not None or self.rows_per_user is not None):
+            raise SettingError(
+                "Expected a column of users for --users and --rows-per-user, found none. Add "
+                "--user COLUMN."
+            )
+        if self.user is None:
+            return
+        if self.examples is not None:
+            raise SettingError(
+                "Expected a number of users with --user, found --examples. Give --users instead: "
+                "epsilon protects users, and they are what is counted."
+            )
+        if self.user in schema.columns:
+            raise SettingError(
+                f"Expected a column of its own for users, found '{self.user}', which is a feature "
+                "or the label too. A model that reads who a row is from cannot protect them."
+            )
+        if schema.unknown and not self._pays():
+            raise SettingError(
+                f"Expected everything declared with --user, found that {', '.join(schema.unknown)} "
+                "would be read off the data, where it may be that of a single user. Declare it by "
+                "options (--classes a,b,c) or by --schema, or pay for it: --rare other."
+            )
+
+    def _require_side(self, schema: Schema, method: Method) -> None:
+        informed, side = method.takes_side_information, self.side
+        if informed and not schema.texts:
+            raise SettingError(
+                f"Expected a column of texts for {method.value}, whose side information is about "
+                "words, found none. Use --method dp-sgd or dp-adam."
+            )
+        if informed and side == "none":
+            raise SettingError(
+                f"Expected side information for {method.value}, found --side none. Leave it "
+                "out for public word frequencies, or use --method dp-sgd."
+            )
+        given = "--public" if self.public is not None else f"--side {side}"
+        if not informed and (side not in (None, "none") or self.public is not None):
+            raise SettingError(
+                f"Expected no side information for {method.value}, found {given}. Use --method "
+                "auto, adadps, adadps-two-sided or dp-sgd-weighted on a column of texts."
+            )
+        if self.public is not None and side is not None:
+            raise SettingError(
+                f"Expected word frequencies from one place, found --public and --side {side}. "
+                "Leave one of them out."
+            )
+        if self.public is not None and (schema.numeric or schema.categorical):
+            raise SettingError(
+                "Expected texts alone beside --public, found numbers or categories: private rows "
+                "whose text is public are left out of training, whatever else they have. Give "
+                "word frequencies by --side FILE instead."
+            )
+        if self.public is None and self.public_because is not None:
+            raise SettingError(
+                "Expected a public table for --public-because, found none. Add --public FILE."
+            )
+
+    def _require_ledger(self) -> None:
+        if self.ledger is None and self.ledger_budget is not None:
+            raise SettingError(
+                "Expected a ledger for --ledger-budget, found none. Add --ledger FILE."
+            )
+        if self.ledger_budget is not None:
+            require_epsilon(self.ledger_budget)
+
+    def _require_places_apart(self) -> None:
+        if not self.out.name:
+            raise SettingError(
+                f"Expected the name of a new folder for --out, found '{self.out}'. Name one."
+            )
+        if self.checkpoint is None:
+            return
+        out, folder = (Path(os.path.abspath(path)) for path in (self.out, self.checkpoint))
+        if out == folder or folder in out.parents or out in folder.parents:
+            raise SettingError(
+                f"Expected different places for --out and --checkpoint, found {self.out} and "
+                f"{self.checkpoint}. The model would stand in the way of the run."
+            )
+        if os.path.exists(folder / "result.json"):
+            raise SettingError(
+                f"Expected a folder of its own for --checkpoint, found the model {folder}. Choose "
+                "another name."
+            )

@@ -1,0 +1,188 @@
+"""What is not declared is read off the private data, and then assumed to be public.
+
+One pass over the chunks of a table. Nothing that belongs to one or two people becomes a class or a
+level. Bounds are another matter: a smallest and a largest value *are* values of single people, so
+that it is said where they were read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from adadps.data.assumed import RARE
+from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.tables import Table
+from adadps.data.user_keys import MISSING
+from adadps.errors import DataError
+from adadps.estimators.tables.cells import Numbers, is_missing, labels, levels, numbers
+from adadps.estimators.tables.schema import Categorical, Numeric, Schema
+
+
+class RareError(DataError):
+    """A level or class of one or two rows, which `--rare other` would not tell."""
+
+
+MOST_NAMES = 1000
+"""More distinct labels or levels than that are rather names or texts."""
+
+
+@declared_read(DeclaredRead.ASSUMED_PUBLIC)
+def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
+    """The schema with what was not declared read off the data."""
+    ranges = {column.name: _Range() for column in schema.numeric if not column.is_known}
+    names = {column.name: _Names() for column in schema.categorical if not column.levels}
+    target = schema.label
+    target_range, target_names = _Range(), _Names()
+    source = ""
+    for chunk in chunks:
+        source = str(chunk.source)
+        for column in schema.numeric:
+            if column.name in ranges:
+                filled = column.missing if schema.fill_missing else None
+                missing = math.nan if schema.fill_missing and filled is None else filled
+                ranges[column.name].add(_given_numbers(chunk, column.name, missing))
+        for name, found in names.items():
+            cells = levels(chunk, name, fill_missing=schema.fill_missing)
+            found.add(chunk, name, [[cell] if cell.strip() else [] for cell in cells])
+        if not target.is_known and target.regression:
+            target_range.add(numbers(chunk, target.column))
+        elif not target.is_known:
+            target_names.add(chunk, target.column, labels(chunk, target))
+    if not target.is_known and target.regression:
+        low, high = target_range.bounds(target.column, source)
+        target = replace(target, low=low, high=high)
+    elif not target.is_known:
+        target = replace(target, classes=target_names.checked(target.column, source, 2))
+    return replace(
+        schema,
+        numeric=tuple(_with_bounds(column, ranges, source) for column in schema.numeric),
+        categorical=tuple(_with_levels(column, names, source) for column in schema.categorical),
+        label=target,
+    )
+
+
+def _given_numbers(chunk: Table, name: str, missing: float | None) -> Numbers:
+    """Without those that are missing, where they may be."""
+    if missing is None or math.isfinite(missing):
+        return numbers(chunk, name, missing)
+    stand_in = 0.0  # left out again below, so that it widens no bounds
+    found = numbers(chunk, name, stand_in)
+    present = [not is_missing(value) for value in chunk.values(name)]
+    return found[present]
+
+
+def _with_bounds(column: Numeric, found: dict[str, _Range], source: str) -> Numeric:
+    if column.name not in found:
+        return column
+    low, high = found[column.name].bounds(column.name, source)
+    return replace(column, low=low, high=high)
+
+
+def _with_levels(column: Categorical, found: dict[str, _Names], source: str) -> Categorical:
+    if column.name not in found:
+        return column
+    return replace(column, levels=found[column.name].checked(column.name, source, 1))
+
+
+@dataclass
+class _Range:
+    """The smallest and the largest number so far."""
+
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, found: Numbers) -> None:
+        if len(found):
+            self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
+
+    def bounds(self, name: str, source: str) -> tuple[float, float]:
+        if self.low > self.high:
+            raise DataError(
+                f"Expected numbers in column '{name}' of {source}, found that all its cells are "
+                "missing. Leave the column out, or check its name."
+            )
+        if self.low == self.high:
+            raise DataError(
+                f"Expected different numbers in column '{name}' of {source}, found the same one "
+                "everywhere. Declare its bounds, or leave the column out."
+            )
+        return float(self.low), float(self.high)
+
+
+@dataclass
+class _Names:
+    """How often each name occurs, and where first."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, chunk: Table, name: str, found: Sequence[Sequence[str]]) -> None:
+        for row, some in enumerate(found):
+            for one in some:
+                if one not in self.seen:
+                    self.first[one] = chunk.where(row)
+                    self._require_few(name, chunk)
+                self.seen[one] = self.seen.get(one, 0) + 1
+
+    def _require_few(self, name: str, chunk: Table) -> None:
+        if len(self.first) > MOST_NAMES:
+            raise DataError(
+                f"Expected at most {MOST_NAMES} different values in column '{name}' of "
+                f"{chunk.source}, found more. Check which column holds the labels or levels, or "
+                "declare them."
+            )
+
+    def checked(self, name: str, source: str, least: int) -> tuple[str, ...]:
+        if len(self.seen) < least:
+            raise DataError(
+                f"Expected between {least} and {MOST_NAMES} different values in column '{name}' of "
+                f"{source}, found {len(self.seen)}. Check which column holds the labels or levels, "
+                "or declare them."
+            )
+        for one, count in self.seen.items():
+            if count < RARE or one.strip().lower() in MISSING:
+                raise RareError(
+                    f"Expected values that occur at least {RARE} times in column '{name}' of "
+                    f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
+                    "Classes and levels stand in the model for everyone to read: mend the line, "
+                    "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema), or "
+                    "pay for those that are common and map the rest to 'other': --rare other."
+                )
+        return tuple(sorted(self.seen))
+
+
+READ_OFF = "read off the data"
+
+
+def facts(
+    declared: Schema, known: Schema, how: str = READ_OFF, *, only_found: bool | None = None
+) -> list[str]:
+    """What is public about the columns: declared, or found out about the private data.
+
+    ``how`` says in which way. ``only_found`` tells that alone, or (False) only what was declared.
+    """
+    told: list[tuple[bool, str]] = []
+    for before, after in zip(declared.numeric, known.numeric, strict=True):
+        words = _bounds_in_words(f"'{after.name}'", after.bounds, before.is_known, how)
+        told.append((before.is_known, words))
+        if known.fill_missing:
+            filled = f"that missing values of '{after.name}' count as {after.filling:g}"
+            told.append((before.is_known, filled))
+    for given, category in zip(declared.categorical, known.categorical, strict=True):
+        listed, said = ", ".join(category.known_levels), "declared" if given.levels else how
+        told.append((bool(given.levels), f"the levels of '{category.name}', {said}: {listed}"))
+    label, is_known = known.label, declared.label.is_known
+    if label.regression:
+        told.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
+    else:
+        listed, said = ", ".join(label.known_classes), "declared" if is_known else how
+        told.append((is_known, f"the classes, {said}: {listed}"))
+    return [words for was_declared, words in told if was_declared is not only_found]
+
+
+def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool, how: str) -> str:
+    extremes = " as its smallest and largest value" if how == READ_OFF else ""
+    said = "declared" if is_declared else f"{how}{extremes}"
+    return f"the bounds of {what}, {said}: {bounds[0]:g} to {bounds[1]:g}"

@@ -1,1 +1,0 @@
-"""Per-unit gradients: the narrow waist and its engines."""

@@ -1,0 +1,1 @@
+"""Side information, stages, and the methods that are chains of them."""

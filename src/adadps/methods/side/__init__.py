@@ -1,0 +1,46 @@
+"""Side information: where a preconditioner comes from, why it is not sensitive, what it cost."""
+
+from adadps.methods.side.fixed import fixed, from_private_data, uniform
+from adadps.methods.side.frequency import (
+    Frequencies,
+    corpus_frequencies,
+    frequencies_of_private_data,
+    frequency,
+    given_frequencies,
+    word_frequencies,
+)
+from adadps.methods.side.idf import idf
+from adadps.methods.side.noisy import noisy_frequencies
+from adadps.methods.side.public import (
+    AdaGradStatistics,
+    AdamStatistics,
+    RMSPropStatistics,
+    Statistics,
+    oracle,
+    public,
+)
+from adadps.methods.side.source import SideSource, Transform
+from adadps.methods.side.tfidf import tfidf
+
+__all__ = [
+    "AdaGradStatistics",
+    "AdamStatistics",
+    "Frequencies",
+    "RMSPropStatistics",
+    "SideSource",
+    "Statistics",
+    "Transform",
+    "corpus_frequencies",
+    "fixed",
+    "frequencies_of_private_data",
+    "frequency",
+    "from_private_data",
+    "given_frequencies",
+    "idf",
+    "noisy_frequencies",
+    "oracle",
+    "public",
+    "tfidf",
+    "uniform",
+    "word_frequencies",
+]

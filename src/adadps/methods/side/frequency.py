@@ -1,0 +1,201 @@
+"""Side information from how often a token or feature occurs.
+
+A_k = max(f_k / max f, floor)^power: rare features, which tend to be the informative ones, get
+larger steps. Frequencies are public knowledge: a word list, a public corpus, or given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
+from torch import Tensor
+
+from adadps.data.examples import Features, as_features, as_numbers
+from adadps.data.overlap import PublicRows, public_rows
+from adadps.data.provenance import Provenance, digest_of
+from adadps.data.sparse_rows import SparseRows
+from adadps.errors import SideInformationError, require, require_positive
+from adadps.methods.side.fixed import NOT_PUBLIC, Fixed
+from adadps.methods.side.fixed import fixed as fixed_source
+
+LARGEST_SHARE = 1 - 1e-9
+"""What every text has is not infinitely frequent."""
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """One non-negative number a feature, with its provenance, and what it cost to know.
+
+    A word list has the share of all words of text that a word is; a corpus has the share of its
+    texts that have it (``of_texts``). In texts of L words, a word of frequency f is in a share
+    s = 1 - exp(-L f) of them: `per_word` and `per_text` give what a method wants of either.
+    """
+
+    values: Tensor
+    provenance: Provenance
+    event: DpEvent = field(default_factory=NoOpDpEvent)
+    rows: PublicRows | None = field(default=None, repr=False, compare=False)
+    of_texts: bool = False
+
+    def per_word(self, words_per_text: float) -> Frequencies:
+        """As a word list has them: f = -log(1 - s) / L for a share s of texts of L words.
+
+        >>> known = corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up")
+        >>> known.per_word(100).values
+        tensor([0.2072, 0.0069], dtype=torch.float64)
+        """
+        if not self.of_texts:
+            return self
+        rates = -torch.log1p(-self.values.double().clamp_max(LARGEST_SHARE)) / words_per_text
+        return replace(self, values=rates, of_texts=False)
+
+    def per_text(self, words_per_text: float) -> Frequencies:
+        """As a corpus has them: s = 1 - exp(-L f) for a frequency f among all words."""
+        if self.of_texts:
+            return self
+        shares = -torch.expm1(-words_per_text * self.values.double())
+        return replace(self, values=shares, of_texts=True)
+
+
+def frequency(
+    frequencies: Frequencies,
+    *,
+    floor: float,
+    power: float = 1.0,
+    at: str = "weight",
+    axis: int | None = None,
+) -> Fixed:
+    """A = max(f / max f, floor)^power along one axis of one parameter.
+
+    Without ``axis``, it is the one as long as there are frequencies; the last if several are. They
+    are taken as they are, of words or of texts.
+
+    >>> f = given_frequencies([9.0, 0.0], source="a word list", public_because="published")
+    >>> frequency(f, floor=0.01, power=0.5).named["weight"][0]
+    tensor([1.0000, 0.1000], dtype=torch.float64)
+    """
+    require_shape(floor, power)
+    origin = frequencies.provenance
+    return fixed_source(
+        {at: (relative_to_largest(frequencies.values, floor, power), axis)},
+        source=f"{origin.source}; {formula(floor, power)}",
+        public_because=origin.public_because,
+        digest=origin.digest,
+        event=frequencies.event,
+        rows=frequencies.rows,
+    )
+
+
+def require_shape(floor: float, power: float) -> None:
+    """Refuse a floor or power with which A could be zero, or would fall with the frequency."""
+    require(0 < floor <= 1, "0 < floor <= 1", floor, "A floor keeps unseen features finite.")
+    require_positive("power", power)
+
+
+def relative_to_largest(values: Tensor, floor: float, power: float) -> Tensor:
+    """max(f / max f, floor)^power, and 1 for all where no f is above zero (noise can do that).
+
+    >>> relative_to_largest(torch.tensor([4.0, 1.0, -3.0]), 0.01, 0.5)
+    tensor([1.0000, 0.5000, 0.1000])
+    >>> relative_to_largest(torch.tensor([-1.0, -2.0]), 0.01, 1.0)
+    tensor([1., 1.])
+    """
+    largest = values.max()
+    if largest <= 0:
+        return torch.ones_like(values)
+    return (values / largest).clamp_min(floor).pow(power)
+
+
+def formula(floor: float, power: float) -> str:
+    """How A is made, in words."""
+    return f"A = max(f/f_max, {floor:g})^{power:g}"
+
+
+def given_frequencies(
+    values: Any, *, source: str, public_because: str, of_texts: bool = False
+) -> Frequencies:
+    """Frequencies that the caller has, with their provenance.
+
+    They are shares of all words of text, as in a word list; with ``of_texts``, shares of the texts
+    that have a word.
+    """
+    held = as_numbers(values, "frequencies").double()
+    _require_frequencies(held)
+    if of_texts and float(held.max()) > 1:
+        raise SideInformationError(
+            f"Expected shares of texts, at most 1, found {float(held.max()):g}. Divide counts by "
+            "the number of texts, or leave `of_texts` out."
+        )
+    origin = Provenance(source, public_because, digest_of([held]))
+    return Frequencies(held, origin, of_texts=of_texts)
+
+
+def word_frequencies(words: Sequence[str], language: str = "en") -> Frequencies:
+    """Frequencies from the wordfreq package: public word lists of many languages.
+
+    >>> values = word_frequencies(["the", "zebra"]).values
+    >>> bool(values[0] > 100 * values[1])
+    True
+    """
+    from wordfreq import word_frequency
+
+    values = [word_frequency(word, language) for word in words]
+    return given_frequencies(
+        values,
+        source=f"wordfreq, language {language}",
+        public_because="published word lists, independent of the training data",
+    )
+
+
+def corpus_frequencies(
+    features: Any, *, source: str, public_because: str, texts: Sequence[str] | None = None
+) -> Frequencies:
+    """Share of the rows of a *public* corpus in which each feature is not zero.
+
+    These are statistics of the corpus, so a private example that is in it, by its features or by
+    its text, is left out of training: give the ``texts`` of the corpus where there are any.
+
+    >>> corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up").values
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    held = as_features(features)
+    shares = given_frequencies(
+        _shares(held), source=source, public_because=public_because, of_texts=True
+    )
+    return replace(shares, rows=public_rows(held, texts))
+
+
+def frequencies_of_private_data(features: Any, *, source: str) -> Frequencies:
+    """The same share for rows that are *private*, without noise: epsilon is infinite.
+
+    So does the code that was published with the paper. `noisy_frequencies` pays instead.
+
+    >>> frequencies_of_private_data([[1, 0], [2, 1]], source="the training set").event
+    NonPrivateDpEvent()
+    """
+    shares = _shares(as_features(features))
+    _require_frequencies(shares)
+    return Frequencies(shares, Provenance(source, NOT_PUBLIC), NonPrivateDpEvent(), of_texts=True)
+
+
+def _shares(held: Features) -> Tensor:
+    if isinstance(held, SparseRows):
+        stored = (held.values != 0).double()
+        counts = stored.new_zeros(held.width).index_add_(0, held.columns, stored)
+    else:
+        counts = (held != 0).double().sum(0)
+    return counts / len(held)
+
+
+def _require_frequencies(held: Tensor) -> None:
+    fits = held.ndim == 1 and held.numel() > 0 and bool(torch.isfinite(held).all())
+    if not fits or float(held.min()) < 0 or float(held.max()) <= 0:
+        raise SideInformationError(
+            "Expected a vector of finite, non-negative frequencies with at least one above zero, "
+            f"found shape {tuple(held.shape)} with smallest entry "
+            f"{float(held.min()) if held.numel() else 'none'}. Give one frequency a feature."
+        )

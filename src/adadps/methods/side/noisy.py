@@ -1,0 +1,214 @@
+"""Frequencies of the private data itself, measured once with noise, and paid for.
+
+Each document's vector of counts c_i over a *public* vocabulary is clipped, and noise is added to
+the sum of all:
+
+    f = Σ_i c_i · min(1, C/‖c_i‖) + N(0, σ²C²),    A = max(f / max f, floor)^power.
+
+One document moves the sum by at most C, so this is one Gaussian mechanism, which no sampling
+amplifies.
+
+*One object, one release.* Noise is drawn when A is first needed, which in a run is after it has
+paid, and never again: both sides of a two-sided chain, and later runs with the same object, read
+the same noisy numbers. *Every run pays.* The epsilon of each run is true by itself, whatever else
+happens; on one ledger a second run therefore pays once more for numbers that are known already.
+For a fresh measurement make a new object.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent
+from torch import Tensor
+
+from adadps.accounting.contract import measurement_divisor
+from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.examples import Features, as_features
+from adadps.data.provenance import Provenance
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.noise.randomness import secure
+from adadps.engine.step import SMALLEST_DEVIATION, Step
+from adadps.errors import SideInformationError, require, require_positive
+from adadps.methods.side.frequency import formula, relative_to_largest, require_shape
+from adadps.methods.side.source import Transform, inverse_scale
+from adadps.tensors.params import Params
+from adadps.types import Accountant, Relation, Unit
+
+SMALLEST_NOISE, LARGEST_NOISE = 1e-6, 1e6
+ROUNDING = 1e-9
+"""A norm is raised by this share: far more than float64 can lose on it."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """State before anything was drawn: the parameters for which A will be needed."""
+
+    params: Params
+
+
+class NoisyFrequencies:
+    """Frequencies measured on private documents. Build it with `noisy_frequencies`."""
+
+    def __init__(
+        self,
+        counts: Features,
+        *,
+        clip_norm: float,
+        noise_multiplier: float,
+        shape: tuple[float, float],
+        place: tuple[str, int | None],
+        source: str,
+    ) -> None:
+        self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
+        self._shape, self._place, self._source = shape, place, source
+        self._width = counts.width if isinstance(counts, SparseRows) else counts.shape[1]
+        self._counts: Features | None = counts
+        self._documents = len(counts)
+        self._released: Tensor | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Expected one owner of these noisy frequencies, found an attempt to copy them. A copy "
+            "would be noised a second time: make a new one, which is paid for by itself."
+        )
+
+    def require_rows(self, number: int, unit: Unit) -> None:
+        """Refuse counts with other rows than one for each example, or user, of a run."""
+        if number != self._documents:
+            raise SideInformationError(
+                f"Expected one row of counts for each of the {number} {unit.value}s, found "
+                f"{self._documents} rows. Count the words of the same {unit.value}s, one row each: "
+                f"one {unit.value} in several rows would cost several times as much."
+            )
+
+    @property
+    def event(self) -> DpEvent:
+        """One Gaussian mechanism; `event_under` says what is charged for it."""
+        return GaussianDpEvent(self.noise_multiplier)
+
+    def event_under(self, relation: Relation, accountant: Accountant) -> DpEvent:
+        """What a ledger with this relation and accountant is charged with."""
+        divisor = measurement_divisor(relation, accountant)
+        return GaussianDpEvent(self.noise_multiplier / divisor)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Measured on private data, with noise."""
+        return Provenance(
+            f"{self._source}, measured with noise; {formula(*self._shape)}",
+            public_because="released by a Gaussian mechanism that is part of epsilon: each count "
+            f"vector clipped to L2 norm {self.clip_norm:g}, noise multiplier "
+            f"{self.noise_multiplier:g}",
+        )
+
+    def init(self, params: Params) -> Waiting | Transform:
+        """Check that A will fit; nothing is drawn yet."""
+        self._transform(torch.ones(self._width, dtype=torch.float64), params)
+        return Waiting(params)
+
+    def observe(
+        self,
+        state: Waiting | Transform,
+        step: Step,  # noqa: ARG002
+    ) -> tuple[Transform, Waiting | Transform]:
+        """The same transform at every step; before the first one the noise is drawn."""
+        if isinstance(state, Transform):
+            return state, state
+        transform = self._transform(self._once(), state.params)
+        return transform, transform
+
+    def _transform(self, frequencies: Tensor, params: Params) -> Transform:
+        at, axis = self._place
+        relative = relative_to_largest(frequencies, *self._shape)
+        return Transform(inverse_scale({at: (relative, axis)}, params), lent=False)
+
+    @declared_read(DeclaredRead.PAID_MEASUREMENT)
+    def _once(self) -> Tensor:
+        """The noisy sum, drawn at the first call; the counts are let go then."""
+        with self._lock:
+            if self._counts is not None:
+                total = clipped_sum(self._counts, self.clip_norm)
+                deviation = self.noise_multiplier * self.clip_norm
+                self._released = secure().release(total, standard_deviation=deviation)
+                self._counts = None
+            assert self._released is not None
+            return self._released
+
+
+def noisy_frequencies(
+    counts: Any,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    floor: float,
+    power: float = 1.0,
+    source: str,
+    at: str = "weight",
+    axis: int | None = None,
+) -> NoisyFrequencies:
+    """A = max(f / max f, floor)^power from noisy counts of the *private* documents.
+
+    ``counts`` has one row an example, or one a user where users are protected (add up the counts of
+    their examples), and one column for each word of a public vocabulary; its zero
+    pattern (``counts > 0``) gives document frequencies. Costs one Gaussian mechanism with
+    ``noise_multiplier``, without amplification, which every run that uses it pays before it is
+    drawn: `calibrate_side_noise` finds the noise for a slice of epsilon.
+
+    >>> side = noisy_frequencies([[1, 0], [2, 1]], clip_norm=1.0, noise_multiplier=5.0, floor=0.1,
+    ...                          source="words of the mails")
+    >>> side.event
+    GaussianDpEvent(noise_multiplier=5.0)
+    """
+    require_positive("clip_norm", clip_norm)
+    require(
+        SMALLEST_NOISE <= noise_multiplier <= LARGEST_NOISE,
+        f"a noise_multiplier between {SMALLEST_NOISE:g} and {LARGEST_NOISE:g}",
+        noise_multiplier,
+        "It is the noise's standard deviation divided by clip_norm.",
+    )
+    require(
+        clip_norm * noise_multiplier >= SMALLEST_DEVIATION,
+        f"noise of a standard deviation of at least {SMALLEST_DEVIATION:g}",
+        clip_norm * noise_multiplier,
+        "Less is lost in floating point: raise clip_norm.",
+    )
+    require_shape(floor, power)
+    held = as_features(counts)
+    if isinstance(held, Tensor) and held.ndim != 2:
+        raise SideInformationError(
+            f"Expected counts as a matrix, one row a document, found {held.ndim} axes. Count the "
+            "words of each document over a public vocabulary."
+        )
+    return NoisyFrequencies(
+        held,
+        clip_norm=float(clip_norm),
+        noise_multiplier=float(noise_multiplier),
+        shape=(floor, power),
+        place=(at, axis),
+        source=source,
+    )
+
+
+def clipped_sum(counts: Features, clip_norm: float) -> Tensor:
+    """Σ_i c_i · min(1, C/‖c_i‖) in float64.
+
+    >>> clipped_sum(torch.tensor([[3.0, 4.0], [0.5, 0.0]]), 1.0)
+    tensor([1.1000, 0.8000], dtype=torch.float64)
+    """
+    if isinstance(counts, SparseRows):
+        values = counts.values.double()
+        weights = _weights(counts.row_sums(values.square()).sqrt(), clip_norm)
+        total = values.new_zeros(counts.width)
+        return total.index_add_(0, counts.columns, values * weights[counts.rows])
+    dense = counts.double()
+    return dense.T @ _weights(torch.linalg.vector_norm(dense, dim=1), clip_norm)
+
+
+def _weights(norms: Tensor, clip_norm: float) -> Tensor:
+    """At most 1, and never so large that rounding takes a row past C; 0 where a norm overflows."""
+    return (clip_norm / (norms * (1 + ROUNDING))).clamp_max(1.0)

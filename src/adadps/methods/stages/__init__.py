@@ -1,0 +1,43 @@
+"""Stages and the chain that joins them: the order of the stages is the method."""
+
+from adadps.accounting.groups import Groups, by_label, by_position, in_advance
+from adadps.methods.schedules import cosine, inverse_sqrt
+from adadps.methods.stages.average import average
+from adadps.methods.stages.chain import Chain, Stage, chain
+from adadps.methods.stages.local import train_locally
+from adadps.methods.stages.mixing import mix, momentum
+from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
+from adadps.methods.stages.precondition import precondition
+from adadps.methods.stages.prepare import pretrain, reparametrise
+from adadps.methods.stages.privatize import privatize
+from adadps.methods.stages.updates import adagrad, adam, rmsprop, sgd
+from adadps.methods.stages.users import Users, by_user
+
+__all__ = [
+    "Chain",
+    "Groups",
+    "Stage",
+    "Users",
+    "adagrad",
+    "adam",
+    "average",
+    "by_each_device",
+    "by_label",
+    "by_position",
+    "by_server",
+    "by_user",
+    "chain",
+    "cosine",
+    "in_advance",
+    "in_shares",
+    "inverse_sqrt",
+    "mix",
+    "momentum",
+    "precondition",
+    "pretrain",
+    "privatize",
+    "reparametrise",
+    "rmsprop",
+    "sgd",
+    "train_locally",
+]

@@ -1,0 +1,256 @@
+"""A chain of stages, whose order is checked when it is built.
+
+::
+
+    examples ─▶ per-unit gradients ─▶ released or exposed gradients ─▶ update
+      reparametrise   precondition        precondition, mix, momentum
+      pretrain        privatize ┐         sgd, adam, rmsprop, adagrad ─▶
+                      average ──┘
+
+Every stage has a rule that says which kind of signal it takes and what it gives. `chain` folds
+these rules, so that a wrong order cannot be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, cast, runtime_checkable
+
+from dp_accounting import DpEvent
+
+from adadps.accounting.events import exposes, is_free
+from adadps.accounting.groups import Groups
+from adadps.data.overlap import PublicRows
+from adadps.data.provenance import Provenance
+from adadps.engine.objective import Objective
+from adadps.engine.step import Step, Update
+from adadps.engine.waist import GradientBatch
+from adadps.errors import OrderError
+from adadps.methods.side.source import Measured
+from adadps.methods.stages.users import Users
+from adadps.tensors.params import Params
+from adadps.types import Accountant, Kind, Relation
+
+AFTER_RELEASE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
+"""Rule of a stage that post-processes what was released."""
+
+TO_UPDATE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.UPDATE, Kind.EXPOSED: Kind.UPDATE}
+"""Rule of a stage that ends a chain."""
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """One step of a method: a rule, a state, and what it does to the signal."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Which kinds it takes, and what it makes of each."""
+
+    def init(self, params: Params) -> Any:
+        """State before the first step."""
+
+    def apply(self, signal: Any, state: Any, step: Step) -> tuple[Any, Any]:
+        """Transform the signal; return it with the next state."""
+
+
+@runtime_checkable
+class Preparation(Protocol):
+    """A stage that acts once, before the first step."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Takes and gives examples."""
+
+    def prepare(self, objective: Objective) -> Objective:
+        """Change the objective, or its starting point."""
+
+    def resume(self, objective: Objective) -> Objective:
+        """What has to be done again when a run goes on from its checkpoint."""
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A stage that reads side information or public data."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What it cost to know this."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where it came from."""
+
+
+@runtime_checkable
+class Release(Protocol):
+    """The stage at which per-unit gradients become one sum."""
+
+    @property
+    def clip_norm(self) -> float:
+        """C: the largest norm of a unit's contribution."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ: the noise's standard deviation divided by C."""
+
+    @property
+    def groups(self) -> Groups | Users | None:
+        """Examples that are clipped as one: groups, or what a user brings."""
+
+
+@runtime_checkable
+class TakesLateNoise(Protocol):
+    """A stage that only multiplies what was released by a number, so that noise can wait."""
+
+    takes_late_noise: bool
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A method: stages in a legal order. Build it with `chain`."""
+
+    stages: tuple[Stage | Preparation, ...]
+
+    def __post_init__(self) -> None:
+        _require_order(self.stages)
+
+    @cached_property
+    def preparations(self) -> tuple[Preparation, ...]:
+        """The stages that act once, before the first step."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Preparation))
+
+    @cached_property
+    def steps(self) -> tuple[Stage, ...]:
+        """The stages that act at every step."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Stage))
+
+    @cached_property
+    def release(self) -> Release:
+        """The stage at which per-unit gradients become one sum."""
+        return next(stage for stage in self.stages if isinstance(stage, Release))
+
+    @cached_property
+    def informed(self) -> tuple[Informed, ...]:
+        """The stages that read side information or public data."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Informed))
+
+    @cached_property
+    def public_rows(self) -> tuple[PublicRows, ...]:
+        """Rows that are public: the public examples that this chain reads, and its corpora."""
+        found = []
+        for stage in self.informed:
+            side = getattr(stage, "side", None)
+            held = getattr(stage, "public", None) or getattr(side, "examples", side)
+            rows = getattr(held, "rows", None)
+            if isinstance(rows, PublicRows) and not exposes(stage.event):
+                found.append(rows)
+        return tuple(found)
+
+    def side_events(self, relation: Relation, accountant: Accountant) -> tuple[DpEvent, ...]:
+        """What the side information costs under these terms, before the first step.
+
+        A source that stands in the chain twice was measured once, and is paid once.
+        """
+        found: dict[int, DpEvent] = {}
+        for stage in self.informed:
+            source = getattr(stage, "side", stage)
+            if isinstance(source, Measured):
+                found[id(source)] = source.event_under(relation, accountant)
+            else:
+                found[id(source)] = stage.event
+        return tuple(event for event in found.values() if not is_free(event))
+
+    @cached_property
+    def exposures(self) -> tuple[str, ...]:
+        """Why this chain is not private; empty if it is."""
+        reasons = []
+        release = self.release
+        exposed = any(
+            Kind.EXPOSED in stage.rule.values()
+            and Kind.PER_UNIT in stage.rule
+            and Kind.RELEASED not in stage.rule
+            for stage in self.steps
+        )
+        if exposed or not release.noise_multiplier > 0:
+            reasons.append(f"{release} adds no noise")
+        elif release.clip_norm == float("inf"):
+            reasons.append(f"{release} does not clip")
+        reasons += [
+            f"{stage} reads private data" for stage in self.informed if exposes(stage.event)
+        ]
+        return tuple(reasons)
+
+    @cached_property
+    def allows_late_noise(self) -> bool:
+        """May noise be drawn when the weights are read, instead of at the step?"""
+        after = self.steps[self.steps.index(cast(Stage, self.release)) + 1 :]
+        return all(isinstance(stage, TakesLateNoise) and stage.takes_late_noise for stage in after)
+
+    def init(self, params: Params) -> tuple[Any, ...]:
+        """State of every step stage before the first step."""
+        return tuple(stage.init(params) for stage in self.steps)
+
+    def apply(
+        self, gradients: GradientBatch, states: tuple[Any, ...], step: Step
+    ) -> tuple[Update, tuple[Any, ...]]:
+        """From per-unit gradients to the update that is added to the weights."""
+        signal: Any = gradients
+        step = replace(step, late=step.late and self.allows_late_noise)
+        following = []
+        for stage, state in zip(self.steps, states, strict=True):
+            signal, advanced = stage.apply(signal, state, step)
+            following.append(advanced)
+        return cast(Update, signal), tuple(following)
+
+    def __str__(self) -> str:
+        return " > ".join(str(stage) for stage in self.stages)
+
+
+def chain(*stages: Stage | Preparation) -> Chain:
+    """Join stages into a method, or say which one stands wrong.
+
+    >>> from adadps.methods.stages import privatize, sgd
+    >>> print(chain(privatize(clip_norm=1.0, noise_multiplier=2.0), sgd(0.1)))
+    privatize(C=1, σ=2) > sgd(0.1)
+    >>> chain(sgd(0.1), privatize(clip_norm=1.0, noise_multiplier=2.0))
+    Traceback (most recent call last):
+    adadps.errors.OrderError: Cannot place `sgd(0.1)` first: it needs released (privatized) ...
+    """
+    return Chain(stages)
+
+
+def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
+    kind, before = Kind.EXAMPLES, "first"
+    for stage in stages:
+        if not isinstance(stage, Stage | Preparation):
+            raise OrderError(
+                f"Expected stages, found {stage!r}. Call the function that makes the stage."
+            )
+        if kind is Kind.EXAMPLES and Kind.EXAMPLES not in stage.rule:
+            kind = Kind.PER_UNIT
+        if kind not in stage.rule:
+            needs = " or ".join(taken.value for taken in stage.rule)
+            raise OrderError(
+                f"Cannot place `{stage}` {before}: it needs {needs}, found {kind.value}. "
+                f"{_cure(stage, kind)}"
+            )
+        kind, before = stage.rule[kind], f"after `{stage}`"
+    if kind is not Kind.UPDATE:
+        end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
+        raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
+
+
+def _cure(stage: Stage | Preparation, kind: Kind) -> str:
+    if isinstance(stage, Preparation):
+        return "It acts once: move it before `privatize(...)` or `average()`, to the front."
+    return _CURES[kind]
+
+
+_CURES = {
+    Kind.PER_UNIT: "Add `privatize(...)` or `average()` before it.",
+    Kind.RELEASED: "Gradients are privatized once: remove it, or move it before `privatize(...)`.",
+    Kind.EXPOSED: "Gradients are averaged once: remove it, or move it before `average()`.",
+    Kind.UPDATE: "The update must come last: move it to the end.",
+}

@@ -1,0 +1,103 @@
+"""Post-processing of released gradients: mix with a public gradient, and momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from dp_accounting import DpEvent, NoOpDpEvent
+
+from adadps.data.examples import PublicExamples
+from adadps.data.provenance import Provenance
+from adadps.engine.step import Step
+from adadps.errors import require
+from adadps.methods.schedules import Schedule, at
+from adadps.methods.stages.chain import AFTER_RELEASE
+from adadps.tensors.params import Params
+from adadps.types import Kind
+
+
+@dataclass(frozen=True)
+class Mix:
+    """β_t g̃ + (1 - β_t) ĝ with the public gradient ĝ."""
+
+    public: PublicExamples
+    beta: Schedule
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Post-processing."""
+        return AFTER_RELEASE
+
+    @property
+    def event(self) -> DpEvent:
+        """Public data costs nothing."""
+        return NoOpDpEvent()
+
+    @property
+    def provenance(self) -> Provenance:
+        """That of the public examples."""
+        return self.public.provenance
+
+    def init(self, params: Params) -> None:
+        """No state."""
+
+    def apply(self, signal: Params, state: None, step: Step) -> tuple[Params, None]:
+        """Mix with this step's public gradient."""
+        beta, gradient = at(self.beta, step.index), step.public_gradient(self.public)
+        _require_share(beta)
+        mixed = {name: beta * value + (1 - beta) * gradient[name] for name, value in signal.items()}
+        return mixed, state
+
+    def __str__(self) -> str:
+        return f"mix({self.provenance.source})"
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """m ← β m + (1 - β) g, divided by 1 - β^t if debiased."""
+
+    beta: float
+    debias: bool
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Post-processing."""
+        return AFTER_RELEASE
+
+    def init(self, params: Params) -> Params:
+        """Zero momentum."""
+        return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
+
+    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Params, Params]:
+        """Update the moving average and give it on."""
+        following = {
+            name: self.beta * state[name] + (1 - self.beta) * value
+            for name, value in signal.items()
+        }
+        correction = 1 - self.beta**step.index if self.debias else 1.0
+        return {name: value / correction for name, value in following.items()}, following
+
+    def __str__(self) -> str:
+        return f"momentum({self.beta:g})"
+
+
+def mix(public: PublicExamples, beta: Schedule) -> Mix:
+    """Mix the released gradient with a public one: β_t g̃ + (1 - β_t) ĝ."""
+    _require_share(at(beta, 1))
+    return Mix(public, beta)
+
+
+def _require_share(beta: float) -> None:
+    require(0 <= beta <= 1, "0 <= beta <= 1", beta, "It is the share of private gradient.")
+
+
+def momentum(beta: float, *, debias: bool = False) -> Momentum:
+    """Moving average of released gradients: m ← β m + (1 - β) g.
+
+    >>> print(momentum(0.9))
+    momentum(0.9)
+    """
+    require(0 <= beta < 1, "0 <= beta < 1", beta, "0 is no momentum.")
+    return Momentum(beta, debias)

@@ -1,0 +1,75 @@
+"""Scale gradients by side information: before the clip (AdaDPS) or after the noise (DP-R-Pub)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dp_accounting import DpEvent
+
+from adadps.data.provenance import Provenance
+from adadps.engine.step import Step
+from adadps.engine.waist import GradientBatch
+from adadps.methods.side.source import SideSource, Transform
+from adadps.methods.stages.chain import AFTER_RELEASE
+from adadps.tensors.params import Params
+from adadps.types import Kind
+
+
+@dataclass(frozen=True)
+class Precondition:
+    """g ↦ (β g + (1 - β) M) / A, for each unit or for the released mean."""
+
+    side: SideSource
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Keeps the kind of what it takes."""
+        return {Kind.PER_UNIT: Kind.PER_UNIT, **AFTER_RELEASE}
+
+    @property
+    def event(self) -> DpEvent:
+        """What the side information cost."""
+        return self.side.event
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the side information comes from."""
+        return self.side.provenance
+
+    def init(self, params: Params) -> Any:
+        """State of the side information."""
+        return self.side.init(params)
+
+    def apply(
+        self, signal: GradientBatch | Params, state: Any, step: Step
+    ) -> tuple[GradientBatch | Params, Any]:
+        """Apply this step's transform."""
+        transform, following = self.side.observe(state, step)
+        if isinstance(signal, dict):
+            return _transformed(signal, transform), following
+        if transform.mean is not None:
+            signal = signal.shift(transform.beta, transform.mean)
+        return signal.scale(transform.kept()), following
+
+    def __str__(self) -> str:
+        return f"precondition({self.provenance.source})"
+
+
+def precondition(side: SideSource) -> Precondition:
+    """Precondition by side information.
+
+    Before `privatize` this is AdaDPS; after it, the noise is scaled along with the gradient.
+    """
+    return Precondition(side)
+
+
+def _transformed(released: Params, transform: Transform) -> Params:
+    shifted = released
+    if transform.mean is not None:
+        shifted = {
+            name: transform.beta * value + (1 - transform.beta) * transform.mean[name]
+            for name, value in released.items()
+        }
+    return {name: value * transform.scale[name] for name, value in shifted.items()}

@@ -1,0 +1,110 @@
+"""The Gaussian mechanism: clip each unit, add up, add noise, divide by a public constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadps.accounting.groups import Groups
+from adadps.engine.step import SMALLEST_DEVIATION, Leaf, Step
+from adadps.engine.waist import GradientBatch, clip_weights, reduce, zeros_like
+from adadps.errors import require, require_positive
+from adadps.methods.stages.users import Users
+from adadps.tensors.params import Params
+from adadps.types import Kind
+
+SMALLEST_NOISE = 1e-6
+"""Less noise than this protects nothing, and its grid would leave the range of float64."""
+
+
+@dataclass(frozen=True)
+class Privatize:
+    """(1/b) (Σ_i clip(g_i, C) + N(0, σ²C²)). Build it with `privatize`."""
+
+    clip_norm: float
+    noise_multiplier: float
+    groups: Groups | Users | None
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Gives released gradients."""
+        return {Kind.PER_UNIT: Kind.RELEASED}
+
+    def init(self, params: Params) -> Params:
+        """The parameters, whose shapes an empty batch's sum will have."""
+        return params
+
+    def apply(
+        self, signal: GradientBatch, state: Params, step: Step
+    ) -> tuple[dict[str, Leaf], Params]:
+        """Clip, add, noise; an empty batch is noised like any other."""
+        total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
+        size = step.expected_size
+        units = self.groups.expected_units(size) if self.groups else size
+        deviation = self._noise(step) * self.clip_norm if self.noise_multiplier else 0.0
+        released = {name: step.release(value, deviation) / units for name, value in total.items()}
+        return released, state
+
+    def _noise(self, step: Step) -> float:
+        """Of the sum, in units of C: σ, or more where devices add it, or what they left out."""
+        if isinstance(self.groups, Users):
+            size, answers = step.expected_size, step.answers
+            return self.groups.deviation(self.noise_multiplier, size, answers)
+        return self.noise_multiplier
+
+    @property
+    def noise_on_devices(self) -> float:
+        """What each device adds to its update, in units of C."""
+        if isinstance(self.groups, Users):
+            return self.groups.noise.on_device(self.noise_multiplier)
+        return 0.0
+
+    def _weights(self, norms: Tensor, step: Step) -> Tensor:
+        step.watch("norms", norms)
+        if step.answers is not None and self.noise_on_devices:
+            # They were clipped before their noise. A second clip at C would cut the noise itself
+            # down to nearly nothing, and with it what the sum of shares is counted on for.
+            return torch.isfinite(norms).double()
+        return clip_weights(norms, self.clip_norm)
+
+    def __str__(self) -> str:
+        grouped = f", {self.groups}" if self.groups else ""
+        return f"privatize(C={self.clip_norm:g}, σ={self.noise_multiplier:g}{grouped})"
+
+
+def privatize(
+    *, clip_norm: float, noise_multiplier: float, groups: Groups | Users | None = None
+) -> Privatize:
+    """Clip each unit's gradient to L2 norm C and add noise N(0, σ²C²) to the sum.
+
+    A unit is an example, or with ``groups`` a group of them (`by_label`, `in_advance`) or all that
+    a user brings (`by_user`). The sum is divided by the *expected* number of units, a public
+    constant. A noise multiplier of 0 or an infinite clip norm is allowed for comparisons, and makes
+    epsilon infinite.
+
+    >>> print(privatize(clip_norm=0.5, noise_multiplier=1.0))
+    privatize(C=0.5, σ=1)
+    """
+    require_positive("clip_norm", clip_norm, infinite=True)
+    require(
+        noise_multiplier == 0 or SMALLEST_NOISE <= noise_multiplier < float("inf"),
+        f"a noise_multiplier of 0 or between {SMALLEST_NOISE:g} and infinity",
+        noise_multiplier,
+        "It is the noise's standard deviation divided by clip_norm.",
+    )
+    require(
+        noise_multiplier == 0 or clip_norm * noise_multiplier >= SMALLEST_DEVIATION,
+        f"noise of a standard deviation of at least {SMALLEST_DEVIATION:g}",
+        clip_norm * noise_multiplier,
+        "Less is lost in floating point: raise clip_norm.",
+    )
+    require(
+        clip_norm < float("inf") or noise_multiplier == 0,
+        "a finite clip_norm where there is noise",
+        clip_norm,
+        "Noise is proportional to it.",
+    )
+    return Privatize(float(clip_norm), float(noise_multiplier), groups)

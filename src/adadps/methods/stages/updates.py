@@ -1,0 +1,176 @@
+"""Updates: from a released (or exposed) gradient to what is added to the weights.
+
+All of them are post-processing: they see private data only through what was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from adadps.engine.step import Leaf, Step, Update
+from adadps.errors import require, require_positive
+from adadps.methods.schedules import Schedule, at, described
+from adadps.methods.stages.chain import TO_UPDATE
+from adadps.tensors.params import Params
+from adadps.types import Kind
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What all updates share: their place at the end of a chain, and a learning rate."""
+
+    lr: Schedule
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Ends a chain."""
+        return TO_UPDATE
+
+    def init(self, params: Params) -> Any:  # noqa: ARG002
+        """No state unless an update has one."""
+        return None
+
+    def rate(self, step: Step) -> float:
+        """Learning rate of this step."""
+        rate = at(self.lr, step.index)
+        require(0 <= rate < float("inf"), "a finite learning rate >= 0", rate, "Mend the schedule.")
+        return rate
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__.lower()}({described(self.lr)})"
+
+
+@dataclass(frozen=True)
+class SGD(Rule):
+    """(1 - α_t λ) w - α_t g."""
+
+    weight_decay: float
+    takes_late_noise: ClassVar[bool] = True
+
+    def apply(self, signal: dict[str, Leaf], state: None, step: Step) -> tuple[Update, None]:
+        """Scale by the learning rate."""
+        rate = self.rate(step)
+        update = Update({name: -rate * value for name, value in signal.items()})
+        update.keep = 1 - rate * self.weight_decay
+        require(
+            update.keep > 0,
+            "lr · weight_decay < 1 at every step",
+            rate * self.weight_decay,
+            "Lower one of them.",
+        )
+        return update, state
+
+    def __str__(self) -> str:
+        decay = f", weight_decay={self.weight_decay:g}" if self.weight_decay else ""
+        return f"{super().__str__()[:-1]}{decay})"
+
+
+@dataclass(frozen=True)
+class Adam(Rule):
+    """m̂ / (√v̂ + ε), with m and v moving averages of g and g²."""
+
+    betas: tuple[float, float]
+    epsilon: float
+
+    def init(self, params: Params) -> tuple[Params, Params]:
+        """Zero moments."""
+        return _zeros(params), _zeros(params)
+
+    def apply(
+        self, signal: Params, state: tuple[Params, Params], step: Step
+    ) -> tuple[Update, tuple[Params, Params]]:
+        """Algorithm 2 of the paper, after the Gaussian mechanism."""
+        (beta1, beta2), t = self.betas, step.index
+        first = {n: beta1 * state[0][n] + (1 - beta1) * g for n, g in signal.items()}
+        second = {n: beta2 * state[1][n] + (1 - beta2) * g.square() for n, g in signal.items()}
+        update = {
+            name: -self.rate(step)
+            * (first[name] / (1 - beta1**t))
+            / ((second[name] / (1 - beta2**t)).sqrt() + self.epsilon)
+            for name in signal
+        }
+        return Update(update), (first, second)
+
+
+@dataclass(frozen=True)
+class RMSProp(Rule):
+    """g / (√v + ε), with v a moving average of g²."""
+
+    decay: float
+    epsilon: float
+
+    def init(self, params: Params) -> Params:
+        """Zero second moment."""
+        return _zeros(params)
+
+    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Update, Params]:
+        """Divide by the root of the moving average."""
+        second = {
+            n: self.decay * state[n] + (1 - self.decay) * g.square() for n, g in signal.items()
+        }
+        return _divided(signal, second, self.rate(step), self.epsilon), second
+
+
+@dataclass(frozen=True)
+class AdaGrad(Rule):
+    """g / (√v + ε), with v the sum of g²."""
+
+    epsilon: float
+
+    def init(self, params: Params) -> Params:
+        """Zero sum of squares."""
+        return _zeros(params)
+
+    def apply(self, signal: Params, state: Params, step: Step) -> tuple[Update, Params]:
+        """Divide by the root of the sum."""
+        second = {name: state[name] + g.square() for name, g in signal.items()}
+        return _divided(signal, second, self.rate(step), self.epsilon), second
+
+
+def sgd(lr: Schedule, *, weight_decay: float = 0.0) -> SGD:
+    """w ← (1 - α_t λ) w - α_t g: plain steps, with decoupled weight decay λ.
+
+    The noise enters the weights linearly, so that it can be drawn when a weight is next read.
+
+    >>> print(sgd(0.5), sgd(0.5, weight_decay=0.01))
+    sgd(0.5) sgd(0.5, weight_decay=0.01)
+    """
+    require(0 <= weight_decay < float("inf"), "a weight_decay >= 0", weight_decay, "0 is no decay.")
+    return SGD(_checked(lr), float(weight_decay))
+
+
+def adam(lr: Schedule, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> Adam:
+    """w ← w - α_t m̂ / (√v̂ + ε)."""
+    for beta in betas:
+        require(0 <= beta < 1, "betas in [0, 1)", beta, "Choose moving averages in that range.")
+    return Adam(_checked(lr), betas, require_positive("epsilon", epsilon))
+
+
+def rmsprop(lr: Schedule, *, decay: float = 0.99, epsilon: float = 1e-8) -> RMSProp:
+    """w ← w - α_t g / (√v + ε), v a moving average of g²."""
+    require(0 <= decay < 1, "decay in [0, 1)", decay, "Choose a moving average in that range.")
+    return RMSProp(_checked(lr), decay, require_positive("epsilon", epsilon))
+
+
+def adagrad(lr: Schedule, *, epsilon: float = 1e-8) -> AdaGrad:
+    """w ← w - α_t g / (√v + ε), v the sum of g²."""
+    return AdaGrad(_checked(lr), require_positive("epsilon", epsilon))
+
+
+def _checked(lr: Schedule) -> Schedule:
+    require_positive("lr", at(lr, 1))
+    return lr
+
+
+def _zeros(params: Params) -> Params:
+    return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
+
+
+def _divided(gradient: Params, second: Params, rate: float, epsilon: float) -> Update:
+    return Update(
+        {name: -rate * g / (second[name].sqrt() + epsilon) for name, g in gradient.items()}
+    )

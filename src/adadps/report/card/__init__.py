@@ -1,0 +1,11 @@
+"""The privacy card: what may be said about a run's privacy, for programs and for people.
+
+A card is made of a result's public description and of nothing else, so that it can be made again
+from ``result.json`` and compared.
+"""
+
+from adadps.report.card.contents import card_of
+from adadps.report.card.files import CARD_JSON, CARD_MARKDOWN, schema, write_card
+from adadps.report.card.markdown import markdown_of
+
+__all__ = ["CARD_JSON", "CARD_MARKDOWN", "card_of", "markdown_of", "schema", "write_card"]

@@ -1,0 +1,89 @@
+"""The content of a card: a pure function of a result's description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adadps.report.card.epsilons import epsilons_by_accountant
+from adadps.report.card.meaning import meaning_of
+from adadps.report.card.not_covered import what_is_not_covered
+
+FORMAT = 1
+UNKNOWN = "unknown: an earlier version of adadps"
+
+
+def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The privacy card of a result, given as `Result.describe()`.
+
+    ``audit`` is what `adadps.report.card.audited.fitting_audit` makes of an audit's outcome.
+    Nothing in it is computed from private data: it repeats what the result states, adds epsilon by
+    the other accountant from the events that were charged, and says what no epsilon covers.
+    """
+    privacy, model = described["privacy"], described["settings"].get("model")
+    return {
+        "format": FORMAT,
+        "made_with": described.get("public_facts", {}).get("made_with", UNKNOWN),
+        "private": described["private"],
+        "guarantee": {
+            "epsilon": privacy["epsilon"],
+            "delta": privacy["delta"],
+            "accountant": privacy["accountant"],
+            "unit": privacy["unit"],
+            "relation": privacy["relation"],
+            "by_accountant": epsilons_by_accountant(described),
+            "in_words": meaning_of(privacy),
+            "not_private_because": list(privacy["not_private_because"]),
+        },
+        "model": model if isinstance(model, str) else None,
+        "mechanism": {
+            "chain": described["method"],
+            "sampling": dict(privacy["sampler"]),
+            "noise_multiplier": privacy["noise_multiplier"],
+            "clip_norm": privacy["clip_norm"],
+            "steps": privacy["steps"],
+            "steps_paid": privacy["steps_paid"],
+        },
+        "side_information": [_side(known) for known in described["side_information"]],
+        **({"measured": list(found)} if (found := privacy.get("measured")) else {}),
+        "assumed_public": list(privacy["assumed_public"]),
+        "tuning": _tuning(privacy),
+        "numbers": _last_numbers(described["history"]),
+        "audit": dict(audit) if audit is not None else None,
+        "not_covered": what_is_not_covered(described),
+    }
+
+
+def _side(known: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {
+        "source": known.get("source"),
+        "public_because": known.get("public_because"),
+        "digest_of_what_is_public": known.get("digest"),
+        "cost": known.get("price") or "nothing",
+    }
+
+
+def _tuning(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """How many settings were tried, and whether epsilon pays for it."""
+    held = privacy["tuning"]
+    if held is not None:
+        return {
+            "trials": privacy["tuning_trials"],
+            "in_epsilon": True,
+            "in_words": f"{held.get('trials')}, all of them in epsilon",
+        }
+    trials = privacy["tuning_trials"]
+    if trials is None:
+        said = "not declared; if settings were chosen on private data, that is not in epsilon"
+    elif trials == 0:
+        said = "none on private data, as declared"
+    else:
+        said = f"{trials} declared, NOT in epsilon"
+    return {"trials": trials, "in_epsilon": False, "in_words": said}
+
+
+def _last_numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last value of every metric, with the data that it came from."""
+    last = {(entry["metric"], entry["data"], entry["declared"]): entry for entry in history}
+    names = ("metric", "value", "data", "declared", "step")
+    return [{name: entry[name] for name in names} for entry in last.values()]

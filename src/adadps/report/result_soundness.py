@@ -1,0 +1,182 @@
+"""Is a stored result one that adadps could have written? Kinds and ranges of its entries.
+
+A statement about privacy must not change its meaning when a byte of its file does: numbers as
+texts, a private flag beside reasons against it, or an epsilon below that of its own mechanism are
+refused. This guards against accidents, not against someone who edits the file on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adadps.errors import DataError
+
+Check = Callable[[Any], bool]
+LARGEST = 1e300
+
+
+def require_sound(held: Any) -> None:
+    """Refuse the content of a result's JSON that is not what it should be.
+
+    >>> require_sound([])
+    Traceback (most recent call last):
+    adadps.report.result_soundness.UnsoundError: Expected the entries of a result, found ...
+    """
+    if not isinstance(held, dict):
+        raise _wrong("the entries of a result", "something else")
+    _require(held, _RESULT, "the result")
+    privacy = held["privacy"]
+    _require(privacy, _PRIVACY, "the privacy statement")
+    _require_if_there(privacy, _LATER_IN_PRIVACY, "the privacy statement")
+    _require_if_there(held, _LATER_IN_RESULT, "the result")
+    _require_if_there(held.get("public_facts", {}), _PUBLIC_FACTS, "the public facts")
+    for entry in held["history"]:
+        _require(entry, _MEASUREMENT, "the history")
+    epsilon, mechanism = privacy["epsilon"], privacy["mechanism_epsilon"]
+    private = epsilon is not None
+    if held["private"] != private or (private and privacy["not_private_because"]):
+        raise _wrong("a statement that agrees with itself", "a private and a not private one")
+    if private and (mechanism is None or epsilon < mechanism):
+        least = "which has none" if mechanism is None else f"{mechanism:g}"
+        raise _wrong(
+            f"an epsilon of at least that of its mechanism, {least}",
+            f"privacy.epsilon = {epsilon:g}",
+        )
+
+
+def _require(held: dict[str, Any], checks: dict[str, Check], where: str) -> None:
+    for name, check in checks.items():
+        if name not in held or not check(held[name]):
+            raise _wrong(f"an entry '{name}' of its kind in {where}", "none or another")
+
+
+def _require_if_there(held: dict[str, Any], checks: dict[str, Check], where: str) -> None:
+    """Entries that results of earlier versions do not have."""
+    _require(held, {name: checks[name] for name in checks if name in held}, where)
+
+
+class UnsoundError(DataError):
+    """Entries that adadps could not have written: what was expected, and what was found."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        self.expected, self.found = expected, found
+        super().__init__(f"Expected {expected}, found {found}. Restore the file as it was written.")
+
+
+def _wrong(expected: str, found: str) -> UnsoundError:
+    return UnsoundError(expected, found)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _number(value: Any) -> bool:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and abs(value) <= LARGEST
+
+
+def _at_least_zero(value: Any) -> bool:
+    return _number(value) and bool(value >= 0)
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and _at_least_zero(value)
+
+
+def _probability(value: Any) -> bool:
+    return _number(value) and 0 < value < 1
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _of_entries(**checks: Check) -> Check:
+    """A mapping with exactly these entries."""
+    return lambda value: (
+        isinstance(value, dict)
+        and value.keys() == checks.keys()
+        and all(check(value[name]) for name, check in checks.items())
+    )
+
+
+def _or_nothing(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _dict_of(check: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+_RESULT: dict[str, Check] = {
+    "private": _flag,
+    "privacy": _dict,
+    "method": _text,
+    "side_information": _list_of(_dict_of(_or_nothing(_text))),
+    "settings": _dict,
+    "history": _list_of(_dict),
+    "debug": _list_of(_dict_of(_or_nothing(_number))),
+}
+_PRIVACY: dict[str, Check] = {
+    "epsilon": _or_nothing(_at_least_zero),
+    "mechanism_epsilon": _or_nothing(_at_least_zero),
+    "delta": _probability,
+    "accountant": _text,
+    "relation": _text,
+    "unit": _text,
+    "clip_norm": _or_nothing(_at_least_zero),
+    "noise_multiplier": _at_least_zero,
+    "steps": _count,
+    "steps_paid": _or_nothing(_count),
+    "sampler": _dict,
+    "tuning": _or_nothing(_dict),
+    "tuning_trials": _or_nothing(_count),
+    "not_private_because": _list_of(_text),
+    "assumed_public": _list_of(_text),
+}
+_MEASUREMENT: dict[str, Check] = {
+    "step": _count,
+    "epoch": _at_least_zero,
+    "data": _text,
+    "declared": _text,
+    "metric": _text,
+    "value": _or_nothing(_number),
+}
+_LATER_IN_PRIVACY: dict[str, Check] = {
+    "charges": _or_nothing(_list_of(_of_entries(event=_text, count=_count))),
+    "claim": _or_nothing(_text),
+    "measured": _list_of(_text),
+}
+_LATER_IN_RESULT: dict[str, Check] = {"public_facts": _dict}
+_PUBLIC_FACTS: dict[str, Check] = {
+    "made_with": _text,
+    "parameters": _count,
+    "expected_units": _or_nothing(_at_least_zero),
+    "update": _text,
+    "learning_rates": _or_nothing(
+        _of_entries(
+            first=_number, last=_number, total=_at_least_zero, root_of_squares=_at_least_zero
+        )
+    ),
+    "preconditioners": _list_of(
+        _of_entries(
+            place=_text,
+            source=_text,
+            price=_or_nothing(_text),
+            entries=_count,
+            ranks=_list_of(_count),
+            relative=_list_of(_at_least_zero),
+        )
+    ),
+    "noise_scale": _or_nothing(_of_entries(typical=_at_least_zero, largest=_at_least_zero)),
+}

@@ -1,0 +1,1 @@
+"""Tensors that are mostly zero, sums of outer products, compiled loops, threads; no privacy."""

@@ -1,0 +1,1 @@
+"""Runs: paid for step by step, kept in checkpoints, tuned, and federated."""

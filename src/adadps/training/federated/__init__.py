@@ -1,0 +1,23 @@
+"""Federations: users are devices, who train on their own rows, and a server that has no data.
+
+`adadps.training.federated.flower` runs them on Flower (extra ``federated``); in one process,
+`adadps.fit` with a method that begins with `train_locally` simulates the same.
+"""
+
+from adadps.training.federated.client import empty_update, local_update, pay_on_device
+from adadps.training.federated.dry_runs import Preview, Refusal, dry_run
+from adadps.training.federated.server import FederatedRun
+from adadps.training.federated.simulated import simulated_users
+from adadps.training.federated.task import Task
+
+__all__ = [
+    "FederatedRun",
+    "Preview",
+    "Refusal",
+    "Task",
+    "dry_run",
+    "empty_update",
+    "local_update",
+    "pay_on_device",
+    "simulated_users",
+]

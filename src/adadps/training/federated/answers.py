@@ -1,0 +1,128 @@
+"""Which answers count: whatever a device sends, the round goes on and is what was accounted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadps.engine.local import Part
+from adadps.tensors.params import Params
+from adadps.tensors.row_sparse import RowSparse
+from adadps.training.federated.task import Task
+
+HONEST = 40.0
+"""N(0, 1) in any number of dimensions d is longer than √d + 40 with probability e^-800."""
+
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+ENTRIES_AT_ONCE = 2**24
+"""So many numbers of answers are added up together."""
+
+
+def longest(task: Task, params: Params) -> float:
+    """The largest norm of an honest answer with noise of its device: C + sC (√d + 40).
+
+    Where the server adds the noise there is no such bound, since every answer is clipped at C here,
+    whatever its device has done. An answer that carries noise cannot be clipped at C: the noise
+    alone is √d times longer than C, and would be cut down to a direction. Its privacy was made on
+    the device, by the clip before the noise, so a bound here can only serve the model: it throws
+    away what no honest device sends. Honest answers stay as they are, so the sum has no bias.
+
+    >>> task = Task(lr=1.0, batch_size=1, epochs=1, most=1, clip_norm=2.0, noise=0.5)
+    >>> longest(task, {"weight": torch.zeros(10, 10)})
+    52.0
+    """
+    if not task.noise:
+        return math.inf
+    entries = sum(value.numel() for value in params.values())
+    return task.clip_norm * (1 + task.noise * (math.sqrt(entries) + HONEST))
+
+
+def sound(
+    update: Any, params: Params, most: float, axes: Mapping[str, int]
+) -> dict[str, Part] | None:
+    """The update with names, shapes and finite numbers as they must be, or None.
+
+    Rows that do not lie along the axis of their table are taken as a whole table: the form in which
+    one device answers must not change how those of others are added up.
+
+    >>> sound({"weight": torch.ones(2)}, {"weight": torch.zeros(2)}, math.inf, {"weight": 0})
+    {'weight': tensor([1., 1.])}
+    >>> sound({"weight": torch.ones(3)}, {"weight": torch.zeros(2)}, math.inf, {}) is None
+    True
+    """
+    if not isinstance(update, Mapping) or set(update) != set(params):
+        return None
+    kept: dict[str, Part] = {}
+    square = 0.0
+    for name, like in params.items():
+        part = update[name]
+        fits = _fits_rows(part, like) if isinstance(part, RowSparse) else _fits(part, like.shape)
+        if not fits:
+            return None
+        square += float(_values(part).double().square().sum())
+        kept[name] = _on(_along(part, axes[name]), like.device)
+    return kept if math.sqrt(square) <= most else None
+
+
+def side_by_side(answers: Sequence[Mapping[str, Part]]) -> list[list[Mapping[str, Part]]]:
+    """The answers in pieces of one form each, as many at once as fit in a modest memory."""
+    forms: dict[tuple[bool, ...], list[Mapping[str, Part]]] = {}
+    for answer in answers:
+        form = tuple(isinstance(part, RowSparse) for part in answer.values())
+        forms.setdefault(form, []).append(answer)
+    pieces = []
+    for same in forms.values():
+        room = -1
+        for answer in same:
+            size = sum(_values(part).numel() for part in answer.values())
+            if size > room:
+                pieces.append([answer])
+                room = ENTRIES_AT_ONCE
+            else:
+                pieces[-1].append(answer)
+            room -= size
+    return pieces
+
+
+def _along(part: Part, axis: int) -> Part:
+    return part.to_dense() if isinstance(part, RowSparse) and part.axis != axis else part
+
+
+def _values(part: Part) -> Tensor:
+    return part.values if isinstance(part, RowSparse) else part
+
+
+def _fits(part: Any, shape: tuple[int, ...]) -> bool:
+    return (
+        isinstance(part, Tensor)
+        and part.layout is torch.strided
+        and part.dtype in NUMBERS
+        and not part.is_meta
+        and tuple(part.shape) == tuple(shape)
+        and bool(torch.isfinite(part).all())
+    )
+
+
+def _fits_rows(part: RowSparse, like: Tensor) -> bool:
+    """Distinct rows of this table, with one finite slice each."""
+    rows = part.rows
+    if part.axis not in range(like.ndim) or tuple(part.shape) != tuple(like.shape):
+        return False
+    if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
+        return False
+    size = like.shape[part.axis]
+    inside = bool(((rows >= 0) & (rows < size)).all())
+    others = like.movedim(part.axis, 0).shape[1:]
+    distinct = len(torch.unique(rows)) == len(rows)
+    return inside and distinct and _fits(part.values, (len(rows), *others))
+
+
+def _on(part: Part, device: torch.device) -> Part:
+    if isinstance(part, RowSparse):
+        return RowSparse(part.rows.to(device), part.values.to(device), part.shape, part.axis)
+    return part.to(device)

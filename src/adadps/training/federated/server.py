@@ -1,0 +1,298 @@
+"""The server of a federation: it has the weights, the ledger and the noise, and no data.
+
+::
+
+    run = FederatedRun(model, method=method, sampler=poisson(users=400, expected_size=20), rounds=9,
+                       loss=loss, example=made_up_rows)
+    run.require_ready(refusals)                          # of dry runs with run.preview
+    for batch in run.batches():                          # paid for before anybody is asked
+        for node in run.cohort(batch, connected_nodes):
+            ...                                          # send run.task, run.scale, the weights
+        run.answer(batch, node, update)                  # in any order, late, twice, or never
+        run.step(batch)                                  # clip, add, noise
+    result = run.result()
+
+However many answer, the round is noised and stays paid for, and how many is not said anywhere:
+under Poisson sampling that is a fact about private draws. A round in which nobody was asked is such
+a round. One in which everybody who was asked is silent ends the run, with nothing released: its
+rounds would keep spending and teach the model nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn, Unpack
+
+from torch import nn
+
+from adadps.accounting.samplers import Rows, Sampler
+from adadps.data.examples import Examples, PublicExamples
+from adadps.data.row_kind import RowKind
+from adadps.engine.chunked import ChunkedGradients
+from adadps.engine.local import Part, of_updates, table_axis
+from adadps.engine.loss import Loss
+from adadps.engine.noise.randomness import Randomness
+from adadps.engine.objective import predict
+from adadps.engine.passes.probing import objective, require_separate_examples
+from adadps.engine.step import Step
+from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError
+from adadps.methods.stages.chain import Chain
+from adadps.methods.stages.users import Users
+from adadps.report.result import Measurement
+from adadps.tensors.params import Params
+from adadps.training.batches import Batch
+from adadps.training.evaluation import Evaluation
+from adadps.training.federated.answers import longest, side_by_side, sound
+from adadps.training.federated.cohorts import Cohorts
+from adadps.training.federated.dry_runs import Preview, Refusal
+from adadps.training.federated.readiness import require_ready
+from adadps.training.federated.task import Task, scale_of, task_of
+from adadps.training.fit import require_within_ledger
+from adadps.training.paid_run import PaidRun
+from adadps.training.run import PaidOptions
+from adadps.training.stepping import Moving
+
+NOT_COMPARED = "no user has rows of the public data, with which devices cannot be compared"
+WHO_TAKES_PART = "which users take part, and when: noise of devices protects what they hold alone"
+
+
+@dataclass
+class Round:
+    """A round that is paid for: the places that were drawn, who was asked, and what came."""
+
+    batch: Batch
+    places: Rows
+    cohort: tuple[int, ...] | None = None
+    answers: dict[int, dict[str, Part] | None] = field(default_factory=dict)
+
+    @property
+    def is_silent(self) -> bool:
+        """Was somebody asked, and has nobody given an answer that counts?"""
+        return bool(self.cohort) and all(update is None for update in self.answers.values())
+
+
+class FederatedRun(PaidRun):
+    """A run whose users are devices. ``rounds`` are its steps.
+
+    Options, as of `PrivateRun`: ``budget`` or ``ledger``, beyond which it does not go; ``delta``,
+    ``accountant``, ``checkpoints``; ``assumed_public`` and ``tuning_trials``, which are stated.
+
+    The method begins with `train_locally`, clips by user, and says who adds the noise. A plan that
+    its budget or ledger has no room for is refused. With ``checkpoints``, the same call again
+    resumes where a server has died.
+
+    Before anything is paid, the model is checked, and with ``loss`` and ``example`` whether the
+    devices' loss fits it: ``example`` is made-up `examples`, of which kind and shape are declared
+    to be those of the devices' rows, and nothing else is used.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        method: Chain,
+        sampler: Sampler,
+        rounds: int,
+        loss: Loss | None = None,
+        example: Examples | None = None,
+        **options: Unpack[PaidOptions],
+    ) -> None:
+        self._devices = work = OnDevices(model, loss, example)
+        options["assumed_public"] = (*options.get("assumed_public", ()), *_taken_for_public(method))
+        super().__init__(
+            work,
+            method=method,
+            sampler=sampler,
+            steps=rounds,
+            before_paying=require_within_ledger,
+            **options,
+        )
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self._devices.model
+
+    @property
+    def task(self) -> Task:
+        """What every device is asked to do."""
+        return self._devices.task
+
+    @property
+    def preview(self) -> Preview:
+        """What devices are told for their `dry_run`, before the first round."""
+        return Preview.of(self.model, self.task, self._devices.kind)
+
+    def require_ready(self, answers: Mapping[int, Refusal | None]) -> None:
+        """Given what the `dry_run` of each node has found, refuse to begin where any cannot."""
+        require_ready(answers)
+
+    @property
+    def scale(self) -> Params | None:
+        """D = 1/A for every parameter, which devices need as well; None without."""
+        return self._devices.scale
+
+    @property
+    def least_answers(self) -> int:
+        """A round with fewer of them would be discarded."""
+        return self._devices.least_answers
+
+    @property
+    def discarded(self) -> int:
+        """Rounds of this process that had too few answers: paid for, and without effect.
+
+        Only where devices add the noise in shares, and then everybody can see it by the weights.
+        """
+        return self._devices.discarded
+
+    def cohort(self, batch: Batch, nodes: Iterable[int]) -> tuple[int, ...]:
+        """Whom to ask, of the nodes that are connected now; drawn once a round."""
+        drawn = self._drawn
+        if not isinstance(drawn, Round) or drawn.batch != batch or drawn.cohort is not None:
+            raise OrderError(
+                "Expected one cohort for the round that this run has just begun, found a call for "
+                "another round, or a second one. Iterate over `run.batches()`, and ask once."
+            )
+        drawn.cohort = self._devices.cohorts.members(drawn.places, nodes)
+        return drawn.cohort
+
+    def answer(self, batch: Batch, node: int, update: Any) -> None:
+        """Take the answer of a node: a tensor, or rows of one (`RowSparse`), for each parameter.
+
+        From one thread at a time, like every call on a run; answers are held until `step`. Dropped
+        without a word: what comes after its round, from who was not asked, or as a second answer.
+        What is not finite, or has other names or shapes, counts as no answer.
+        """
+        drawn = self._drawn
+        if not isinstance(drawn, Round) or drawn.batch != batch:
+            return
+        if node in (drawn.cohort or ()) and node not in drawn.answers:
+            drawn.answers[node] = self._devices.checked(update)
+
+    def step(self, batch: Batch) -> None:
+        """Clip, add, noise; refused if everybody who was asked is silent, with nothing released.
+
+        The round stays paid for, and the run is over: what it had before is kept.
+        """
+        drawn = self._drawn
+        if isinstance(drawn, Round) and drawn.batch == batch and drawn.is_silent:
+            self._require_own_process()
+            self._require_whole()
+            self._drawn = None
+            self.keep()
+            self._is_broken = True
+            raise DeviceError(
+                f"Expected an answer from a device that was asked in round {batch.index}, found "
+                "none that counts. Nothing was released; the round stays paid for. Look at the "
+                "logs of the devices, and resume from a checkpoint or begin a new run."
+            )
+        super().step(batch)
+
+    def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
+        """Measure the current weights on public or held-out data, and remember it."""
+        epoch = self._taken * self.sampler.expected_size / self.sampler.examples
+        self._stepper.weights.read()
+        found = evaluation.measure(
+            lambda features: predict(self.model, features, None), self._taken, epoch
+        )
+        self.history += found
+        return found
+
+
+class OnDevices:
+    """Work that devices do, and that is put together here."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, example: Examples | None) -> None:
+        if (loss is None) != (example is None):
+            raise SettingError(
+                "Expected both loss and example, or neither, found one of them. Give the loss of "
+                "the devices and `examples` of made-up rows of their kind and shape."
+            )
+        self.model, self._loss, self._example = model, loss, example
+        self.kind = None if example is None else RowKind.of(example)
+        self.settings: dict[str, Any] = {}
+        self.discarded = 0
+
+    def require_fit(self, method: Chain) -> None:
+        """A method for devices, and something to train."""
+        self.task = task_of(method)
+        self._params = {
+            name: parameter.detach()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
+        if not self._params:
+            raise ModelError(
+                "Expected a model with trainable parameters, found none. Set requires_grad on the "
+                "parameters that should be trained."
+            )
+        require_separate_examples(self.model)
+        if self._loss is not None and self._example is not None:
+            objective(self.model, self._loss, self._example)
+        self.scale = scale_of(method, self._params)
+        self._longest = longest(self.task, self._params)
+        self._axes = {name: table_axis(self.model, name) for name in self._params}
+
+    def begin(
+        self,
+        method: Chain,
+        sampler: Sampler,
+        units: Sampler,
+        randomness: Randomness,
+    ) -> Moving:
+        """The weights, and the first draw to come."""
+        users = method.release.groups
+        assert isinstance(users, Users)  # `task_of` has asked for them
+        users.deviation(method.release.noise_multiplier, sampler.expected_size)
+        self.least_answers = users.noise.least_answers() if self.task.noise else 0
+        self._expected_size, self._randomness = sampler.expected_size, randomness
+        self.cohorts = Cohorts(units, randomness.generator)
+        self._moving = Moving(
+            self.model,
+            self._params,
+            method=method,
+            expected_size=sampler.expected_size,
+            randomness=randomness,
+        )
+        return self._moving
+
+    def draw(self, batch: Batch) -> Round:
+        """The places of a round; who takes them is asked when nodes are known."""
+        return Round(batch, self.cohorts.next())
+
+    def checked(self, update: Any) -> dict[str, Part] | None:
+        """An answer that can be added, or None."""
+        return sound(update, self._params, self._longest, self._axes)
+
+    def take(self, drawn: Round, index: int) -> None:
+        """Clip, add, noise, move; with too few answers for their noise to be enough, nothing."""
+        answers = [update for update in drawn.answers.values() if update is not None]
+        if len(answers) < self.least_answers:
+            self.discarded += 1
+            return
+        pieces = ChunkedGradients(
+            tuple(partial(of_updates, part) for part in side_by_side(answers))
+        )
+        step = Step(
+            index=index,
+            expected_size=self._expected_size,
+            noise=self._randomness,
+            mean_gradient=_no_public_data,
+            late=True,
+            answers=len(answers),
+        )
+        self._moving.move(pieces, (), step)
+
+
+def _taken_for_public(method: Chain) -> list[str]:
+    """What epsilon does not cover, for it happens where the server has no data."""
+    if not isinstance(method, Chain):
+        return []  # it is refused in a moment
+    compared = [NOT_COMPARED] if method.public_rows else []
+    return [*compared, *([WHO_TAKES_PART] if task_of(method).noise else [])]
+
+
+def _no_public_data(_public: PublicExamples) -> NoReturn:
+    raise ContractError("Expected a method without public gradients, found one that needs them.")

@@ -1,0 +1,40 @@
+"""One run at a time changes a model."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from adadps.engine.noise.late_parameter import LateParameter, unwatch
+from adadps.errors import ContractError
+
+_LATEST: WeakKeyDictionary[nn.Module, Claim] = WeakKeyDictionary()
+
+
+class Claim:
+    """The right to change a model, until another run claims it.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> first = Claim(layer)
+    >>> first.require_valid()
+    >>> second = Claim(layer)
+    >>> first.require_valid()
+    Traceback (most recent call last):
+    adadps.errors.ContractError: Expected one run at a time on a model, ...
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            if isinstance(parameter, LateParameter):
+                unwatch(parameter)  # what an abandoned run has left
+        self._model = model
+        _LATEST[model] = self
+
+    def require_valid(self) -> None:
+        """Refuse to go on if another run has begun on the model."""
+        if _LATEST.get(self._model) is not self:
+            raise ContractError(
+                "Expected one run at a time on a model, found that another run has begun on it. "
+                "Finish one before the next, or train a copy of the model."
+            )

@@ -1,0 +1,138 @@
+"""What a trial costs, and how much noise a tuning needs to stay within its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent
+
+from adadps.accounting.contract import Grouping
+from adadps.accounting.delta import require_small_delta
+from adadps.accounting.epsilon import (
+    Budget,
+    Life,
+    epsilon_of,
+    grouping_of,
+    run_event,
+    smallest_noise,
+    units_of,
+)
+from adadps.accounting.events import composed
+from adadps.accounting.samplers import Sampler
+from adadps.errors import ContractError, SettingError, require
+from adadps.methods.stages.chain import Chain
+from adadps.training.tuning.score import Score
+from adadps.training.tuning.selection import FixedGrid, PrivateSelection
+from adadps.types import Accountant
+
+Value = str | int | float | bool | None
+Setting = Mapping[str, Value]
+"""One point of the grid: plain values by their names."""
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """A trial of one setting before it begins.
+
+    ``event`` is what it costs with its score; ``allowance`` is what its run may charge, and how
+    often; ``reasons`` say why it is not private.
+    """
+
+    setting: Setting
+    method: Chain
+    reasons: tuple[str, ...]
+    event: DpEvent
+    allowance: tuple[tuple[DpEvent, int], ...]
+
+    @property
+    def charged(self) -> DpEvent:
+        """What the ledger is asked for."""
+        return NonPrivateDpEvent() if self.reasons else self.event
+
+
+def plan_trial(
+    setting: Setting,
+    method: Chain,
+    *,
+    sampler: Sampler,
+    steps: int,
+    accountant: Accountant,
+    score: Score,
+    mark: str | None,
+) -> PlannedTrial:
+    """Price a trial; ``mark`` is what is wrong with the randomness, if anything is."""
+    units = units_of(method, sampler)
+    reasons = (*method.exposures, *([mark] if mark else []))
+    charged = units.charged_steps(steps)
+    if reasons:
+        step: DpEvent = NonPrivateDpEvent()
+        charged = steps
+    else:
+        step = units.step_event(method.release.noise_multiplier, 1, accountant, grouping_of(method))
+    side = method.side_events(sampler.relation, accountant)
+    return PlannedTrial(
+        setting=setting,
+        method=method,
+        reasons=reasons,
+        event=ComposedDpEvent(
+            [run_event(method, units, [Life(steps, informed=bool(side))], accountant), score.event]
+        ),
+        allowance=(*((event, 1) for event in side), (step, charged)),
+    )
+
+
+def calibrate_tuning(
+    sampler: Sampler,
+    steps: int,
+    *,
+    selection: FixedGrid | PrivateSelection,
+    settings: int,
+    budget: Budget,
+    accountant: Accountant,
+    score: Score | None = None,
+    grouping: Grouping | None = None,
+) -> float:
+    """The smallest noise multiplier (to 1e-4) of a trial with which the whole tuning fits.
+
+    All ``settings`` get the same noise. The price of a private ``score`` is part of each trial.
+
+    >>> from adadps.accounting.samplers import poisson
+    >>> from adadps.training.tuning import fixed_grid, private_selection
+    >>> terms = {"settings": 8, "budget": Budget(epsilon=2.0, delta=1e-5),
+    ...          "accountant": Accountant.RDP}
+    >>> sampler = poisson(examples=10_000, expected_size=100)
+    >>> calibrate_tuning(sampler, 500, selection=fixed_grid(), **terms)
+    1.552
+    >>> chosen = private_selection(mean_trials=16, shape=1)
+    >>> calibrate_tuning(sampler, 500, selection=chosen, **terms)
+    1.3367
+    """
+    require(settings >= 1, "settings >= 1", settings, "Count the settings of the grid.")
+    (chosen,) = selection.accountants((accountant,))
+    grouping = grouping or sampler.alone
+    require_small_delta(budget.delta, sampler.examples, sampler.unit)
+
+    def spent(noise_multiplier: float) -> float:
+        parts = [sampler.run_event(noise_multiplier, steps, chosen, grouping)]
+        parts += [score.event] if score is not None else []
+        charges = selection.charges([ComposedDpEvent(parts)] * settings, sampler.relation)
+        return epsilon_of(
+            composed(charges), delta=budget.delta, accountant=chosen, relation=sampler.relation
+        )
+
+    start = 1.0
+    if chosen is Accountant.PLD:  # Rényi is quick, and a little above
+        with suppress(ContractError, SettingError):
+            start = calibrate_tuning(
+                sampler,
+                steps,
+                selection=selection,
+                settings=settings,
+                budget=budget,
+                accountant=Accountant.RDP,
+                score=score,
+                grouping=grouping,
+            )
+    return smallest_noise(spent, budget.epsilon, start)

@@ -1,0 +1,158 @@
+"""Two ways to choose among settings, and what each costs.
+
+*Fixed grid*: every setting is tried once; all trials are fixed beforehand and composed; everything
+may be shown. *Private selection*: a random number of trials, each with a setting drawn uniformly;
+only the best leaves (Papernot and Steinke 2022). With a trial that is (λ, ε(λ))-RDP for each λ, the
+best of a truncated negative binomial number of trials (mean m, halting γ, shape η) is RDP with
+
+    ε'(λ) = ε(λ) + (1+η) min_λ̂ [ (1 - 1/λ̂) ε(λ̂) + log(1/γ)/λ̂ ] + log(m)/(λ-1),
+
+and that of a Poisson number with ε'(λ) = ε(λ) + m δ̂ + log(m)/(λ-1), where a trial is
+(log(1 + 1/(λ-1)), δ̂)-DP. dp-accounting computes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from dp_accounting import (
+    DpEvent,
+    NonPrivateDpEvent,
+)
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
+from adadps.accounting.events import exposes
+from adadps.accounting.renyi import renyi_curve
+from adadps.errors import ContractError
+from adadps.training.tuning.law import NumberOfTrials
+from adadps.types import Accountant, Relation
+
+
+class Selection(Protocol):
+    """How trials are chosen and paid for."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the card."""
+
+    def trials(self, settings: int) -> str:
+        """How many trials there are, in words that may be published."""
+
+    @property
+    def secret(self) -> str | None:
+        """What the guarantee needs to stay secret."""
+
+    def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
+        """Those of ``fitting`` that can compose the trials; refuses if there is none."""
+
+    def charges(self, events: Sequence[DpEvent], relation: Relation) -> list[tuple[DpEvent, int]]:
+        """What is charged, and how often, if one trial of each setting costs ``events``."""
+
+
+@dataclass(frozen=True)
+class FixedGrid:
+    """Every setting once. Build it with `fixed_grid`."""
+
+    name = "fixed grid"
+    secret = None
+
+    def trials(self, settings: int) -> str:
+        """The number of settings."""
+        return "1 trial of tuning" if settings == 1 else f"{settings} trials of tuning"
+
+    def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
+        """Both: all trials are fixed beforehand, so that PLD may compose them."""
+        return tuple(fitting)
+
+    def charges(self, events: Sequence[DpEvent], relation: Relation) -> list[tuple[DpEvent, int]]:  # noqa: ARG002
+        """Every trial; equal ones are counted together."""
+        counted: dict[str, tuple[DpEvent, int]] = {}
+        for event in events:
+            counted[repr(event)] = (event, counted.get(repr(event), (event, 0))[1] + 1)
+        return list(counted.values())
+
+
+@dataclass(frozen=True)
+class PrivateSelection:
+    """The best of a random, secret number of trials. Build it with `private_selection`."""
+
+    number: NumberOfTrials
+    name = "private selection"
+    secret = "the number of trials, all of them but the best, and how long it took"
+
+    def trials(self, settings: int) -> str:
+        """The law of their number, which is public; the number itself is not."""
+        return f"private selection among {settings} settings ({self.number}, number secret)"
+
+    def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
+        """RDP alone: the theorem is about Rényi divergences."""
+        if Accountant.RDP not in fitting:
+            names = " or ".join(one.value for one in fitting)
+            raise ContractError(
+                "Expected the accountant rdp for private selection, found a sampler or a choice "
+                f"that allows {names or 'none'}. Use rdp with a sampler and relation that it can "
+                "price, or a fixed grid."
+            )
+        return (Accountant.RDP,)
+
+    def charges(self, events: Sequence[DpEvent], relation: Relation) -> list[tuple[DpEvent, int]]:
+        """One event for all trials, at the price of the most expensive setting."""
+        worst = most_expensive(events, relation)
+        if exposes(worst):
+            return [(NonPrivateDpEvent(), 1)]
+        return [(RepeatAndSelectDpEvent(worst, self.number.mean, self.number.shape), 1)]
+
+
+def fixed_grid() -> FixedGrid:
+    """Try every setting once, pay for each, show all of them.
+
+    ε is that of all trials composed: it grows with about the square root of their number.
+
+    >>> fixed_grid().trials(4)
+    '4 trials of tuning'
+    """
+    return FixedGrid()
+
+
+def private_selection(*, mean_trials: float, shape: float) -> PrivateSelection:
+    """Try a random number of random settings, pay about as for two or three, show the best only.
+
+    The number of trials has mean ``mean_trials`` and the shape η: 1 is geometric, 0 logarithmic,
+    ``math.inf`` Poisson, other numbers truncated negative binomial. For a trial that is purely
+    ε-DP the whole is (2+η)ε-DP however many trials there are; RDP computes it for any other.
+
+    >>> private_selection(mean_trials=10, shape=1).trials(4)
+    'private selection among 4 settings (geometric with mean 10, number secret)'
+    """
+    return PrivateSelection(NumberOfTrials(mean=float(mean_trials), shape=float(shape)))
+
+
+def most_expensive(events: Sequence[DpEvent], relation: Relation) -> DpEvent:
+    """The event that costs at least as much as every other one at every Rényi order.
+
+    A trial draws its setting, so it costs at most the largest divergence of any setting at each
+    order. If that is not the curve of one of them, there is no event to charge, and it is refused.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> most_expensive([GaussianDpEvent(3.0), GaussianDpEvent(2.0)], Relation.ADD_OR_REMOVE_ONE)
+    GaussianDpEvent(noise_multiplier=2.0)
+    """
+    distinct = list({repr(event): event for event in events}.values())
+    for event in distinct:
+        if exposes(event):
+            return event
+    if len(distinct) == 1:
+        return distinct[0]
+    curves = [renyi_curve(event, relation).values for event in distinct]
+    largest = np.max(curves, axis=0)
+    for event, curve in zip(distinct, curves, strict=True):
+        if bool((curve >= largest).all()):
+            return event
+    raise ContractError(
+        "Expected settings of which one costs at least as much as the others at every Rényi order, "
+        f"found {len(distinct)} whose curves cross. Private selection charges every trial alike: "
+        "give all settings the same noise multiplier and side information, or use a fixed grid."
+    )

@@ -1,0 +1,206 @@
+"""Trials: what they have in common, what is checked before they are paid for, and one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadps.accounting.epsilon import grouping_of, unit_of
+from adadps.accounting.events import is_free
+from adadps.accounting.samplers import Sampler
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.loss import Loss
+from adadps.engine.noise.randomness import Randomness
+from adadps.engine.passes.probing import objective
+from adadps.errors import ContractError, DataError
+from adadps.methods.stages.chain import Chain
+from adadps.report.result import Result
+from adadps.training.evaluation import Evaluation
+from adadps.training.fit import fit
+from adadps.training.preflight import require_parts
+from adadps.training.tuning.fresh import FreshModels
+from adadps.training.tuning.prepaid import PrepaidLedger
+from adadps.training.tuning.price import PlannedTrial, Setting, plan_trial
+from adadps.training.tuning.score import Score, tolerant
+from adadps.types import Accountant, Unit
+
+Make = Callable[[dict[str, Any]], tuple[nn.Module, Chain]]
+"""make(setting): a new model, and the method to train it with. It depends on the setting alone."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial that has been trained and scored; the value is None if it diverged."""
+
+    trial: PlannedTrial
+    result: Result
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """What all trials of a tuning have in common."""
+
+    make: Make
+    loss: Loss
+    data: Examples
+    score: Score
+    sampler: Sampler
+    steps: int
+    evaluate: tuple[Evaluation, ...]
+    delta: float
+    randomness: Randomness
+    physical_batch_size: int | None
+    assumed_public: tuple[str, ...]
+    models: FreshModels = field(default_factory=FreshModels)
+
+    def methods(self, settings: list[Setting]) -> list[Chain]:
+        """The method of every setting; what cannot be trained or scored is refused here.
+
+        `make` is called twice with one seed, and must give the same twice: a model that goes on
+        from the last one, or depends on how often it was made, makes no independent trials.
+        """
+        methods = []
+        with torch.random.fork_rng(devices=[]):
+            for setting in settings:
+                torch.manual_seed(0)
+                model, method = self._made(setting)
+                torch.manual_seed(0)
+                again, same_method = self._made(setting)
+                if str(method) != str(same_method) or not _same_weights(model, again):
+                    raise ContractError(
+                        "Expected `make` to depend on the setting alone, and on torch's generator, "
+                        "found another model or method at its second call. Build the model anew in "
+                        "`make`, and draw its weights by torch. Nothing was paid."
+                    )
+                require_parts(method, self.data)
+                self._require_trainable(model)
+                methods.append(method)
+        self._require_one_unit(methods)
+        return methods
+
+    def _require_one_unit(self, methods: list[Chain]) -> None:
+        """One total for all trials is a claim about one kind of unit."""
+        units = list(dict.fromkeys(unit_of(method) for method in methods))
+        if len(units) > 1:
+            raise ContractError(
+                f"Expected settings that all protect the same unit, found {', '.join(units)}. Tune "
+                "them apart. Nothing was paid."
+            )
+        if units != [Unit.EXAMPLE.value] and not is_free(self.score.event):
+            raise ContractError(
+                f"Expected a score on public or held-out data where the unit is a {units[0]}, "
+                "found one whose price is for a single example. Use `highest` or `lowest`. Nothing "
+                "was paid."
+            )
+
+    def accountants(self, methods: list[Chain]) -> list[Accountant]:
+        """The accountants that can price all methods, the favourite first."""
+        each = [self.sampler.accountants(grouping_of(method)) for method in methods]
+        return [one for one in each[0] if all(one in fitting for fitting in each)]
+
+    def plan(self, setting: Setting, method: Chain, accountant: Accountant) -> PlannedTrial:
+        """The price of a trial."""
+        return plan_trial(
+            setting,
+            method,
+            sampler=self.sampler,
+            steps=self.steps,
+            accountant=accountant,
+            score=self.score,
+            mark=self.randomness.mark,
+        )
+
+    def perform(self, trial: PlannedTrial, accountant: Accountant) -> Finished:
+        """Train and score a trial that is paid for."""
+        model, method = self._made(trial.setting)
+        again = self.plan(trial.setting, method, accountant)
+        planned = (repr(trial.event), trial.reasons, str(trial.method))
+        if (repr(again.event), again.reasons, str(method)) != planned:
+            raise ContractError(
+                "Expected `make` to give the same method for the same setting, found another one. "
+                "Let it depend on the setting alone."
+            )
+        result = fit(
+            model,
+            self.loss,
+            self.data,
+            method=method,
+            sampler=self.sampler,
+            steps=self.steps,
+            evaluate=[tolerant(one) for one in self.evaluations()],
+            progress=False,
+            settings=dict(trial.setting),
+            delta=self.delta,
+            accountant=accountant,
+            ledger=PrepaidLedger(trial.allowance),
+            randomness=self.randomness,
+            physical_batch_size=self.physical_batch_size,
+            assumed_public=self.assumed_public,
+        )
+        value = self.score.value(result, model, self.randomness)
+        return Finished(trial, result, value if math.isfinite(value) else None)
+
+    def better(self, best: Finished | None, other: Finished) -> Finished:
+        """The better of two; of equals the first, and whatever diverged is the worst."""
+        return other if best is None or self._rank(other) > self._rank(best) else best
+
+    def evaluations(self) -> list[Evaluation]:
+        """What is measured in every trial; what decides comes last."""
+        others = [one for one in self.evaluate if one is not self.score.evaluation]
+        return [*others, *([self.score.evaluation] if self.score.evaluation else [])]
+
+    def _rank(self, finished: Finished) -> float:
+        return -math.inf if finished.value is None else self.score.sign * finished.value
+
+    def _made(self, setting: Setting) -> tuple[nn.Module, Chain]:
+        made: Any = self.make(dict(setting))
+        is_pair = isinstance(made, tuple) and len(made) == 2
+        if not (is_pair and isinstance(made[0], nn.Module) and isinstance(made[1], Chain)):
+            raise ContractError(
+                "Expected `make` to return a model and a method, found "
+                f"{type(made).__qualname__}. Return e.g. `(nn.Linear(9, 2), dp_sgd(...))`."
+            )
+        self.models.require_fresh(made[0])
+        return made[0], made[1]
+
+    def _require_trainable(self, model: nn.Module) -> None:
+        held = objective(model, self.loss, self.data)
+        for looked in (self.score.examples, *(one.examples for one in self.evaluate)):
+            try:
+                outputs = held.outputs(held.params(), _a_row_like(looked.features))
+            except (IndexError, RuntimeError) as error:
+                raise DataError(
+                    "Expected data to look at that fits the model, found some that it refuses: "
+                    f"{error}. Prepare it like the training data. Nothing was paid."
+                ) from error
+            if looked is self.score.examples and self.score.evaluation is None:
+                _require_one_answer(outputs)
+
+
+def _a_row_like(features: Features) -> Features:
+    """Zeros in the form of these rows: data behind a private score is not looked at unpaid."""
+    if isinstance(features, SparseRows):
+        none = torch.zeros(2, dtype=torch.int64)
+        return SparseRows(none, none[:0], torch.zeros(0), features.width)
+    return torch.zeros((1, *features.shape[1:]), dtype=features.dtype, device=features.device)
+
+
+def _require_one_answer(outputs: Tensor) -> None:
+    if outputs.ndim != 2:
+        raise DataError(
+            "Expected one row of scores an example for a private accuracy, found outputs of shape "
+            f"{tuple(outputs.shape)} for one example. Nothing was paid."
+        )
+
+
+def _same_weights(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=False)
+    same = one.state_dict().keys() == other.state_dict().keys()
+    return same and all(torch.equal(a, b) for a, b in pairs)

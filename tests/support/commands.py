@@ -1,0 +1,43 @@
+"""Commands as people type them, on a small table of texts with two obvious classes."""
+
+import csv
+import re
+
+from typer.testing import CliRunner
+
+from adadps.cli.main import app
+
+runner = CliRunner()
+FRUIT, TOOLS = ("apple pear plum cherry", "sweet juice"), ("hammer saw nail drill", "steel wood")
+
+
+def plain(text):
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+def rows(count, first=0):
+    """Texts of two obvious classes."""
+    kinds = ((FRUIT, "fruit"), (TOOLS, "tools"))
+    for number in range(first, first + count):
+        (words, more), label = kinds[number % 2]
+        yield [str(number), f"{words} and {more} number{number}", label]
+
+
+def write(path, content, header=("id", "text", "label")):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *content])
+    return path
+
+
+def arguments(data, out, *more):
+    given = ["train", data, "--text", "text", "--label", "label", "--out", out, "--words", 3000]
+    defaults = [] if "--epsilon" in more else ["--epsilon", 4]
+    return [str(part) for part in (*given, *defaults, *more)]
+
+
+def train(data, out, *more):
+    return runner.invoke(app, arguments(data, out, *more))
+
+
+def files(folder):
+    return sorted(path.name for path in folder.rglob("*"))

@@ -1,0 +1,570 @@
+"""Tuning on private data is paid for: fixed grids, and what all tunings have in common."""
+
+import math
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    pld,
+    rdp,
+)
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from scipy import stats
+from torch import nn
+
+from adadps import (
+    Accountant,
+    AssumedPublic,
+    Budget,
+    BudgetError,
+    ContractError,
+    DataError,
+    DiskLedger,
+    MemoryLedger,
+    SettingError,
+    TuningResult,
+    accuracy,
+    adadps,
+    calibrate_tuning,
+    dp_sgd,
+    fit,
+    fixed_grid,
+    fixed_size,
+    highest,
+    load_result,
+    lowest,
+    on_held_out,
+    on_public,
+    plain_sgd,
+    private_accuracy,
+    private_selection,
+    privatize,
+    reproducible_not_private,
+    secure,
+    side,
+)
+from adadps.accounting.ledger.summary import summarise
+from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, Randomness
+from adadps.training.tuning import search
+from adadps.training.tuning.grid import settings_of
+from adadps.training.tuning.score import tolerant
+from adadps.training.tuning.trial import Trials
+from support.ledgers import spend_all
+from support.problems import cross_entropy
+from support.tunings import (
+    DATA,
+    FEATURES,
+    LABELS,
+    NOISE,
+    RATES,
+    SAMPLER,
+    STEPS,
+    make,
+    scores,
+    tuned,
+)
+
+PLD, RDP = Accountant.PLD, Accountant.RDP
+STEP = PoissonSampledDpEvent(0.1, GaussianDpEvent(4.0))
+SELECTION = private_selection(mean_trials=4, shape=1)
+
+
+def by_rdp(event, delta=1e-3):
+    return rdp.RdpAccountant().compose(event).get_epsilon(delta)
+
+
+# --- the total ---
+
+
+def test_hazard_21_a_fixed_grid_costs_all_its_trials_by_pld():
+    found = tuned()
+    accountant = pld.PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+    expected = accountant.compose(SelfComposedDpEvent(STEP, 3 * STEPS)).get_epsilon(1e-3)
+    assert found.privacy.accountant == "pld"
+    assert found.privacy.epsilon == pytest.approx(expected, rel=1e-9)
+    assert found.privacy.mechanism_epsilon == found.privacy.epsilon
+    assert found.trial_epsilon < expected
+
+
+def test_hazard_21_a_fixed_grid_costs_all_its_trials_by_rdp():
+    found = tuned(accountant=RDP)
+    expected = by_rdp(SelfComposedDpEvent(STEP, 3 * STEPS))
+    assert found.privacy.epsilon == pytest.approx(expected, rel=1e-9)
+    assert found.trial_epsilon == pytest.approx(by_rdp(SelfComposedDpEvent(STEP, STEPS)), rel=1e-9)
+
+
+def test_hazard_21_settings_with_different_noise_are_each_composed_at_their_price():
+    def maker(setting):
+        noise = privatize(clip_norm=1.0, noise_multiplier=setting["noise"])
+        return nn.Linear(3, 2), dp_sgd(noise, lr=0.1)
+
+    found = tuned(maker=maker, grid={"noise": [2.0, 4.0]}, accountant=RDP, values=(1.0, 2.0))
+    accountant = rdp.RdpAccountant()
+    for noise in (2.0, 4.0):
+        accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(noise)), STEPS)
+    assert found.privacy.epsilon == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-9)
+    assert found.privacy.noise_multiplier == 4.0
+
+
+def released_before():
+    return side.fixed(
+        {"weight": (torch.tensor([1.0, 2.0, 3.0]), 1)},
+        source="a noised histogram",
+        public_because="it was released with noise",
+        event=GaussianDpEvent(7.0),
+    )
+
+
+def measured_now():
+    return side.noisy_frequencies(
+        (FEATURES > 0).float(), clip_norm=1.0, noise_multiplier=7.0, floor=0.1, source="the data"
+    )
+
+
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+@pytest.mark.parametrize("source", [released_before, measured_now])
+def test_hazard_21_side_information_with_a_price_is_paid_in_every_trial(source, selection):
+    known = source()
+    found = tuned(
+        maker=lambda setting: (nn.Linear(3, 2), adadps(known, NOISE, lr=setting["lr"])),
+        selection=selection,
+        accountant=RDP,
+        values=[0.5] * 1000,
+    )
+    trial = ComposedDpEvent([GaussianDpEvent(7.0), SelfComposedDpEvent(STEP, STEPS)])
+    grid = selection == fixed_grid()
+    whole = SelfComposedDpEvent(trial, 3) if grid else RepeatAndSelectDpEvent(trial, 4.0, 1.0)
+    assert found.privacy.epsilon == pytest.approx(by_rdp(whole), rel=1e-9)
+    assert found.trial_epsilon == pytest.approx(by_rdp(trial), rel=1e-9)
+
+
+def test_hazard_21_a_private_score_is_part_of_every_trial():
+    score = private_accuracy("validation", FEATURES, LABELS, examples=60, noise_multiplier=9.0)
+    found = tuned(score=score, accountant=RDP)
+    accountant = rdp.RdpAccountant().compose(STEP, 3 * STEPS).compose(GaussianDpEvent(9.0), 3)
+    assert found.privacy.epsilon == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-9)
+    assert "part of ε" in found.looked_at[0]["protection"]
+    assert found.looked_at[0]["declared"] == "private"
+
+
+def test_hazard_21_a_private_score_is_noised_on_the_public_grid():
+    """400 scores of one model: mean and variance by normal and χ² laws, false alarms 1e-7 each."""
+    model = nn.Linear(3, 2)
+    result = fit(model, cross_entropy, DATA, method=make({"lr": 0.1})[1], sampler=SAMPLER, steps=1)
+    score = private_accuracy("validation", FEATURES, LABELS, examples=60, noise_multiplier=9.0)
+    noise = secure()
+    counts = np.array([score.value(result, model, noise) * 60 for _ in range(400)])
+    lattice = counts * 2**7  # 2^(3 - 10) is the grid's width
+    assert lattice == pytest.approx(np.rint(lattice), abs=1e-6)
+    right = accuracy(result.outputs(model, FEATURES), LABELS) * 60
+    assert abs(counts.mean() - right) < 5.4 * 9.0 / 20
+    low, high = stats.chi2(400).ppf([5e-8, 1 - 5e-8])
+    assert low < (((counts - right) / 9.0) ** 2).sum() < high
+
+
+def test_a_private_score_counts_right_answers_and_no_infinite_ones():
+    class Silent:
+        def release(self, total, *, standard_deviation):
+            assert standard_deviation == 9.0
+            return total
+
+    model = nn.Linear(3, 2)
+    result = fit(model, cross_entropy, DATA, method=make({"lr": 0.1})[1], sampler=SAMPLER, steps=1)
+    score = private_accuracy("v", FEATURES, LABELS, examples=120, noise_multiplier=9.0)
+    expected = accuracy(result.outputs(model, FEATURES), LABELS) / 2  # 120 are declared
+    assert score.value(result, model, Silent()) == pytest.approx(expected)
+    result.params["bias"][0] = math.inf
+    assert score.value(result, model, Silent()) == 0.0
+
+
+# --- paid beforehand ---
+
+
+@pytest.fixture
+def nothing_drawn(monkeypatch):
+    def drawn(*_args, **_kwargs):
+        raise AssertionError("something was drawn")
+
+    monkeypatch.setattr(Randomness, "generator", property(drawn))
+    monkeypatch.setattr(Randomness, "release", drawn)
+    monkeypatch.setattr(Trials, "perform", drawn)
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+def test_hazard_21_a_total_beyond_the_budget_is_refused_before_anything_is_drawn(selection):
+    one = calibrate_tuning(
+        SAMPLER, STEPS, selection=fixed_grid(), settings=1, budget=Budget(1.0, 1e-3), accountant=RDP
+    )
+
+    def maker(setting):
+        noise = privatize(clip_norm=1.0, noise_multiplier=one)
+        return nn.Linear(3, 2), dp_sgd(noise, lr=setting["lr"])
+
+    with pytest.raises(BudgetError, match=r"3 settings within epsilon = 1 .* Nothing was drawn"):
+        tuned(
+            maker=maker, selection=selection, accountant=RDP, delta=None, budget=Budget(1.0, 1e-3)
+        )
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+def test_hazard_21_a_total_beyond_what_is_left_is_refused_without_a_charge(selection, tmp_path):
+    ledger = DiskLedger(tmp_path / "a.ledger", budget=Budget(2.0, 1e-3))
+    ledger.open("before", SAMPLER.relation, RDP)
+    spent = spend_all(ledger, GaussianDpEvent(20.0), ahead=100)
+    with pytest.raises(BudgetError, match="spent already"):
+        tuned(selection=selection, ledger=ledger, delta=None)
+    assert ledger.entries == spent
+
+
+@pytest.mark.parametrize("accountant", [PLD, RDP])
+def test_hazard_21_what_calibration_finds_fits_and_a_little_less_does_not(accountant):
+    budget = Budget(1.5, 1e-3)
+    score = private_accuracy("v", FEATURES, LABELS, examples=60, noise_multiplier=12.0)
+    sigma = calibrate_tuning(
+        SAMPLER,
+        STEPS,
+        selection=fixed_grid(),
+        settings=3,
+        budget=budget,
+        accountant=accountant,
+        score=score,
+    )
+
+    def tuned_with(noise_multiplier):
+        noise = privatize(clip_norm=1.0, noise_multiplier=noise_multiplier)
+        return tuned(
+            maker=lambda setting: (nn.Linear(3, 2), dp_sgd(noise, lr=setting["lr"])),
+            score=score,
+            accountant=accountant,
+            budget=budget,
+            delta=None,
+        )
+
+    assert 1.49 < tuned_with(sigma).privacy.epsilon <= 1.5
+    if accountant is RDP:  # PLD takes seconds for every price
+        with pytest.raises(BudgetError):
+            tuned_with(sigma - 2e-4)
+
+
+def test_hazard_21_every_trial_is_on_the_ledger_and_the_ledger_agrees_with_the_result(tmp_path):
+    path = tmp_path / "a.ledger"
+    found = tuned(ledger=DiskLedger(path))
+    held = summarise(path, delta=1e-3)
+    assert held["entries"] == 3
+    assert [run["steps_planned"] for run in held["runs"]] == [3]
+    assert held["epsilon"]["rdp"] == pytest.approx(found.privacy.epsilon, rel=1e-9)
+    assert "sgd(0.1) | privatize" in held["runs"][0]["chain"]
+
+
+def test_hazard_21_a_crash_leaves_the_charge(tmp_path):
+    path = tmp_path / "a.ledger"
+    with pytest.raises(ZeroDivisionError):
+        tuned(score=highest(on_public("p", FEATURES, LABELS, merit=lambda *_: 1 / 0), "merit"),
+              ledger=DiskLedger(path))  # fmt: skip
+    assert summarise(path, delta=1e-3)["entries"] == 1
+
+
+def test_a_total_that_is_refused_leaves_even_a_pld_ledger_as_it_was():
+    ledger = MemoryLedger(Budget(0.2, 1e-3))
+    with pytest.raises(BudgetError, match="a total of"):
+        tuned(ledger=ledger, delta=None, steps=40)
+    assert tuned(ledger=ledger, delta=None, steps=1).privacy.epsilon <= 0.2
+
+
+def test_a_pld_ledger_takes_a_fixed_grid_as_one_plan_and_nothing_after_it():
+    ledger = MemoryLedger(Budget(3.0, 1e-3))
+    tuned(ledger=ledger, delta=None)
+    with pytest.raises(ContractError, match="one run on a PLD ledger"):
+        tuned(ledger=ledger, delta=None)
+
+
+def test_an_rdp_ledger_takes_one_tuning_after_the_other_until_it_is_full():
+    ledger = MemoryLedger(Budget(0.8, 1e-3))
+    count = 0
+    while count < 50:
+        try:
+            tuned(ledger=ledger, delta=None, accountant=RDP)
+        except BudgetError:
+            break
+        count += 1
+    assert 2 <= count < 50
+    assert ledger.entries == 3 * count
+    assert ledger.epsilon(1e-3) <= 0.8
+
+
+def test_a_trial_cannot_charge_more_than_was_paid(monkeypatch):
+    """A `make` that turns to another noise after it was priced is refused."""
+    calls = []
+
+    def maker(setting):
+        calls.append(setting)
+        noise = privatize(clip_norm=1.0, noise_multiplier=4.0 if len(calls) <= 6 else 1.0)
+        return nn.Linear(3, 2), dp_sgd(noise, lr=0.1)
+
+    with pytest.raises(ContractError, match="depend on the setting alone"):
+        tuned(maker=maker)
+    calls.clear()
+    planned = Trials.plan
+    monkeypatch.setattr(  # even if that check were blind
+        Trials,
+        "plan",
+        lambda self, setting, _method, by: planned(self, setting, make(setting)[1], by),
+    )
+    monkeypatch.setattr("adadps.training.tuning.trial.str", lambda _method: "", raising=False)
+    with pytest.raises(BudgetError, match="tuning has paid for"):
+        tuned(maker=maker)
+
+
+# --- what the result says ---
+
+
+def test_hazard_21_the_result_shows_total_trials_and_what_was_looked_at(tmp_path):
+    test = on_held_out("test", FEATURES, LABELS, accuracy=accuracy, every=1)
+    found = tuned(evaluate=[test])
+    assert found.setting == {"lr": 0.2}
+    assert found.score == 0.9
+    assert found.privacy.tuning_trials == 3
+    assert [(row.setting["lr"], row.score) for row in found.trials] == [
+        (0.1, 0.1),
+        (0.2, 0.9),
+        (0.3, 0.5),
+    ]
+    assert [(entry["data"], entry["declared"], entry["used"]) for entry in found.looked_at] == [
+        ("pilot", "public", "to choose"),
+        ("test", "held out", "shown beside"),
+    ]
+    assert "not part of ε for the records of this data" in found.looked_at[1]["protection"]
+    assert f"ε = {found.privacy.epsilon:.3f}" in str(found.privacy)
+    assert "3 trials of tuning included" in str(found.privacy)
+    assert "lr = 0.2" in str(found)
+    assert found.result.settings["lr"] == 0.2
+    assert len([entry for entry in found.result.history if entry.data == "test"]) == STEPS
+
+
+def test_hazard_21_a_saved_tuning_comes_back_whole(tmp_path):
+    found = tuned(values=(0.1, math.nan, 0.5))
+    loaded = TuningResult.load(found.save(tmp_path / "run"))
+    assert loaded.privacy == found.privacy
+    assert str(loaded) == str(found)
+    assert loaded.trials == found.trials
+    assert load_result(tmp_path / "run").privacy.epsilon == found.privacy.epsilon
+    assert torch.equal(loaded.result.params["weight"], found.result.params["weight"])
+
+
+@pytest.mark.parametrize(
+    "facts", ["two classes", ["two classes"], AssumedPublic(others=["two classes"])]
+)
+def test_what_is_assumed_public_stands_in_the_result(facts):
+    assert "two classes" in tuned(assumed_public=facts).privacy.assumed_public
+
+
+def test_the_result_of_a_single_run_is_no_tuning():
+    result = fit(nn.Linear(3, 2), cross_entropy, DATA, method=make({"lr": 1.0})[1],
+                 sampler=SAMPLER, steps=1)  # fmt: skip
+    assert result.privacy.tuning is None
+    with pytest.raises(DataError, match="single run"):
+        TuningResult(result)
+
+
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+def test_hazard_21_one_setting_without_privacy_exposes_the_whole_tuning(selection, tmp_path):
+    def maker(setting):
+        private = dp_sgd(NOISE, lr=0.1)
+        return nn.Linear(3, 2), private if setting["private"] else plain_sgd(lr=0.1)
+
+    found = tuned(
+        maker=maker,
+        grid=[{"private": True}, {"private": False}],
+        selection=selection,
+        values=range(100, 0, -1),  # the first trial is the best
+        ledger=DiskLedger(tmp_path / "a.ledger"),
+    )
+    assert found.privacy.epsilon == math.inf
+    assert found.privacy.mechanism_epsilon is None
+    assert "NOT PRIVATE" in str(found)
+    assert any("adds no noise" in reason for reason in found.privacy.not_private_because)
+    assert DiskLedger(tmp_path / "a.ledger").epsilon(1e-3) == math.inf
+    assert TuningResult.load(found.save(tmp_path / "run")).privacy == found.privacy
+    with pytest.raises(BudgetError, match="adds no noise"):
+        tuned(maker=maker, grid=[{"private": True}, {"private": False}], selection=selection,
+              budget=Budget(9.0, 1e-3), delta=None)  # fmt: skip
+
+
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+def test_hazard_21_a_known_seed_marks_the_whole_tuning(selection):
+    found = tuned(selection=selection, randomness=reproducible_not_private(1), values=[0.5] * 1000)
+    assert found.privacy.epsilon == found.trial_epsilon == math.inf
+    assert found.privacy.not_private_because == (REPRODUCIBLE_MARK,)
+    assert 0 < found.privacy.mechanism_epsilon < math.inf
+    with pytest.raises(BudgetError, match="known seed"):
+        tuned(selection=selection, randomness=reproducible_not_private(1), budget=Budget(9.0, 1e-3),
+              delta=None)  # fmt: skip
+
+
+# --- scores ---
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ((0.5, 0.5, 0.5), 0.1),  # ties: the first
+        ((0.2, 0.5, 0.5), 0.2),
+        ((math.nan, 0.1, 0.0), 0.2),
+        ((math.nan, -7.0, math.inf), 0.2),  # what is not finite never wins
+        ((math.nan, math.nan, math.nan), 0.1),
+    ],
+)
+def test_ties_and_scores_that_are_not_finite(values, best):
+    found = tuned(values=values)
+    assert found.setting == {"lr": best}
+    expected = [value if math.isfinite(value) else None for value in values]
+    assert [row.score for row in found.trials] == expected
+
+
+def test_the_lowest_score_can_be_the_best():
+    score = lowest(scores(0.3, 0.1, math.nan), "merit")
+    assert tuned(score=score).setting == {"lr": 0.2}
+
+
+def test_hazard_21_a_diverged_model_is_the_worst_and_does_not_crash():
+    """Accuracy takes NaN for the first class, which would win here."""
+
+    def careful(outputs, targets):
+        assert bool(torch.isfinite(outputs).all()), "a metric may refuse NaN"
+        return 0.01
+
+    evaluation = on_public("p", FEATURES, torch.zeros(60).long(), accuracy=accuracy, other=careful)
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.bias[0] = math.nan
+    assert accuracy(model(FEATURES), torch.zeros(60).long()) == 1.0
+    measured = tolerant(evaluation).metrics
+    assert math.isnan(measured["accuracy"](model(FEATURES), torch.zeros(60).long()))
+    found = tuned(score=highest(evaluation, "accuracy"), grid={"lr": [1e45, 0.0001]})
+    assert found.setting == {"lr": 0.0001}
+    assert found.trials[0].score is None
+
+
+# --- settings and makers ---
+
+
+def test_a_grid_of_one_setting():
+    found = tuned(grid=[{}], maker=lambda _: make({"lr": 0.1}), values=[0.5])
+    assert found.setting == {}
+    assert found.privacy.tuning_trials == 1
+    assert found.privacy.epsilon == pytest.approx(found.trial_epsilon, rel=1e-9)
+    assert "1 trial of tuning included" in str(found.privacy)
+
+
+def test_combinations_of_values():
+    assert settings_of({"a": [1, 2], "b": ["x", None]}) == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": None},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [[], {}, {"lr": []}, {"lr": 0.1}, {"lr": "0.1"}, [0.1], [{"lr": math.nan}], [{"lr": [1]}],
+     [{"side": object()}], [{1: 2}], [{"lr": np.float32(1.0)}]],
+)  # fmt: skip
+def test_grids_that_could_not_stand_in_a_result_are_refused(grid):
+    with pytest.raises(SettingError, match="Expected settings"):
+        tuned(grid=grid)
+
+
+@pytest.mark.parametrize("selection", [fixed_grid(), SELECTION])
+def test_hazard_21_trials_that_share_weights_are_refused_before_paying(selection):
+    shared, ledger = nn.Linear(3, 2), MemoryLedger()
+
+    def maker(setting):
+        return nn.Sequential(shared), make(setting)[1]
+
+    with pytest.raises(ContractError, match="new model for every trial"):
+        tuned(maker=maker, selection=selection, ledger=ledger)
+    assert ledger.entries == 0
+
+
+def test_frozen_layers_may_be_shared():
+    frozen = nn.Linear(3, 3).requires_grad_(False)
+    found = tuned(maker=lambda s: (nn.Sequential(frozen, nn.Linear(3, 2)), make(s)[1]))
+    assert set(found.result.params) == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ({"maker": lambda _: nn.Linear(3, 2)}, ContractError),
+        ({"maker": lambda s: (nn.Linear(4, 2), make(s)[1])}, DataError),
+        ({"score": highest(on_public("p", [[1.0]], [0], merit=accuracy), "merit")}, DataError),
+        ({"evaluate": [on_public("p", [[1.0]], [0], merit=accuracy)]}, DataError),
+        ({"epochs": 2}, ContractError),
+        ({"steps": None}, ContractError),
+        ({"budget": Budget(1.0, 1e-5), "ledger": MemoryLedger()}, ContractError),
+        ({"delta": 2.0}, SettingError),
+        ({"selection": SELECTION, "accountant": PLD}, ContractError),
+        ({"selection": SELECTION, "progress": True}, ContractError),
+        ({"sampler": fixed_size(examples=60, expected_size=6), "accountant": PLD}, ContractError),
+    ],
+)
+@pytest.mark.usefixtures("nothing_drawn")
+def test_bad_input_is_refused_before_anything_is_drawn(broken, error):
+    with pytest.raises(error, match="Expected"):
+        tuned(**broken)
+
+
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(SettingError, match="Known: merit"):
+        highest(scores(1.0), "accuracy")
+
+
+@pytest.mark.parametrize("broken", [{"examples": 0}, {"noise_multiplier": 0.0}])
+def test_a_private_score_without_noise_or_examples_is_refused(broken):
+    given = {"examples": 60, "noise_multiplier": 9.0, **broken}
+    with pytest.raises(SettingError):
+        private_accuracy("v", FEATURES, LABELS, **given)
+
+
+def test_planning_leaves_the_generator_of_torch_alone():
+    """The first trial's weights are those that a single run would begin with."""
+    seen = []
+
+    def maker(setting):
+        model, method = make(setting)
+        seen.append(model.weight.detach().clone())
+        return model, method
+
+    torch.manual_seed(5)
+    expected = nn.Linear(3, 2).weight.detach().clone()
+    torch.manual_seed(5)
+    tuned(maker=maker)
+    assert torch.equal(seen[2 * len(RATES["lr"])], expected)  # each is made twice to compare
+
+
+def test_a_fixed_grid_shows_its_progress(monkeypatch):
+    bars = []
+
+    @contextmanager
+    def bar(total, shown, label):
+        bars.append([total, shown, label, 0])
+
+        class Bar:
+            def advance(self):
+                bars[-1][3] += 1
+
+        yield Bar()
+
+    monkeypatch.setattr(search, "progress_bar", bar)
+    tuned(progress=True)
+    assert bars == [[3, True, "tuning", 3]]
