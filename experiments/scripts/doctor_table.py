@@ -163,7 +163,7 @@ def real_row(problem, epsilon, candidate, seed, sigma):
         sampler=plan.choice.sampler,
         steps=STEPS,
         randomness=adadps.reproducible_not_private(seed),
-        ledger=adadps.MemoryLedger(),
+        ledger=adadps.accounting.ledger.MemoryLedger(),
     )
     for batch in run.batches():
         run.step(batch)

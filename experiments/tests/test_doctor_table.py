@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_shows_the_kept_rows():
-    place = ROOT / "scripts" / "doctor_table.py"
+    place = ROOT / "experiments/scripts/doctor_table.py"
     spec = importlib.util.spec_from_file_location("doctor_table", place)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adadps import SettingError
+from adadps.errors import SettingError
 from adadps_experiments.commands.reproduce import NAMES, _needed
 from adadps_experiments.data.named_sets import STACKOVERFLOW
 from adadps_experiments.reproduce import published, published_cost

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adadps import DataError
+from adadps.errors import DataError
 from adadps_experiments.reproduce import keeping
 from adadps_experiments.reproduce.keeping import Kept
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from adadps import DataError
 from adadps.cli.main import app
+from adadps.errors import DataError
 from adadps.files.writing import write_json
 from adadps_experiments.commands.reproduce import NEEDED, _needed
 from adadps_experiments.reproduce import jobs, published_cost, recipes, text_figures, trials

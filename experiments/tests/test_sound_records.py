@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from adadps import DataError
 from adadps.cli.main import app
+from adadps.errors import DataError
 from adadps_experiments.reproduce import recipes, toy, toy_figure, trials
 from adadps_experiments.reproduce.experiments import PAPER, Experiment, Line
 from adadps_experiments.reproduce.jobs import Job

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from adadps import DataError
+from adadps.errors import DataError
 from adadps_experiments.reproduce import jobs, recipes, trials
 from adadps_experiments.reproduce.contenders import CONTENDERS
 from adadps_experiments.reproduce.experiments import BEST, PAPER, PLAIN, Experiment, Line

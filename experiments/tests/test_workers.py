@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adadps import DataError
+from adadps.errors import DataError
 from adadps_experiments.reproduce import workers
 from adadps_experiments.reproduce.keeping import Kept
 from adadps_experiments.reproduce.workers import run_all

@@ -28,7 +28,6 @@ from torch import nn
 from adadps import (
     Budget,
     DiskLedger,
-    MemoryLedger,
     PrivateRun,
     dp_sgd,
     examples,
@@ -39,7 +38,7 @@ from adadps import (
 )
 from adadps.accounting.contract import Grouping
 from adadps.accounting.epsilon import Life
-from adadps.accounting.ledger import RunFacts
+from adadps.accounting.ledger import MemoryLedger, RunFacts
 from adadps.accounting.ledger.event_text import event_of, text_of
 from adadps.errors import BudgetError, ContractError, DataError, ModelError
 from adadps.methods.paper import adadps

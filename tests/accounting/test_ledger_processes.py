@@ -9,7 +9,8 @@ import time
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from adadps import Budget, DiskLedger, MemoryLedger
+from adadps import Budget, DiskLedger
+from adadps.accounting.ledger import MemoryLedger
 from adadps.errors import BudgetError, ContractError
 from support.ledgers import ADD, BUDGET, LARGE, RDP, SMALL, heard, in_a_child, spend_all
 

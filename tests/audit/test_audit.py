@@ -16,16 +16,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 from adadps import (
-    ContractError,
-    DataError,
     PrivateRun,
     Relation,
-    SettingError,
     dp_sgd,
-    dp_sgd_weighted,
     examples,
     fixed_size,
-    plain_sgd,
     poisson,
     privatize,
     shuffled,
@@ -54,6 +49,8 @@ from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import squared_error
 from adadps.engine.noise import late
 from adadps.engine.noise.late_parameter import LateParameter
+from adadps.errors import ContractError, DataError, SettingError
+from adadps.methods import dp_sgd_weighted, plain_sgd
 from museum.broken_parts import NoNoise
 from museum.late_exhibits import NeverDrawn
 from support.problems import cross_entropy
@@ -415,7 +412,7 @@ def test_a_result_says_nothing_of_a_claim_that_it_could_not_refute():
 
 def test_the_page_shows_the_rows_of_its_file(monkeypatch):
     """And in them every broken trainer is above its claim, the library nowhere."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "experiments/scripts"))
     table = importlib.import_module("audit_table")
     rows = json.loads(table.JSON.read_text(encoding="utf-8"))
     assert {tuple(row["row"]) for row in rows} == {name for name, _ in table.jobs()}

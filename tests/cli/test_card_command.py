@@ -10,8 +10,9 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from adadps import Accountant, load_result, plain_sgd
+from adadps import Accountant, load_result
 from adadps.cli.main import app
+from adadps.methods import plain_sgd
 from adadps.report.card import card_of, schema
 from support.small_runs import before_the_clip, trained
 

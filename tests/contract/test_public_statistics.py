@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from adadps import DataError, SettingError, secure
 from adadps.data.examples import PublicExamples
 from adadps.engine.chunked import ChunkedGradients
+from adadps.engine.noise.randomness import secure
 from adadps.engine.step import Step
+from adadps.errors import DataError, SettingError
 from adadps.methods.side import (
     AdaGradStatistics,
     AdamStatistics,

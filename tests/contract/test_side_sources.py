@@ -13,9 +13,10 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, N
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
-from adadps import SettingError, SideInformationError, examples
+from adadps import examples
 from adadps.accounting.events import exposes, is_free
 from adadps.accounting.ledger import MemoryLedger
+from adadps.errors import SettingError, SideInformationError
 from adadps.methods.side import (
     AdaGradStatistics,
     SideSource,

@@ -17,9 +17,11 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from adadps import ContractError, OrderError, SettingError, public_examples, secure, stages
+from adadps import public_examples, stages
+from adadps.engine.noise.randomness import secure
 from adadps.engine.rules.layered import LayeredGradients, Stored
 from adadps.engine.step import Step
+from adadps.errors import ContractError, OrderError, SettingError
 from adadps.methods.side import RMSPropStatistics, fixed, oracle, public
 from adadps.methods.stages import (
     adagrad,

@@ -13,27 +13,25 @@ from scipy import sparse
 from torch import nn
 
 from adadps import (
-    DataError,
-    MemoryLedger,
     Relation,
     adadps,
-    dp_sgd_weighted,
     examples,
     fit,
     fixed_size,
-    pda_dpmd,
     poisson,
     privatize,
     public_examples,
     reproducible_not_private,
     shuffled,
     side,
-    warm_start,
 )
+from adadps.accounting.ledger import MemoryLedger
 from adadps.data.identity import identities_of_rows, identities_of_texts
 from adadps.data.overlap import private_rows, public_rows
 from adadps.data.same_text import normalised
 from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError
+from adadps.methods import dp_sgd_weighted, pda_dpmd, warm_start
 from adadps.methods.stages import by_label, in_advance
 from support.problems import squared
 

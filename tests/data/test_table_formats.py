@@ -8,9 +8,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from adadps import DataError
 from adadps.data import tables
 from adadps.data.tables import read_chunks, read_table, table_writer, write_table
+from adadps.errors import DataError
 
 HEADER = ["text", "number", "flag"]
 ROWS = [["a, b", 1, True], ["line\nbreak é", None, False], ['say "x"', 2.5, None]]

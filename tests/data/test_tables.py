@@ -5,8 +5,8 @@ import gzip
 
 import pytest
 
-from adadps import DataError
 from adadps.data.tables import LONGEST_FIELD, read_table, write_table
+from adadps.errors import DataError
 
 GOOD = {
     "plain": ("t.csv", b"text,label\nhello,a\n"),

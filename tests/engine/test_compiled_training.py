@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from adadps import ContractError, reproducible_not_private, secure
+from adadps import reproducible_not_private
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise.late import LateRows
+from adadps.engine.noise.randomness import secure
 from adadps.engine.rules.factored import FactoredRows
+from adadps.errors import ContractError
 from adadps.tensors.outer_sum import OuterSum
 from adadps.tensors.row_sparse import in_main_memory
 

@@ -15,7 +15,7 @@ import torch
 from dp_accounting import NoOpDpEvent
 from torch import nn
 
-from adadps import PrivateRun, chain, examples, losses, poisson, privatize, secure
+from adadps import PrivateRun, chain, examples, losses, poisson, privatize
 from adadps.data.provenance import Provenance
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise import late as late_room
@@ -23,6 +23,7 @@ from adadps.engine.noise import normals as normals_room
 from adadps.engine.noise import pending_updates as waiting
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.normals import BLOCK, Normals
+from adadps.engine.noise.randomness import secure
 from adadps.errors import DataError
 from adadps.methods.side.source import Transform
 from adadps.methods.stages import precondition, sgd

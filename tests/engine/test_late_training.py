@@ -11,11 +11,9 @@ from torch import nn
 
 from adadps import (
     PrivateRun,
-    SettingError,
     chain,
     examples,
     fit,
-    plain_sgd,
     poisson,
     privatize,
     public_examples,
@@ -24,6 +22,8 @@ from adadps import (
     sparse_linear,
 )
 from adadps.engine.general import GeneralEngine
+from adadps.errors import SettingError
+from adadps.methods import plain_sgd
 from adadps.methods.stages import average, precondition, pretrain, sgd
 from support.problems import cross_entropy, squared
 

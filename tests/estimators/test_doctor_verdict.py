@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adadps import DataError, SettingError, SideInformationError, side
+from adadps import side
+from adadps.errors import DataError, SettingError, SideInformationError
 from adadps.estimators import doctor
 from adadps.estimators.doctor import Shown
 from adadps.estimators.doctor.verdict import decide, gain_needed, standard_error

@@ -120,7 +120,7 @@ def test_a_ledger_on_disk_is_shared_by_fits_and_clones(tmp_path):
 def test_a_ledger_keeps_the_budget_it_began_with(tmp_path):
     path = tmp_path / "shared.ledger"
     adadps.DiskLedger(path, budget=adadps.Budget(3.0, 1e-5)).close()
-    with pytest.raises(adadps.ContractError, match="epsilon = 3"):
+    with pytest.raises(adadps.errors.ContractError, match="epsilon = 3"):
         classifier(ledger=path).fit(X, Y)
     model = classifier(epsilon=3.0, epsilon_per_run=0.5, ledger=path).fit(X, Y)
     assert model.delta_ == 1e-5

@@ -110,7 +110,7 @@ def test_labels_in_a_column_of_a_data_frame(kind, two_classes):
     model = AdaDPSClassifier(**QUICK, classes=["yes", "no"]).fit(X, column)
     assert set(model.predict(X)) == {"yes", "no"}
     assert model.score(X, column) > 0.75
-    with pytest.raises(adadps.DataError, match="in row 0"):
+    with pytest.raises(adadps.errors.DataError, match="in row 0"):
         AdaDPSClassifier(**QUICK, classes=["a", "b"]).fit(X, column)
 
 
@@ -118,7 +118,7 @@ def test_classes_of_few_people_are_declared_or_refused(two_classes):
     X, y = two_classes
     y = y.copy()
     y[:2] = 7
-    with pytest.raises(adadps.DataError, match="at least 3 times"):
+    with pytest.raises(adadps.errors.DataError, match="at least 3 times"):
         AdaDPSClassifier(**QUICK).fit(X, y)
     assert AdaDPSClassifier(**QUICK, classes=[0, 1, 7]).fit(X, y).classes_.tolist() == [0, 1, 7]
     y[2] = 7
@@ -265,14 +265,14 @@ def test_the_vectorizer_looks_at_nothing():
 
 @pytest.mark.parametrize("texts", ["one text", [["a table"]], [None], [], 3, np.array([["a"]])])
 def test_the_vectorizer_refuses_what_is_not_a_list_of_texts(texts):
-    with pytest.raises(adadps.DataError, match="Expected"):
+    with pytest.raises(adadps.errors.DataError, match="Expected"):
         PublicVectorizer(words=10).transform(texts)
 
 
 def test_the_vectorizer_refuses_words_that_never_match():
-    with pytest.raises(adadps.DataError, match="lower-case"):
+    with pytest.raises(adadps.errors.DataError, match="lower-case"):
         PublicVectorizer(vocabulary=["Apple"]).fit()
-    with pytest.raises(adadps.DataError, match="different words"):
+    with pytest.raises(adadps.errors.DataError, match="different words"):
         PublicVectorizer(vocabulary="apple").fit()
 
 
@@ -312,7 +312,7 @@ def test_hazard_20_a_corpus_with_texts_is_refused(tmp_path):
     )
     path = tmp_path / "a.ledger"
     model = AdaDPSClassifier(epsilon=3.0, epochs=2, side=corpus, ledger=path)
-    with pytest.raises(adadps.SideInformationError, match="sees no texts"):
+    with pytest.raises(adadps.errors.SideInformationError, match="sees no texts"):
         model.fit(COUNTS, np.arange(80) % 2)
     assert not path.exists()
 

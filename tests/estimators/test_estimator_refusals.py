@@ -62,7 +62,7 @@ OPTIONS = {
     "no module": {"module": 3},
     "a module that makes none": {"module": makes_none},
     "strict": {"strict": True},
-    "a ledger object": {"ledger": adadps.MemoryLedger()},
+    "a ledger object": {"ledger": adadps.accounting.ledger.MemoryLedger()},
     "bounds the wrong way": {"feature_bounds": (1, 0)},
     "bounds of other columns": {"feature_bounds": ([0, 0], [1, 1])},
     "no bounds": {"feature_bounds": 3},
@@ -115,7 +115,7 @@ MIXED = {
 def test_texts_beside_numbers_are_no_classes(targets, classes, tmp_path):
     options = {"classes": classes}
     error = spent_nothing(adadps.AdaDPSClassifier, X, targets, tmp_path, options)
-    assert isinstance(error, adadps.DataError)
+    assert isinstance(error, adadps.errors.DataError)
     assert "found texts beside something else" in str(error)
 
 
@@ -123,16 +123,18 @@ def test_texts_beside_numbers_are_no_classes(targets, classes, tmp_path):
 @pytest.mark.parametrize("features", [NAN, INF])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
 def test_what_is_missing_is_to_be_filled_with_what_is_public(make, features, kind):
-    with pytest.raises(adadps.DataError) as caught:
+    with pytest.raises(adadps.errors.DataError) as caught:
         make(epsilon=1.0).fit(kind(features), Y)
     said = str(caught.value)
     assert said.startswith("Expected finite numbers in X, found NaN or infinity. Fill")
     assert "strategy='constant'" in said
     assert "epsilon does not cover" in said
     model = make(epsilon=1.0, epochs=2, accountant="rdp").fit(X, Y)
-    with pytest.raises(adadps.DataError, match=r"finite numbers in X.*without looking"):
+    with pytest.raises(adadps.errors.DataError, match=r"finite numbers in X.*without looking"):
         model.predict(kind(features))
-    with pytest.raises(adadps.DataError, match=r"finite numbers in y.*Leave such rows out\."):
+    with pytest.raises(
+        adadps.errors.DataError, match=r"finite numbers in y.*Leave such rows out\."
+    ):
         make(epsilon=1.0).fit(X, np.where(Y, np.nan, 0.0))
 
 
@@ -188,33 +190,33 @@ def test_before_fit(make):
 def test_after_fit(make):
     model = make(epsilon=1.0, epochs=2, epsilon_per_run=0.1).fit(X, Y)
     for features in (X[:, :2], NAN, X[0], X[:0]):
-        with pytest.raises(adadps.DataError):
+        with pytest.raises(adadps.errors.DataError):
             model.predict(features)
     entries = model.ledger_.entries
-    with pytest.raises(adadps.DataError, match="features"):
+    with pytest.raises(adadps.errors.DataError, match="features"):
         model.partial_fit(X[:, :2], Y)
     for change in ({"method": "dp-adam"}, {"module": makes_none}):
-        with pytest.raises(adadps.SettingError, match="first call"):
+        with pytest.raises(adadps.errors.SettingError, match="first call"):
             model.set_params(**change).partial_fit(X, Y)
         model.set_params(method="auto", module=None)
-    with pytest.raises(adadps.ContractError, match="the calls before"):
+    with pytest.raises(adadps.errors.ContractError, match="the calls before"):
         model.set_params(epsilon=5.0).partial_fit(X, Y)
     assert model.ledger_.entries == entries
 
 
 def test_partial_fit_keeps_its_classes():
     model = AdaDPSClassifier(epsilon=1.0, epochs=2, epsilon_per_run=0.1).partial_fit(X, Y)
-    with pytest.raises(adadps.SettingError, match="first call"):
+    with pytest.raises(adadps.errors.SettingError, match="first call"):
         model.partial_fit(X, Y, classes=[0, 1, 2])
-    with pytest.raises(adadps.DataError, match="in row 0"):
+    with pytest.raises(adadps.errors.DataError, match="in row 0"):
         model.partial_fit(X, Y + 5)
-    with pytest.raises(adadps.DataError, match="one label"):
+    with pytest.raises(adadps.errors.DataError, match="one label"):
         model.partial_fit(X, np.stack([Y, 1 - Y], 1))
 
 
 @pytest.mark.parametrize("make", BOTH)
 def test_weights_of_examples_are_refused_with_the_reason(make):
-    with pytest.raises(adadps.SettingError, match="how much one example can move"):
+    with pytest.raises(adadps.errors.SettingError, match="how much one example can move"):
         make(epsilon=1.0).fit(X, Y, sample_weight=np.ones(60))
     with pytest.raises(TypeError, match="unexpected keyword"):
         make(epsilon=1.0).fit(X, Y, colour="blue")
@@ -240,7 +242,7 @@ SECRET = "Mrs Miller"
     ],
 )
 def test_a_refusal_shows_no_label_and_no_row(make, features, y):
-    with pytest.raises(adadps.DataError) as caught:
+    with pytest.raises(adadps.errors.DataError) as caught:
         make(epsilon=1.0).fit(features, y)
     shown = "".join(traceback.format_exception(caught.value))
     assert SECRET not in shown
@@ -263,7 +265,7 @@ def test_strict_holds_in_every_call(make):
     options = {"epsilon": 1.0, "epochs": 2, "epsilon_per_run": 0.1, "examples": 60}
     model = make(**options, **declared, strict=True).partial_fit(X, Y)
     entries = model.ledger_.entries
-    with pytest.raises(adadps.SettingError, match="examples with strict=True"):
+    with pytest.raises(adadps.errors.SettingError, match="examples with strict=True"):
         model.set_params(examples=None).partial_fit(X, Y)
     assert model.ledger_.entries == entries
     assert "read off" not in " ".join(model.privacy_.assumed_public)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from adadps import DataError
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
+from adadps.errors import DataError
 from adadps.estimators.tables.features import RowFeatures
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from adadps.estimators.tables.targets import Targets

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from adadps import DataError
 from adadps.data.tables import Table, read_chunks
-from adadps.errors import SettingError
+from adadps.errors import DataError, SettingError
 from adadps.estimators.tables.request import Request
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from adadps.estimators.tables.schema_file import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adadps import DataError
+from adadps.errors import DataError
 from adadps.files.writing import new_file, new_folder
 
 MAKERS = {"folder": new_folder, "file": lambda target: new_file(target, overwrite=False)}

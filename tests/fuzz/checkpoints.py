@@ -15,9 +15,7 @@ from adadps import (
     Accountant,
     Checkpoints,
     PrivateRun,
-    adadps_public,
     dp_adam,
-    dp_sgd_weighted,
     examples,
     losses,
     poisson,
@@ -25,6 +23,7 @@ from adadps import (
     public_examples,
     side,
 )
+from adadps.methods import adadps_public, dp_sgd_weighted
 from adadps.training.checkpoint import _digest
 from fuzz import seeds
 from fuzz.law import BreachError, ending_of

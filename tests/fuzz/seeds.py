@@ -33,7 +33,6 @@ from adadps import (
     fit,
     losses,
     on_public,
-    plain_sgd,
     poisson,
     privatize,
     shuffled,
@@ -47,6 +46,7 @@ from adadps.errors import AssumedPublicWarning
 from adadps.estimators.tables.from_table import train_from_table
 from adadps.estimators.tables.methods import Method
 from adadps.estimators.tables.request import Request
+from adadps.methods import plain_sgd
 from adadps.methods.paper import dp_sgd_weighted
 
 WORDS = "the apple pear hammer and saw is sweet in of new".split()  # noqa: SIM905

@@ -10,22 +10,14 @@ import torch
 from scipy import sparse
 from typer.testing import CliRunner
 
-from adadps import (
-    AdadpsError,
-    Budget,
-    DataError,
-    DiskLedger,
-    examples,
-    load_result,
-    public_examples,
-    side,
-)
+from adadps import AdadpsError, Budget, DiskLedger, examples, load_result, public_examples, side
 from adadps.accounting.ledger.event_text import event_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.cli.main import app
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords, public_vocabulary
+from adadps.errors import DataError
 from adadps.estimators.tables.saved import load_model
 from adadps.files.strict_json import parse_json
 from fuzz import seeds

@@ -17,14 +17,7 @@ from adadps import (
     Accountant,
     Budget,
     BudgetError,
-    ContractError,
-    DataError,
-    MemoryLedger,
-    ModelError,
-    OrderError,
     PrivateRun,
-    SettingError,
-    SideInformationError,
     accuracy,
     adadps,
     dp_sgd,
@@ -32,7 +25,6 @@ from adadps import (
     fit,
     load_result,
     on_held_out,
-    plain_sgd,
     poisson,
     privatize,
     public_examples,
@@ -40,6 +32,16 @@ from adadps import (
     shuffled,
     side,
 )
+from adadps.accounting.ledger import MemoryLedger
+from adadps.errors import (
+    ContractError,
+    DataError,
+    ModelError,
+    OrderError,
+    SettingError,
+    SideInformationError,
+)
+from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, by_position, in_advance
 from adadps.report.result import Measurement
 from adadps.training.debugging import DEBUG_MARK

@@ -13,31 +13,29 @@ from adadps import (
     Accountant,
     AdaDPSClassifier,
     Budget,
-    MemoryLedger,
     PrivacyWarning,
-    SettingError,
     by_user,
     calibrate_noise,
     calibrate_steps,
-    calibrate_tuning,
     dp_sgd,
     epsilon_of_run,
     examples,
     fit,
-    fixed_grid,
-    highest,
     on_public,
     poisson,
     privatize,
     tune,
 )
 from adadps.accounting.delta import require_small_delta
+from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.plan import make_plan
 from adadps.cli.main import app
+from adadps.errors import SettingError
 from adadps.estimators.doctor import examine
 from adadps.methods.stages import chain, sgd, train_locally
 from adadps.training.federated import FederatedRun
+from adadps.training.tuning import calibrate_tuning, fixed_grid, highest
 from adadps.types import Unit
 from adadps_experiments.reproduce import published_cost, toy
 from adadps_experiments.reproduce.rows import recorded

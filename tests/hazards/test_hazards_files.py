@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import adadps
-from adadps import Budget, Checkpoints, DataError, DiskLedger
+from adadps import Budget, Checkpoints, DiskLedger
 from adadps.cli.demo import running
+from adadps.errors import DataError
 from adadps.estimators.tables.from_table import train_from_table
 from adadps.estimators.tables.request import Request
 from adadps.files.removing import is_ledger
@@ -100,7 +101,9 @@ def test_hazard_32_a_refused_command_leaves_a_ledger_that_was_there(tmp_path):
         data=tmp_path / "data.csv", texts=("title",), label="kind", epsilon=8.0,
         out=tmp_path / "model", words=50, epochs=1,
     )  # fmt: skip
-    with pytest.raises(adadps.ContractError, match="budget"):  # another one than that ledger has
+    with pytest.raises(
+        adadps.errors.ContractError, match="budget"
+    ):  # another one than that ledger has
         train_from_table(request, lambda _: None)
     assert spent(ledger) == 0
 

@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 import adadps
-from adadps import Budget, PrivateRun, accuracy, highest, on_held_out, on_public
+from adadps import Budget, PrivateRun, accuracy, on_held_out, on_public
 from adadps.data.identity import Identities
 from adadps.estimators.doctor import nothing
 from adadps.estimators.doctor.case import case_of
@@ -22,6 +22,7 @@ from adadps.estimators.doctor.simulation import simulated_accuracy, splits
 from adadps.estimators.statement import FITTED_BEFORE
 from adadps.report.card.not_covered import HELD_OUT_RECORDS
 from adadps.report.html import report_of_comparison, report_of_run
+from adadps.training.tuning import highest
 from support.commands import app, files, plain, runner, write
 from support.federations import EVERYBODY, LABELS, WORDS, federated, method, play
 from support.small_runs import trained

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from adadps import secure
+from adadps.engine.noise.randomness import secure
 from adadps.engine.step import Unrealised, Update
 from adadps.engine.weights import Weights
 from adadps.tensors.row_sparse import RowSparse

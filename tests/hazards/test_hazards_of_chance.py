@@ -17,8 +17,8 @@ from adadps import (
     on_held_out,
     poisson,
     reproducible_not_private,
-    secure,
 )
+from adadps.engine.noise.randomness import secure
 from adadps.errors import ModelError
 from support.habits import (
     MODELS,

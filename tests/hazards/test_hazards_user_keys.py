@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import adadps
-from adadps import DataError, examples
+from adadps import examples
 from adadps.data.user_keys import TOLD_APART_BY, user_key
+from adadps.errors import DataError
 from adadps.estimators.tables.from_table import train_from_table
 from adadps.estimators.tables.request import Request
 from adadps.training.federated import simulated_users

@@ -26,12 +26,9 @@ from adadps import (
     dp_sgd,
     examples,
     fit,
-    fixed_grid,
     fixed_size,
-    highest,
     on_held_out,
     poisson,
-    private_accuracy,
     privatize,
     public_examples,
     shuffled,
@@ -44,6 +41,7 @@ from adadps.data.tables import read_table
 from adadps.methods.stages import chain, pretrain, reparametrise, sgd
 from adadps.training.batches import Drawing
 from adadps.training.federated import local_update
+from adadps.training.tuning import fixed_grid, highest, private_accuracy
 from support.federations import EVERYBODY, USERS, federated
 from support.federations import all_rows as rows_of_devices
 from support.federations import method as of_devices
@@ -547,7 +545,7 @@ def test_a_measurement_before_its_payment_is_noticed():
             counts.sum()
         assert len(recording.outside) == 1
         recording.log.clear()
-        ledger = adadps.MemoryLedger()
+        ledger = adadps.accounting.ledger.MemoryLedger()
         ledger.open("measured", adadps.Relation.ADD_OR_REMOVE_ONE, adadps.Accountant.RDP)
         ledger.authorise(GaussianDpEvent(1.0))
         with declared_read(DeclaredRead.PAID_MEASUREMENT):

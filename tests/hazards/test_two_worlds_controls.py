@@ -11,7 +11,8 @@ import torch
 from test_two_worlds_of_runs import Options, run_of
 from torch import nn
 
-from adadps import DataError, Relation
+from adadps import Relation
+from adadps.errors import DataError
 from adadps.methods.stages.privatize import Privatize
 from adadps.report.result import save_tensors
 from adadps.training.batches import Drawing

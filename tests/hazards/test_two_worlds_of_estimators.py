@@ -16,14 +16,12 @@ from adadps import (
     DiskLedger,
     dp_sgd,
     examples,
-    fixed_grid,
-    highest,
     on_public,
     poisson,
-    private_accuracy,
     privatize,
     tune,
 )
+from adadps.training.tuning import fixed_grid, highest, private_accuracy
 from support.problems import cross_entropy
 from support.two_worlds_problems import (
     CLASSES,

@@ -20,7 +20,6 @@ from adadps import (
     Budget,
     Checkpoints,
     DiskLedger,
-    MemoryLedger,
     PrivateRun,
     Relation,
     by_user,
@@ -33,6 +32,7 @@ from adadps import (
     privatize,
     public_examples,
 )
+from adadps.accounting.ledger import MemoryLedger
 from adadps.engine.noise.randomness import grid
 from adadps.methods.stages import by_label, chain, pretrain, sgd, train_locally
 from adadps.training.federated import local_update

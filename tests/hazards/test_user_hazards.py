@@ -8,20 +8,18 @@ from torch import nn
 
 from adadps import (
     Accountant,
-    ContractError,
-    DataError,
-    MemoryLedger,
-    SideInformationError,
     adadps,
     dp_sgd,
     examples,
     fit,
-    plain_sgd,
     poisson,
     privatize,
     public_examples,
     side,
 )
+from adadps.accounting.ledger import MemoryLedger
+from adadps.errors import ContractError, DataError, SideInformationError
+from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label
 from adadps.types import Unit
 from support import ground_truth

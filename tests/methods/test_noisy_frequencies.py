@@ -26,16 +26,10 @@ from adadps import (
     Budget,
     BudgetError,
     DiskLedger,
-    MemoryLedger,
     PrivateRun,
     Relation,
-    SettingError,
-    SideInformationError,
     adadps,
-    adadps_two_sided,
     calibrate_noise,
-    calibrate_side_noise,
-    dp_sgd_weighted,
     examples,
     fit,
     fixed_size,
@@ -47,10 +41,13 @@ from adadps import (
     side,
 )
 from adadps.accounting.contract import ALL_EXAMPLES, measurement_divisor
-from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.epsilon import calibrate_side_noise, epsilon_of
+from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise.randomness import grid
+from adadps.errors import SettingError, SideInformationError
+from adadps.methods import adadps_two_sided, dp_sgd_weighted
 from adadps.methods.side.noisy import clipped_sum
 from support.problems import squared
 

@@ -33,7 +33,6 @@ from adadps import (
     examples,
     poisson,
     privatize,
-    secure,
     shuffled,
 )
 from adadps.audit import Claim, Neighbours, Released, audit_repeated, observers_along, trainer_of
@@ -41,6 +40,7 @@ from adadps.audit.observers import Observer, in_one_line
 from adadps.audit.repeated import Trainer
 from adadps.audit.worst_case import WIDTH, pull, worst_case, zero_linear
 from adadps.engine.losses import squared_error
+from adadps.engine.noise.randomness import secure
 from adadps.methods.side import fixed
 from adadps.methods.stages import by_label
 

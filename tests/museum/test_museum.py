@@ -14,22 +14,14 @@ from broken_parts import ClipIgnored, NoNoise
 from exhibits import CONFIDENCE, EXHIBITS, INTACT, MANY
 from late_exhibits import NEVER, ONE, Past
 
-from adadps import (
-    ContractError,
-    SettingError,
-    adadps,
-    dp_sgd,
-    examples,
-    ideal,
-    poisson,
-    privatize,
-    side,
-)
+from adadps import adadps, dp_sgd, examples, poisson, privatize, side
 from adadps.accounting.contract import Grouping
 from adadps.audit import audit_one_run, own_feature_canaries
 from adadps.audit.outcome import CONSISTENT
 from adadps.audit.worst_case import zero_linear
 from adadps.engine.losses import squared_error
+from adadps.errors import ContractError, SettingError
+from adadps.methods import ideal
 from adadps.methods.stages import Groups, by_position
 from adadps.training.run import PrivateRun
 

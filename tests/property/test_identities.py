@@ -5,11 +5,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from adadps import adadps, adas, chain, dp_r_pub, dp_sgd, plain_sgd, privatize, side
+from adadps import adadps, chain, dp_sgd, privatize, side
 from adadps.data.examples import Examples, public_examples
 from adadps.engine.noise.randomness import reproducible_not_private, secure
 from adadps.engine.step import Step
 from adadps.engine.waist import Units, clip_weights, reduce
+from adadps.methods import adas, dp_r_pub, plain_sgd
 from adadps.methods.side import RMSPropStatistics
 from adadps.methods.stages import precondition, reparametrise, sgd
 from adadps.tensors.outer_sum import dense

@@ -5,7 +5,9 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from adadps import Accountant, DataError, plain_sgd
+from adadps import Accountant
+from adadps.errors import DataError
+from adadps.methods import plain_sgd
 from adadps.report.card import card_of, markdown_of, schema
 from adadps.report.card.audited import fitting_audit
 from support.small_runs import trained

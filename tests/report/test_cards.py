@@ -23,12 +23,9 @@ from adadps import (
     dp_sgd,
     epsilon_of_run,
     examples,
-    fixed_grid,
     fixed_size,
-    highest,
     load_result,
     on_public,
-    plain_sgd,
     poisson,
     reproducible_not_private,
     shuffled,
@@ -36,6 +33,7 @@ from adadps import (
     tune,
 )
 from adadps.engine.losses import cross_entropy
+from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, privatize
 from adadps.report.card import card_of, markdown_of, schema
 from adadps.report.card.checking import check
@@ -46,6 +44,7 @@ from adadps.report.card.mechanism import epsilon_after
 from adadps.report.card.sections import digits, measured_on
 from adadps.report.html.curves import spending
 from adadps.report.whole_budget import CLAIM
+from adadps.training.tuning import fixed_grid, highest
 from support.small_runs import (
     FEATURES,
     LABELS,
@@ -294,7 +293,7 @@ def test_nothing_on_a_card_depends_on_the_private_data(monkeypatch):
     """Two data sets, one statement: but for weights, nothing that is stored tells them apart."""
     told = []
     for scale in (1.0, -3.0):
-        monkeypatch.setattr("small_runs.FEATURES", FEATURES * scale)
+        monkeypatch.setattr("support.small_runs.FEATURES", FEATURES * scale)
         told.append(trained(before_the_clip(), evaluate=[]).describe())
     assert told[0] == told[1]
     assert card_of(told[0]) == card_of(told[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adadps import plain_sgd
+from adadps.methods import plain_sgd
 from adadps.report.html import report_of_comparison, report_of_run
 from support.browser import DARK, LIGHT, dom, needs_chromium, probed, run
 from support.small_runs import before_the_clip, trained, two_sided

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadps import DataError
+from adadps.errors import DataError
 from adadps.report.card.sections import CardSection
 from adadps.report.html import charts
 from adadps.report.html.charts import Chart, Line, laid_out

@@ -13,20 +13,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from adadps import (
-    DataError,
-    adadps,
-    adadps_public,
-    dp_adam,
-    dp_sgd,
-    dp_sgd_weighted,
-    load_result,
-    on_held_out,
-    plain_sgd,
-    public_examples,
-    stages,
-)
+from adadps import adadps, dp_adam, dp_sgd, load_result, on_held_out, public_examples, stages
 from adadps.cli.main import app
+from adadps.errors import DataError
+from adadps.methods import adadps_public, dp_sgd_weighted, plain_sgd
 from adadps.methods.side.public import RMSPropStatistics
 from adadps.report.html import report_of_comparison, report_of_run
 from adadps.report.html.comparison import differences

@@ -13,7 +13,8 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from adadps import DataError, Result, dp_sgd, examples, fit, load_result, poisson, privatize
+from adadps import Result, dp_sgd, examples, fit, load_result, poisson, privatize
+from adadps.errors import DataError
 from adadps.report.result import Measurement, PrivacyStatement
 from adadps.types import Accountant
 
@@ -217,7 +218,12 @@ def test_a_place_that_cannot_be_written_to_is_refused_with_its_path(tmp_path):
 
 @pytest.mark.parametrize(
     "moment",
-    ["result.save_file", "result.Result.describe", "writing.os.replace", "writing.sync"],
+    [
+        "report.result.save_file",
+        "report.result.Result.describe",
+        "files.writing.os.replace",
+        "files.writing.sync",
+    ],
 )
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
 def test_an_interrupted_save_leaves_nothing_behind(tmp_path, monkeypatch, moment, interruption):

@@ -11,9 +11,9 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
-from adadps import SettingError
 from adadps.audit.one_run_bound import best_of, best_ranking, one_run_epsilon, p_value
 from adadps.audit.repeated_bound import Frequencies, at_least, at_most, bound, count
+from adadps.errors import SettingError
 
 CONFIDENCE = 0.9
 TRUTHS = (0.2, 1.0, 3.0)

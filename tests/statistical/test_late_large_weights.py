@@ -13,9 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
-from adadps import secure
 from adadps.engine.noise.late import LateRows
-from adadps.engine.noise.randomness import grid
+from adadps.engine.noise.randomness import grid, secure
 from adadps.tensors.row_sparse import RowSparse
 from support.late_tables import BOUND
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from adadps import secure
 from adadps.engine.noise.late import LateRows
+from adadps.engine.noise.randomness import secure
 from adadps.tensors.row_sparse import RowSparse
 from support.late_tables import BOUND, Changed, departures
 

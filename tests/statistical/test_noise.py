@@ -18,9 +18,9 @@ import pytest
 import torch
 from scipy import stats
 
-from adadps import SettingError
 from adadps.engine.noise.normals import BLOCK
 from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, grid, reproducible_not_private, secure
+from adadps.errors import SettingError
 from adadps.tensors import threads
 from support.low_bits import excluded
 

@@ -11,8 +11,8 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import stats
 
-from adadps import private_selection
 from adadps.engine.noise.randomness import secure
+from adadps.training.tuning import private_selection
 from adadps.training.tuning.law import NumberOfTrials
 from adadps.training.tuning.trial import Trials
 from support.tunings import RATES, tuned

@@ -9,7 +9,8 @@ from scipy import sparse
 from scipy.linalg import solve_triangular
 from torch import nn
 
-from adadps import Accountant, PrivateRun, chain, examples, privatize, secure, shuffled
+from adadps import Accountant, PrivateRun, chain, examples, privatize, shuffled
+from adadps.engine.noise.randomness import secure
 from adadps.methods.stages import sgd
 
 WORDS = 12

@@ -40,8 +40,8 @@ NOISY = privatize(clip_norm=1.0, noise_multiplier=5.0)
 METHODS = {
     "dp_sgd": adadps.dp_sgd(SILENT, 0.3),
     "dp_adam": adadps.dp_adam(SILENT, 0.1),
-    "dp_rmsprop": adadps.dp_rmsprop(SILENT, 0.1),
-    "dp_adagrad": adadps.dp_adagrad(SILENT, 0.1),
+    "dp_rmsprop": adadps.methods.dp_rmsprop(SILENT, 0.1),
+    "dp_adagrad": adadps.methods.dp_adagrad(SILENT, 0.1),
     "frequency": adadps.adadps(FREQUENT, SILENT, lr=0.3),
     "full diagonal": adadps.adadps(FULL, SILENT, lr=0.3),
     "weight decay": chain(precondition(FREQUENT), SILENT, sgd(0.3, weight_decay=0.1)),
@@ -51,7 +51,7 @@ METHODS = {
     "mixed": chain(
         SILENT, adadps.stages.mix(PUBLIC, 0.7), momentum(0.9), precondition(RMS), sgd(0.3)
     ),
-    "weighted": adadps.dp_sgd_weighted(FREQUENT, SILENT, lr=0.3),
+    "weighted": adadps.methods.dp_sgd_weighted(FREQUENT, SILENT, lr=0.3),
     "warm start": chain(adadps.stages.pretrain(PUBLIC, rmsprop(0.01), epochs=2), SILENT, sgd(0.3)),
     "decaying rate": adadps.dp_sgd(SILENT, lambda t: 0.5 / t),
 }

@@ -11,7 +11,6 @@ from adadps import (
     Result,
     accuracy,
     adadps,
-    adadps_two_sided,
     dp_sgd,
     examples,
     fit,
@@ -21,6 +20,7 @@ from adadps import (
     side,
 )
 from adadps.engine.losses import cross_entropy
+from adadps.methods import adadps_two_sided
 from adadps.methods.stages import Chain
 
 FEATURES, LABELS = torch.rand(60, 5), torch.arange(60) % 3

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from adadps import dp_sgd, examples, fixed_grid, highest, on_public, poisson, privatize, tune
+from adadps import dp_sgd, examples, on_public, poisson, privatize, tune
+from adadps.training.tuning import fixed_grid, highest
 from support.problems import cross_entropy
 
 FEATURES = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))

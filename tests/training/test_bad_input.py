@@ -9,13 +9,7 @@ from torch import nn
 from adadps import (
     AdadpsError,
     Budget,
-    ContractError,
-    DataError,
-    ModelError,
-    OrderError,
     PrivateRun,
-    SettingError,
-    SideInformationError,
     accuracy,
     adadps,
     chain,
@@ -33,6 +27,14 @@ from adadps import (
 )
 from adadps.accounting.groups import by_label, in_advance
 from adadps.accounting.plan import make_plan
+from adadps.errors import (
+    ContractError,
+    DataError,
+    ModelError,
+    OrderError,
+    SettingError,
+    SideInformationError,
+)
 from adadps.methods.stages import adam, average, mix, momentum, precondition, rmsprop, sgd
 from support.problems import squared
 

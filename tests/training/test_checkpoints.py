@@ -12,7 +12,8 @@ from scipy import sparse
 
 import adadps
 import adadps.accounting.ledger.summary
-from adadps import Checkpoints, DataError, examples, fit, on_public
+from adadps import Checkpoints, examples, fit, on_public
+from adadps.errors import DataError
 from support.problems import cross_entropy
 from support.resuming import (
     DENSE,

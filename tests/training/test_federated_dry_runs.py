@@ -8,7 +8,8 @@ import torch
 from scipy import sparse
 from torch import nn
 
-from adadps import Budget, MemoryLedger, PrivateRun, examples, shuffled
+from adadps import Budget, PrivateRun, examples, shuffled
+from adadps.accounting.ledger import MemoryLedger
 from adadps.data.row_kind import RowKind
 from adadps.errors import DataError, DeviceError, ModelError, SettingError
 from adadps.methods.stages import by_each_device, by_user, chain, privatize, sgd, train_locally

@@ -12,8 +12,9 @@ from flwr.app import (
     ConfigRecord,
 )
 
-from adadps import Accountant, Budget, DiskLedger, MemoryLedger, Relation, examples, shuffled
+from adadps import Accountant, Budget, DiskLedger, Relation, examples, shuffled
 from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.ledger import MemoryLedger
 from adadps.methods.stages import by_each_device
 from adadps.training.federated.flower import train_on_device
 from support.federations import EVERYBODY, USERS, method, model, rows_of

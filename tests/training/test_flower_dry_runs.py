@@ -12,7 +12,8 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import nn
 
-from adadps import Budget, Checkpoints, MemoryLedger, poisson, shuffled
+from adadps import Budget, Checkpoints, poisson, shuffled
+from adadps.accounting.ledger import MemoryLedger
 from adadps.errors import DataError, DeviceError, SettingError
 from adadps.methods.stages import by_each_device, by_server
 from adadps.training.federated.flower import AdaDPSStrategy, node_setting, train_on_device

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from adadps import ContractError, DataError, dp_sgd, private_accuracy
+from adadps import dp_sgd
+from adadps.errors import ContractError, DataError
+from adadps.training.tuning import private_accuracy
 from support.tunings import FEATURES, LABELS, NOISE, tuned
 
 

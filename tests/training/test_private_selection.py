@@ -23,21 +23,12 @@ from torch import nn
 from adadps import (
     Accountant,
     Budget,
-    ContractError,
     DiskLedger,
-    NoTrialError,
     Relation,
-    SettingError,
-    TuningResult,
-    calibrate_tuning,
     dp_sgd,
-    fixed_grid,
     fixed_size,
-    highest,
     on_public,
     poisson,
-    private_accuracy,
-    private_selection,
     privatize,
     shuffled,
 )
@@ -46,6 +37,15 @@ from adadps.accounting.epsilon import epsilon_of
 from adadps.accounting.ledger.event_text import event_of, text_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.renyi import renyi_curve
+from adadps.errors import ContractError, NoTrialError, SettingError
+from adadps.training.tuning import (
+    TuningResult,
+    calibrate_tuning,
+    fixed_grid,
+    highest,
+    private_accuracy,
+    private_selection,
+)
 from adadps.training.tuning.law import NumberOfTrials
 from adadps.training.tuning.selection import most_expensive
 from support.tunings import FEATURES, LABELS, NOISE, SAMPLER, STEPS, make, scores, tuned

@@ -14,10 +14,7 @@ from adadps import (
     Budget,
     BudgetError,
     Checkpoints,
-    ContractError,
-    DataError,
     DiskLedger,
-    MemoryLedger,
     PrivateRun,
     epsilon_of_run,
     examples,
@@ -27,6 +24,8 @@ from adadps import (
     shuffled,
     side,
 )
+from adadps.accounting.ledger import MemoryLedger
+from adadps.errors import ContractError, DataError
 from support.problems import cross_entropy
 from support.resuming import (
     DENSE,
@@ -266,10 +265,10 @@ def test_folders_are_ordered_by_number(tmp_path):
 
 @pytest.mark.parametrize("wrong", [b"folder", 3])
 def test_odd_folders_are_refused(wrong):
-    with pytest.raises(adadps.SettingError, match="folder"):
+    with pytest.raises(adadps.errors.SettingError, match="folder"):
         begin_with(wrong)
     for every in ("3", 2.5, 0):
-        with pytest.raises(adadps.SettingError, match="every"):
+        with pytest.raises(adadps.errors.SettingError, match="every"):
             Checkpoints("folder", every=every)
 
 

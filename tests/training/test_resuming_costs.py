@@ -4,15 +4,8 @@ import pytest
 
 import adadps
 import adadps.accounting.ledger.summary
-from adadps import (
-    Accountant,
-    Budget,
-    BudgetError,
-    ContractError,
-    DiskLedger,
-    epsilon_of_run,
-    shuffled,
-)
+from adadps import Accountant, Budget, BudgetError, DiskLedger, epsilon_of_run, shuffled
+from adadps.errors import ContractError
 from support.resuming import NOISY, SOME, Measured, advance, begin
 
 

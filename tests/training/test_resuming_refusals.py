@@ -10,15 +10,14 @@ import adadps.accounting.ledger.summary
 from adadps import (
     Accountant,
     Checkpoints,
-    ContractError,
-    DataError,
     DiskLedger,
-    MemoryLedger,
     PrivateRun,
     examples,
     poisson,
     reproducible_not_private,
 )
+from adadps.accounting.ledger import MemoryLedger
+from adadps.errors import ContractError, DataError
 from support.problems import cross_entropy
 from support.resuming import DENSE, FREQUENT, LABELS, NOISY, SOME, Measured, advance, begin
 
@@ -113,7 +112,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("something")
     with pytest.raises(DataError, match="file"):
         begin(tmp_path / "file")
-    with pytest.raises(adadps.SettingError, match="every"):
+    with pytest.raises(adadps.errors.SettingError, match="every"):
         Checkpoints(tmp_path, every=0)
 
 

@@ -9,27 +9,25 @@ from adadps import (
     Accountant,
     Budget,
     BudgetError,
-    ContractError,
-    MemoryLedger,
     PrivateRun,
     Relation,
     accuracy,
     dp_sgd,
-    dp_sgd_weighted,
     examples,
     fit,
     fixed_size,
     load_result,
     on_held_out,
     on_public,
-    plain_sgd,
     poisson,
     privatize,
     public_examples,
     shuffled,
     side,
-    warm_start,
 )
+from adadps.accounting.ledger import MemoryLedger
+from adadps.errors import ContractError
+from adadps.methods import dp_sgd_weighted, plain_sgd, warm_start
 from adadps.methods.stages import by_label, in_advance
 from support.problems import cross_entropy, squared
 
@@ -147,7 +145,7 @@ def test_groups_train_and_without_clipping_change_nothing(groups, relation):
 
 
 def test_groups_in_advance_need_the_declared_number():
-    from adadps import DataError
+    from adadps.errors import DataError
 
     sampler = poisson(examples=310, expected_size=50, relation=Relation.REPLACE_ONE)
     method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=in_advance(5)), 0.1)

@@ -21,38 +21,37 @@ from torch import nn
 
 from adadps import (
     Accountant,
-    AssumedPublic,
     Budget,
     BudgetError,
-    ContractError,
-    DataError,
     DiskLedger,
-    MemoryLedger,
-    SettingError,
-    TuningResult,
     accuracy,
     adadps,
-    calibrate_tuning,
     dp_sgd,
     fit,
-    fixed_grid,
     fixed_size,
-    highest,
     load_result,
-    lowest,
     on_held_out,
     on_public,
-    plain_sgd,
-    private_accuracy,
-    private_selection,
     privatize,
     reproducible_not_private,
-    secure,
     side,
 )
+from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
-from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, Randomness
-from adadps.training.tuning import search
+from adadps.data.assumed import AssumedPublic
+from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, Randomness, secure
+from adadps.errors import ContractError, DataError, SettingError
+from adadps.methods import plain_sgd
+from adadps.training.tuning import (
+    TuningResult,
+    calibrate_tuning,
+    fixed_grid,
+    highest,
+    lowest,
+    private_accuracy,
+    private_selection,
+    search,
+)
 from adadps.training.tuning.grid import settings_of
 from adadps.training.tuning.score import tolerant
 from adadps.training.tuning.trial import Trials

@@ -12,12 +12,8 @@ from adadps import (
     Budget,
     BudgetError,
     Checkpoints,
-    ContractError,
-    DataError,
     DiskLedger,
-    MemoryLedger,
     PrivateRun,
-    SettingError,
     by_user,
     calibrate_noise,
     calibrate_steps,
@@ -25,20 +21,20 @@ from adadps import (
     epsilon_of_run,
     examples,
     fit,
-    fixed_grid,
     fixed_size,
-    highest,
     load_result,
     on_public,
     poisson,
-    private_accuracy,
     privatize,
     shuffled,
     tune,
 )
+from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.plan import make_plan
 from adadps.cli.main import app
+from adadps.errors import ContractError, DataError, SettingError
+from adadps.training.tuning import fixed_grid, highest, private_accuracy
 from support.problems import squared
 from support.user_tables import EVERYBODY, SOME, method, model, privacy, table
 

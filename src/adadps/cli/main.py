@@ -81,11 +81,12 @@ def _added() -> Mapping[str, EntryPoint]:
 
 def _as_click(found: Any, name: str) -> click.Command:
     """A function with typed parameters, or a group of them, as a command that can be called."""
-    if not isinstance(found, typer.Typer):
+    if isinstance(found, typer.Typer):
+        made: click.Command = typer.main.get_group(found)
+    else:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command(alone)(found)
-        found = alone
-    made = typer.main.get_command(found)
+        made = typer.main.get_command(alone)
     made.name = name
     return made
 

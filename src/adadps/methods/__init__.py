@@ -1,1 +1,41 @@
 """Side information, stages, and the methods that are chains of them."""
+
+from adadps.methods.paper import (
+    adadps,
+    adadps_public,
+    adadps_two_sided,
+    adas,
+    dp_adagrad,
+    dp_adam,
+    dp_adam_pub,
+    dp_r_pub,
+    dp_rmsprop,
+    dp_sgd,
+    dp_sgd_weighted,
+    ideal,
+    pda_dpmd,
+    plain_adam,
+    plain_rmsprop,
+    plain_sgd,
+    warm_start,
+)
+
+__all__ = [
+    "adadps",
+    "adadps_public",
+    "adadps_two_sided",
+    "adas",
+    "dp_adagrad",
+    "dp_adam",
+    "dp_adam_pub",
+    "dp_r_pub",
+    "dp_rmsprop",
+    "dp_sgd",
+    "dp_sgd_weighted",
+    "ideal",
+    "pda_dpmd",
+    "plain_adam",
+    "plain_rmsprop",
+    "plain_sgd",
+    "warm_start",
+]

@@ -1,6 +1,6 @@
 """Words of technical English, and how many descriptions of software have each: public knowledge.
 
-Counted by ``experiments/scripts/build_technical_words.py`` in the descriptions of those Debian
+Counted by ``scripts/build_technical_words.py`` in the descriptions of those Debian
 packages that carry no tags. Many share paragraphs with packages that do: it is public knowledge for
 other texts, not for Debian's packages themselves.
 """
