@@ -15,11 +15,11 @@ from typing import Any
 
 from adadps import DiskLedger, examples, load_result
 from adadps.accounting.epsilon import epsilon_of
-from adadps.accounting.ledger.event_text import event_of
-from adadps.accounting.ledger.shown import as_rich
+from adadps.accounting.events import event_of
 from adadps.accounting.ledger.summary import summarise
+from adadps.accounting.ledger.summary_table import as_rich
 from adadps.data.row_store import RowStore
-from adadps.data.tables import Table, read_chunks, read_table, table_writer
+from adadps.data.tables import PageTable, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
 from adadps.estimators.tables.loading import load_rows
 from adadps.estimators.tables.saved import TableModel, load_model
@@ -29,7 +29,7 @@ from adadps.estimators.tables.word_list import frequencies_from_file
 from adadps.report.card import card_of, markdown_of
 from adadps.report.card.checking import check
 from adadps.report.html.page import render
-from adadps.report.html.single import page_of_run
+from adadps.report.html.reports import page_of_run
 from adadps.types import Accountant, Relation
 from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of
@@ -271,7 +271,7 @@ def models(rng: Random, folder: Path) -> None:
     held = ending_of(lambda: load_model(folder)).value
     if held is not None:
         rows = [["apple and saw", "a", "3", "b"], [text(rng), "a", number(rng), text(rng)]]
-        table = Table(folder, ("text", "label", "id", "kind"), rows, [2, 3])
+        table = PageTable(folder, ("text", "label", "id", "kind"), rows, [2, 3])
         ending_of(lambda: held.predictions(table))
 
 

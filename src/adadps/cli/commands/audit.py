@@ -8,8 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adadps.audit.built_in import CanarySettings, RepeatedSettings
-from adadps.audit.engine_paths import usual_steps
+from adadps.audit.built_in import CanarySettings, RepeatedSettings, usual_steps
 from adadps.audit.outcome import AuditResult
 from adadps.cli.commands.console import ABOVE_THE_CLAIM, out, print_json, told
 from adadps.cli.commands.help_text import command

@@ -12,8 +12,7 @@ from rich.markdown import Markdown
 from adadps.cli.commands.console import FOUND_WHILE_WORKING, out, print_json, told
 
 if TYPE_CHECKING:
-    from adadps.report.card.checking import Checked
-    from adadps.report.card.comparing import Difference
+    from adadps.report.card.checking import Checked, Difference
 
 
 def card(
@@ -37,10 +36,10 @@ def card(
     """
     with told():
         from adadps.report.card import card_of, markdown_of
-        from adadps.report.card.audited import attached_audit
+        from adadps.report.card.audits import attached_audit
         from adadps.report.card.checking import check as checked_anew
-        from adadps.report.card.comparing import differences_in, name_on
-        from adadps.report.result import load_result
+        from adadps.report.card.checking import differences_in, name_on
+        from adadps.report.saved_result import load_result
 
         described = load_result(folder).describe()
         if audit is not None:
@@ -84,8 +83,8 @@ def _attach(file: Path, folder: Path, described: dict[str, Any]) -> None:
     """Keep the audit beside the result, and write the card anew."""
     from adadps.files.writing import new_file
     from adadps.report.card import CARD_JSON, CARD_MARKDOWN, card_of, markdown_of
-    from adadps.report.card.audited import AUDIT_FILE, audit_in
-    from adadps.report.card.files import json_of
+    from adadps.report.card.audits import AUDIT_FILE, audit_in
+    from adadps.report.card.rendering import json_of
 
     shown = card_of(described, audit_in(file, described))
     texts = {
