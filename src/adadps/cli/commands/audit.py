@@ -11,7 +11,7 @@ from rich.table import Table
 from adadps.audit.built_in import CanarySettings, RepeatedSettings
 from adadps.audit.engine_paths import usual_steps
 from adadps.audit.outcome import AuditResult
-from adadps.cli.commands.console import ABOVE_THE_CLAIM, out, print_json, told
+from adadps.cli.commands.console import CLAIM_REFUTED, errors_as_messages, out, print_json
 from adadps.cli.commands.help_text import command
 
 app = typer.Typer(
@@ -59,7 +59,7 @@ def repeated(
 
     Example: adadps audit repeated --method adadps --path late --runs 4000
     """
-    with told():
+    with errors_as_messages():
         asked = RepeatedSettings(
             method=method,
             path=path,
@@ -92,7 +92,7 @@ def canaries(
 
     Example: adadps audit canaries --method adadps --canaries 5000
     """
-    with told():
+    with errors_as_messages():
         asked = CanarySettings(
             method=method,
             path=path,
@@ -112,7 +112,7 @@ def _show(found: AuditResult, as_json: bool) -> None:
     else:
         out.print(as_rich(found))
     if found.broken:
-        raise typer.Exit(ABOVE_THE_CLAIM)
+        raise typer.Exit(CLAIM_REFUTED)
 
 
 def as_rich(found: AuditResult) -> Table:

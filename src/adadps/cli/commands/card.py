@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markdown import Markdown
 
-from adadps.cli.commands.console import FOUND_WHILE_WORKING, out, print_json, told
+from adadps.cli.commands.console import FAILURE, errors_as_messages, out, print_json
 
 if TYPE_CHECKING:
     from adadps.report.card.checking import Checked
@@ -35,7 +35,7 @@ def card(
 
     Example: adadps card model --check
     """
-    with told():
+    with errors_as_messages():
         from adadps.report.card import card_of, markdown_of
         from adadps.report.card.audited import attached_audit
         from adadps.report.card.checking import check as checked_anew
@@ -58,7 +58,7 @@ def card(
         else:
             _show(found, beside, None if beside else name_on(folder))
     if beside or not found.agrees:
-        raise typer.Exit(FOUND_WHILE_WORKING)
+        raise typer.Exit(FAILURE)
 
 
 def _show(found: Checked, beside: list[Difference], other_name: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, print_json, told
+from adadps.cli.commands.console import errors_as_messages, out, print_json
 from adadps.cli.commands.help_text import command
 
 app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
@@ -28,7 +28,7 @@ def show_ledger(
     from adadps.accounting.ledger.shown import as_rich
     from adadps.accounting.ledger.summary import summarise
 
-    with told():
+    with errors_as_messages():
         summary = summarise(file, delta)
         if as_json:
             print_json(summary)

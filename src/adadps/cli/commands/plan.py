@@ -9,7 +9,14 @@ import typer
 from adadps.accounting.contract import Sampling
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
 from adadps.accounting.plan import make_plan
-from adadps.cli.commands.console import choice, err, out, print_json, table_of_facts, told
+from adadps.cli.commands.console import (
+    choice,
+    err,
+    errors_as_messages,
+    out,
+    print_json,
+    table_of_facts,
+)
 from adadps.cli.commands.help_text import panel
 from adadps.types import Accountant, Relation
 
@@ -76,7 +83,7 @@ def plan(
 
     Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
     """
-    with told():
+    with errors_as_messages():
         with err.status("composing the steps; this takes some seconds"):
             made = make_plan(
                 examples=examples,

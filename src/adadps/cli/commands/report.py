@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, print_json, say, told
+from adadps.cli.commands.console import errors_as_messages, out, print_json, say
 
 
 def report(
@@ -28,7 +28,7 @@ def report(
 
     Example: adadps report model-a model-b --out comparison.html
     """
-    with told():
+    with errors_as_messages():
         from adadps.report.card.audited import attached_audit
         from adadps.report.html import report_of_comparison, report_of_run
         from adadps.report.html.comparison import differences
