@@ -19,7 +19,7 @@ from adadps.accounting.events import event_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.ledger.summary_table import as_rich
 from adadps.data.row_store import RowStore
-from adadps.data.tables import PageTable, read_chunks, read_table, table_writer
+from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
 from adadps.estimators.tables.loading import load_rows
 from adadps.estimators.tables.saved import TableModel, load_model
@@ -271,7 +271,7 @@ def models(rng: Random, folder: Path) -> None:
     held = ending_of(lambda: load_model(folder)).value
     if held is not None:
         rows = [["apple and saw", "a", "3", "b"], [text(rng), "a", number(rng), text(rng)]]
-        table = PageTable(folder, ("text", "label", "id", "kind"), rows, [2, 3])
+        table = Table(folder, ("text", "label", "id", "kind"), rows, [2, 3])
         ending_of(lambda: held.predictions(table))
 
 
