@@ -182,7 +182,7 @@ def test_how_data_are_declared_is_left_out_only_if_their_name_says_it(data, decl
 def test_the_meaning_stands_on_every_card(kind):
     name, result = kind
     text = markdown_of(card_of(result.describe()))
-    assert ("Nothing is promised" in text) is (name in NOT_PRIVATE)
+    assert ("Nothing is guaranteed" in text) is (name in NOT_PRIVATE)
     assert ("For any example: " in text) is (name not in NOT_PRIVATE)
     assert "expected_size" not in text
 
@@ -234,7 +234,11 @@ def test_where_there_is_no_second_epsilon_a_note_says_why():
 
 @pytest.mark.parametrize(
     ("trials", "said"),
-    [(12, "12 declared, NOT in epsilon"), (0, "none on private data"), (None, "not declared")],
+    [
+        (12, "12 declared, NOT included in epsilon"),
+        (0, "none on private data"),
+        (None, "not declared"),
+    ],
 )
 def test_hazard_21_trials_and_whether_they_are_paid(trials, said):
     card = card_of(trained(tuning_trials=trials).describe())
@@ -369,7 +373,7 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     by = card["guarantee"]["by_accountant"]
     assert by["rdp"] == {"epsilon": 3.0, "note": WHOLE_BUDGET}
     assert by["pld"]["epsilon"] is None
-    assert "what it paid by" not in markdown_of(card)
+    assert "the accountant of this run" not in markdown_of(card)
     assert "with 2δ, if one was begun after looking at another" in markdown_of(card)
     assert any("holds with 2 delta" in gap for gap in card["not_covered"])
     jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(card)))

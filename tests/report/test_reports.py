@@ -255,7 +255,7 @@ def test_the_report_of_a_run(runs, tmp_path):
     html = path.read_text(encoding="utf-8")
     headings = re.findall("<h2>(.*?)</h2>", html)
     assert headings == [
-        "Accuracy and other numbers",
+        "Accuracy and other metrics",
         "Side information",
         "Noise against the step",
         "Privacy card",
@@ -288,7 +288,7 @@ def test_the_report_of_a_comparison(runs, tmp_path):
     assert html.count("<details>") == 3
     assert "for each of 2 private runs; 1 without privacy" in html
     assert "concludes from one of these models" in html
-    assert "what they cost adds up" in html
+    assert "their costs add up" in html
     assert re.search('<tr class="highlight"><th scope="row">AdaDPS</th>.*<td>7</td></tr>', html)
 
 
