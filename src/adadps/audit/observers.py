@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from adadps.audit.outcome import Claim
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 Numbers = npt.NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from adadps.audit.observers import Observer, Released, in_one_line
 from adadps.audit.outcome import AuditResult, Claim, require_confidence
 from adadps.audit.repeated_bound import Frequencies, Numbers, bound
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.training.progress import progress_bar

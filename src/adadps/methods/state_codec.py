@@ -18,7 +18,7 @@ from adadps.errors import ContractError, DataError
 from adadps.methods.side.noisy import Waiting
 from adadps.methods.side.public import Moments
 from adadps.methods.side.source import Transform
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 _RECORDS: dict[str, Any] = {"Moments": Moments, "Transform": Transform, "Waiting": Waiting}
 

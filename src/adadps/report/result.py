@@ -22,7 +22,7 @@ from adadps.files.writing import new_folder
 from adadps.report.card import card_of, write_card
 from adadps.report.card.sections import digits
 from adadps.report.result_soundness import UnsoundError, require_sound
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 FORMAT = 1
 RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"

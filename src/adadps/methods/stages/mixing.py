@@ -10,11 +10,11 @@ from dp_accounting import DpEvent, NoOpDpEvent
 
 from adadps.data.examples import PublicExamples
 from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

@@ -9,11 +9,10 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
-from adadps.engine.waist import GradientBatch
+from adadps.engine.waist import GradientBatch, Step
 from adadps.methods.side.source import SideSource, Transform
 from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
-from adadps.data.user_keys import TOLD_APART_BY
+from adadps.data.users import TOLD_APART_BY
 from adadps.types import Unit
 
 NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
