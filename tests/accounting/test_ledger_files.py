@@ -148,7 +148,7 @@ def test_a_locked_ledger_is_said_to_be_locked_and_loses_nothing(path, monkeypatc
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that nobody can write to")
 def test_a_folder_that_cannot_be_written_to_is_refused():
-    with pytest.raises(DataError, match=r"Expected to create the ledger.*can be written to"):
+    with pytest.raises(DataError, match=r"Expected to create the ledger.*writable folder"):
         DiskLedger("/proc/data.ledger")
 
 

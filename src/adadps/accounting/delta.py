@@ -60,7 +60,7 @@ private. Choose 1/(10 n) = 0.000333 or less.
 
 
 @contextmanager
-def delta_is_meant() -> Iterator[None]:
+def without_delta_warning() -> Iterator[None]:
     """Suppress the warning where a delta of 1/n is intended, as in published experiments."""
     token = _expected.set(True)
     try:

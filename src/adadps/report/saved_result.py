@@ -91,7 +91,7 @@ def _why(error: Exception) -> str:
         return "no such file"
     if isinstance(error, NotADirectoryError | IsADirectoryError | PermissionError):
         return "something that cannot be read as a file"
-    return "other content: the file is damaged, or belongs to another program"
+    return "something else: the file is damaged, or belongs to another program"
 
 
 def _result_of(held: dict[str, Any], tensors: Params) -> Result:

@@ -185,7 +185,7 @@ def _guarantee(private: list[Result], runs: int, *, equal: bool) -> str:
     if not private:
         return "NOT PRIVATE: ε = ∞ for every run"
     others = runs - len(private)
-    beside = f"; also {others} without privacy (ε = ∞)" if others else ""
+    beside = f"; {others} more without privacy (ε = ∞)" if others else ""
     if not equal:
         return f"{len(private)} private runs with different guarantees{beside}"
     weakest = _weakest(private).privacy
