@@ -44,7 +44,7 @@ class Noise(Protocol):
 
 
 @dataclass(frozen=True)
-class Unrealised:
+class NoisySum:
     """``factor`` · (``total`` + N(0, ``deviation``²)) with a noise that is not drawn yet.
 
     Only a multiple can be taken of it; whoever adds it to the weights draws the noise.
@@ -54,16 +54,16 @@ class Unrealised:
     deviation: float
     factor: float = 1.0
 
-    def __mul__(self, factor: float) -> Unrealised:
+    def __mul__(self, factor: float) -> NoisySum:
         return replace(self, factor=self.factor * factor)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: float) -> Unrealised:
+    def __truediv__(self, divisor: float) -> NoisySum:
         return replace(self, factor=self.factor / divisor)
 
 
-Leaf = Tensor | RowSparse | Unrealised
+Leaf = Tensor | RowSparse | NoisySum
 """What one parameter's part of an update can be."""
 
 
@@ -95,7 +95,7 @@ class Step:
     def release(self, total: Sum, deviation: float) -> Leaf:
         """``total`` plus Gaussian noise, now or later."""
         if self.late and deviation > 0:
-            return Unrealised(total, deviation)
+            return NoisySum(total, deviation)
         if self.late:
             return dense(total) if isinstance(total, OuterSum) else total
         return self.noise.release(dense(total), standard_deviation=deviation)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from adadps.engine.noise.late import DIGITS, LateRows
 from adadps.engine.noise.late_parameter import can_watch, closed, shown, unwatch, watch
-from adadps.engine.step import Leaf, Noise, Unrealised, Update
+from adadps.engine.step import Leaf, Noise, NoisySum, Update
 from adadps.tensors.outer_sum import OuterSum
 from adadps.tensors.params import Params
 from adadps.tensors.row_sparse import RowSparse
@@ -62,7 +62,7 @@ class Weights:
             weights = self._all_of(name)
             if update.keep != 1:
                 weights.mul_(update.keep)
-            if isinstance(leaf, Unrealised):
+            if isinstance(leaf, NoisySum):
                 total = leaf.total.to_dense() if isinstance(leaf.total, RowSparse) else leaf.total
                 now.setdefault((leaf.deviation, leaf.factor), []).append((weights, total))
             elif isinstance(leaf, RowSparse):
@@ -86,7 +86,7 @@ class Weights:
 
     def _apply_late(self, name: str, leaf: Leaf, keep: float) -> bool:
         """Keep the noise of a change for later, if change and table allow it."""
-        noised = leaf if isinstance(leaf, Unrealised) else None
+        noised = leaf if isinstance(leaf, NoisySum) else None
         change = noised.total if noised else leaf
         if not isinstance(change, RowSparse):
             return False

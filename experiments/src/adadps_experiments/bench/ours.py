@@ -37,7 +37,7 @@ def by_feature(model: nn.Module) -> Chain:
 
 def dp_sgd(model: nn.Module) -> Chain:  # noqa: ARG001  (every method is made for a model)
     """DP-SGD: no side information."""
-    return methods.dp_sgd(_privacy(), LR)
+    return methods.dp_sgd(_privacy(), lr=LR)
 
 
 def full_side(model: nn.Module) -> Named:
@@ -117,7 +117,7 @@ def _adadps(named: Named) -> Chain:
     known = side.fixed(
         named, source="drawn at random", public_because="it knows nothing about any data"
     )
-    return methods.adadps(known, _privacy(), LR)
+    return methods.adadps(known, _privacy(), lr=LR)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -184,5 +184,5 @@ def _against_epsilon(curve: Curve, job: Job, record: Record) -> Curve:
 def _epsilon(examples: int, batch: int, sigma: float, steps: int, delta: float) -> float:
     """What so many steps cost, whatever stands around the clip."""
     sampler = poisson(examples=examples, expected_size=batch)
-    chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), 1.0)
+    chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), lr=1.0)
     return epsilon_of_run(chain, sampler, steps, delta=delta, accountant=Accountant.PLD)

@@ -96,12 +96,12 @@ def _privacy(setting: Setting) -> Any:
 CONTENDERS = (
     Contender("sgd", "none", False, lambda s: plain_sgd(s["lr"])),
     Contender("adas", "frequent or rare", False, lambda s: adas(frequent_or_rare(), s["lr"])),
-    Contender("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), s["lr"])),
+    Contender("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), lr=s["lr"])),
     Contender(
         "adadps",
         "frequent or rare",
         True,
-        lambda s: adadps(frequent_or_rare(), _privacy(s), s["lr"]),
+        lambda s: adadps(frequent_or_rare(), _privacy(s), lr=s["lr"]),
     ),
 )
 
