@@ -551,7 +551,7 @@ def test_every_step_is_authorised_before_anything_is_drawn():
     def untouchable(*_):
         raise AssertionError("something was drawn")
 
-    run._work.drawing._batches = iter(untouchable, None)
+    run._stepper.batches._batches = iter(untouchable, None)
     with pytest.raises(BudgetError):
         next(run.batches())
     assert (layer.weight == 0).all()

@@ -116,7 +116,7 @@ def test_hazard_16_an_interrupted_draw_does_not_begin_an_epoch_for_free(tmp_path
     run.step(next(run.batches()))
 
     def interrupted():
-        next(run._work.drawing._batches)
+        next(run._stepper.batches._batches)
         raise Stop
 
     monkeypatch.setattr(run, "_draw", interrupted)

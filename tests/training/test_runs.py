@@ -215,18 +215,27 @@ def test_a_plan_beyond_its_budget_is_refused_before_the_first_step():
     assert (layer.weight == 0).all()
 
 
-def test_budget_and_ledger_together_are_refused():
-    with pytest.raises(ContractError, match="its own budget"):
-        fit(
+def test_a_budget_beside_a_ledger_is_this_runs_share():
+    def on(ledger, budget, noise_multiplier):
+        return fit(
             zeros(),
             cross_entropy,
             separable(),
-            method=dp_sgd(PRIVACY, lr=0.5),
+            method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=noise_multiplier), lr=0.5),
             sampler=poisson(examples=300, expected_size=50),
-            steps=1,
-            budget=Budget(1.0, 1e-5),
-            ledger=MemoryLedger(),
+            steps=3,
+            budget=budget,
+            ledger=ledger,
+            accountant=Accountant.RDP,
         )
+
+    ledger = MemoryLedger(Budget(4.0, 1e-5))
+    with pytest.raises(BudgetError, match=r"3 steps within epsilon = 1 .*Nothing was drawn"):
+        on(ledger, Budget(1.0, 1e-5), 1.0)
+    assert ledger.entries == 0
+    assert on(ledger, Budget(1.0, 1e-5), 4.0).privacy.epsilon <= 1.0
+    with pytest.raises(ContractError, match="delta of the ledger"):
+        on(ledger, Budget(1.0, 1e-6), 4.0)
 
 
 def test_two_runs_on_an_rdp_ledger_compose():
