@@ -10,7 +10,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from adadps.training.stepper import DEBUG_MARK
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent
 from torch import nn
 
@@ -45,6 +44,7 @@ from adadps.errors import (
 from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, by_position, in_advance
 from adadps.report.result import Measurement
+from adadps.training.stepper import DEBUG_MARK
 from support.problems import cross_entropy, squared
 
 

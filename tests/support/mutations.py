@@ -79,7 +79,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
     ),
     "a ledger adds up users and examples": Mutation(
-        "src/adadps/accounting/ledger/facts.py",
+        "src/adadps/accounting/ledger/protocol.py",
         "if self != found:",
         "if self != Terms(found.relation, found.accountant, self.unit):",
         "tests/training/test_user_level.py -k serves_one_unit",
@@ -369,7 +369,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_held_out.py -k no_exit_code",
     ),
     "numbers on held-out records pass as covered": Mutation(
-        "src/adadps/report/card/not_covered.py",
+        "src/adadps/report/card/meaning.py",
         'return [HELD_OUT_RECORDS] if "held out" in declared else []',
         "return []",
         "tests/hazards/test_hazards_held_out.py -k card_report_and_console",
@@ -678,31 +678,31 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_choices.py -k mixes_examples_in_its_own_code",
     ),
     "names are counted without noise": Mutation(
-        "src/adadps/accounting/measured/names.py",
+        "src/adadps/accounting/noisy_counts/histograms.py",
         "noisy = randomness.release(held, standard_deviation=price.deviation)",
         "noisy = held",
         "tests/statistical/test_noisy_counts.py -k stated_deviation",
     ),
     "every name is told": Mutation(
-        "src/adadps/accounting/measured/names.py",
+        "src/adadps/accounting/noisy_counts/histograms.py",
         "above = (noisy > price.threshold).tolist()",
         "above = (noisy > 0).tolist()",
         "tests/statistical/test_noisy_counts.py -k as_rarely_as",
     ),
     "octaves are counted without noise": Mutation(
-        "src/adadps/accounting/measured/octaves.py",
+        "src/adadps/accounting/noisy_counts/histograms.py",
         "noisy = randomness.release(counts, standard_deviation=deviation).numpy()",
         "noisy = counts.numpy()",
         "tests/statistical/test_noisy_counts.py -k octaves_have",
     ),
     "many columns are counted as one": Mutation(
-        "src/adadps/accounting/measured/price.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "return math.sqrt(self.names + 2 * self.numbers)",
         "return 1.0",
         "tests/property/test_counting_properties.py -k sensitivity",
     ),
     "the threshold forgets that there are several columns": Mutation(
-        "src/adadps/accounting/measured/price.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "one = -math.expm1(math.log1p(-self.delta) / tables)",
         "one = -math.expm1(math.log1p(-self.delta) / 1)",
         "tests/statistical/test_noisy_counts.py -k no_more_than_delta",
@@ -720,13 +720,13 @@ MUTATIONS = {
         "tests/accounting/test_spent_delta.py -k subtracts_it",
     ),
     "the threshold is not charged": Mutation(
-        "src/adadps/accounting/measured/price.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "return (released, DeltaDpEvent(self.delta)) if self.delta else (released,)",
         "return (released,)",
         "tests/hazards/test_hazards_levels.py -k within_what_was_given",
     ),
     "a count is made before it is paid for": Mutation(
-        "src/adadps/accounting/measured/paying.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "        ledger.authorise(event, run=name)\n",
         "        pass\n",
         "tests/hazards/test_hazards_levels.py -k within_what_was_given",
@@ -752,7 +752,7 @@ MUTATIONS = {
     "a run tells how many rows there are": Mutation(
         "src/adadps/training/run.py",
         "settings={**self._stepper.settings, **(settings or {})},",
-        'settings={**self._stepper.settings, "rows": len(self._stepper._data), **(settings or {})},',
+        'settings={**self._stepper.settings, "rows": len(self._stepper._data)},',
         "tests/hazards/test_two_worlds_of_runs.py -k test_a_run_leaves_the_same",
     ),
     "side information is measured before its payment": Mutation(

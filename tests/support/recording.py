@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adadps.training.run import Run
 from scipy import sparse
 
 import adadps
@@ -31,6 +30,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.estimators import base as estimators
 from adadps.estimators.tables import from_table
+from adadps.training.run import Run
 from adadps.training.tuning.prepaid import PrepaidLedger
 
 SOURCES = str(Path(adadps.__file__).parent)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from adadps.accounting.epsilon import Budget, calibrate_noise, grouping_of, units_of
+from adadps.accounting.calibration import calibrate_noise
+from adadps.accounting.epsilon import Budget, grouping_of, units_of
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples

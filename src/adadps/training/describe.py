@@ -17,9 +17,8 @@ from dp_accounting import DpEvent
 from torch import Tensor, nn
 
 from adadps.accounting.epsilon import grouping_of, unit_of, units_of
-from adadps.accounting.events import exposes, in_words, is_free
+from adadps.accounting.events import exposes, in_words, is_free, text_of
 from adadps.accounting.ledger import RunFacts
-from adadps.accounting.ledger.event_text import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.data.provenance import digest_of
 from adadps.methods.schedules import Schedule, at
@@ -27,7 +26,7 @@ from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
 from adadps.methods.stages.precondition import Precondition
 from adadps.methods.stages.prepare import Reparametrise
-from adadps.methods.stages.updates import Rule
+from adadps.methods.stages.updates import UpdateRule
 from adadps.tensors.params import Params
 from adadps.types import Accountant
 
@@ -142,7 +141,7 @@ def public_facts_of(
         "parameters": sum(value.numel() for value in params.values()),
         "expected_units": groups.expected_units(expected_size) if groups else expected_size,
         "update": type(update).__name__.lower(),
-        "learning_rates": _rates(update.lr, steps) if isinstance(update, Rule) else None,
+        "learning_rates": _rates(update.lr, steps) if isinstance(update, UpdateRule) else None,
         "preconditioners": known,
         "noise_scale": _noise_scale(method, params, scales),
     }

@@ -15,22 +15,19 @@ from typing import Any
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
-from adadps.accounting.delta import require_small_delta
+from adadps.accounting.calibration import largest
+from adadps.accounting.delta import default_delta, require_delta, require_small_delta
 from adadps.accounting.epsilon import (
     Budget,
     Life,
-    default_delta,
     epsilon_of,
     epsilon_of_lives,
     grouping_of,
-    largest,
-    require_delta,
     units_of,
 )
-from adadps.accounting.events import composed, exposes
+from adadps.accounting.events import composed, exposes, text_of
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
-from adadps.accounting.ledger.event_text import text_of
-from adadps.accounting.measured.paying import Paid
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.methods.stages.chain import Chain
