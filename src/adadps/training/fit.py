@@ -13,7 +13,7 @@ from adadps.accounting.ledger import DiskLedger, Ledger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result

@@ -37,17 +37,16 @@ from torch import Tensor, nn
 
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples, PublicExamples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.probing import objective
-from adadps.engine.step import Step
-from adadps.engine.waist import GradientBatch
+from adadps.engine.passes.validation import objective
+from adadps.engine.waist import GradientBatch, Step
 from adadps.engine.weights import Weights
 from adadps.methods.stages.chain import Chain
 from adadps.methods.state_codec import require_like, unpack
 from adadps.tensors.feature_major import lay_out_by_feature, lay_out_by_output
-from adadps.tensors.params import Params
-from adadps.tensors.threads import torch_alone
+from adadps.tensors.sums import Params
+from adadps.tensors.threads import torch_on_one_thread
 from adadps.training.batches import Batch, Batches, DrawnRows
 from adadps.training.checkpoint import Checkpoint
 from adadps.training.preflight import require_parts
@@ -192,7 +191,7 @@ class DataStepper(Stepper):
     def take(self, drawn: DrawnRows, index: int) -> None:
         """Take step number ``index`` with the examples that were drawn for it."""
         facts = BatchFacts()
-        with torch_alone() if self._little_for_torch else nullcontext():
+        with torch_on_one_thread() if self._little_for_torch else nullcontext():
             gradients, partly_read = self._gradients(drawn)
             self.move(gradients, partly_read, self._step(index, facts))
         if self._debug:
