@@ -5,10 +5,10 @@ python experiments/scripts/headline_figure.py
 
 from pathlib import Path
 
-from adadps_experiments.reproduce.experiments import BEST, EXPERIMENTS, PAPER
-from adadps_experiments.reproduce.keeping import Kept
-from adadps_experiments.reproduce.text_figures import figure_of
-from adadps_experiments.reproduce.trials import read_winners
+from adadps_experiments.reproduce.records import RecordFile
+from adadps_experiments.reproduce.results import read_winners
+from adadps_experiments.reproduce.text.experiments import BEST, EXPERIMENTS, PAPER
+from adadps_experiments.reproduce.text.tables import figure_of
 
 FOLDER = Path(__file__).parents[2] / "docs/results/text"
 SHOWN = (
@@ -32,5 +32,5 @@ if __name__ == "__main__":
         and line.method in SHOWN
         and line.epsilon == 1.5
     ]
-    picture = figure_of(lines, 3, read_winners(None), Kept(FOLDER / "runs.jsonl"))
+    picture = figure_of(lines, 3, read_winners(None), RecordFile(FOLDER / "runs.jsonl"))
     (FOLDER / "headline.png").write_bytes(picture)
