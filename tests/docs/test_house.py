@@ -33,7 +33,9 @@ def test_every_file_that_is_named_exists():
     named = re.findall(r"`((?:src|tests|docs|experiments|scripts)/[\w./]+)`", PAGE)
     assert len(named) > 40
     assert [path for path in named if "NAME" not in path and not (ROOT / path).exists()] == []
-    rooms_of_the_flow = re.findall(r"`((?:training|accounting|engine|methods|report)/[\w./]*)`", PAGE)
+    rooms_of_the_flow = re.findall(
+        r"`((?:training|accounting|engine|methods|report)/[\w./]*)`", PAGE
+    )
     assert [path for path in rooms_of_the_flow if not (ROOT / "src/adadps" / path).exists()] == []
 
 
