@@ -71,7 +71,7 @@ class Moving:
     @property
     def params(self) -> Params:
         """The trainable parameters with all their noise, sharing memory with the model."""
-        return self.weights.shown()
+        return self.weights.published()
 
     def move(
         self,
