@@ -119,7 +119,7 @@ LATE_METHODS = [method for method, path in PAIRS if path == "late"]
 
 
 def test_noise_that_waits_in_vain_is_seen_by_repeated_runs(monkeypatch):
-    monkeypatch.setattr(late, "_Past", NeverDrawn)
+    monkeypatch.setattr(late, "_StepHistory", NeverDrawn)
     found = repeated("dp-sgd", "late", steps=3).audit(runs=250, confidence=SURE)
     assert found.broken, found.describe()
 
@@ -129,12 +129,12 @@ def test_on_the_late_path_noise_waits_for_all_steps(method, monkeypatch):
     """Else an audit of it says nothing about waiting."""
     waits = []
 
-    class Watched(late._Past):
+    class Watched(late._StepHistory):
         def gathered(self, since):
             waits.append(self.now - since.min())
             return super().gathered(since)
 
-    monkeypatch.setattr(late, "_Past", Watched)
+    monkeypatch.setattr(late, "_StepHistory", Watched)
     repeated(method, "late").audit(runs=16, confidence=0.9)
     assert waits.count(PATHS["late"].steps) >= 16
     waits.clear()

@@ -28,7 +28,7 @@ from adadps.errors import DataError
 from adadps.methods.side.source import Transform
 from adadps.methods.stages import precondition, sgd
 from adadps.tensors import threads
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import Changed
 
 ROWS, WIDTH = 6, 3
@@ -177,18 +177,18 @@ def test_hazard_16_a_signal_handler_that_draws_repeats_nothing_and_ends(monkeypa
 def test_hazard_16_a_block_drawn_ahead_knows_its_own_number(monkeypatch):
     """Whoever is interrupted on the way to it loses it; nobody draws it again."""
     monkeypatch.setattr(threads, "usable_cores", lambda: 8)
-    source, numbers, draw = Normals(bytes(32)), [], normals_room._Desk.draw
+    source, numbers, draw = Normals(bytes(32)), [], normals_room._BlockBuffer.draw
 
     def spy(desk, key, number, size):
         numbers.append(number)
         return draw(desk, key, number, size)
 
-    monkeypatch.setattr(normals_room._Desk, "draw", spy)
+    monkeypatch.setattr(normals_room._BlockBuffer, "draw", spy)
     for _ in range(5):
         source.draw(2 * BLOCK, lambda _start, _values: None)
         if source._ahead:
             source._next_block()  # taken, and then interrupted
-    threads.crew.idle.submit(len, ()).result()
+    threads.pools.ahead.submit(len, ()).result()
     assert len(set(numbers)) == len(numbers)
 
 

@@ -15,9 +15,9 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise import late
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import secure
-from adadps.engine.rules.factored import FactoredRows
+from adadps.engine.rules.sparse import FactoredRows
 from adadps.errors import ContractError
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import BATCHES, NOISE, TABLES, WORDS, Changed, begun, take
 
 tables = pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)

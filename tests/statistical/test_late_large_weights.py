@@ -15,7 +15,7 @@ from scipy import stats
 
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import grid, secure
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import BOUND
 
 COLUMNS, STEPS, START = 10_000, 1024, 5.0

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from adadps.engine.noise.late import DIGITS, LateRows
 from adadps.engine.noise.late_parameter import can_watch, closed, shown, unwatch, watch
-from adadps.engine.step import Leaf, Noise, Unrealised, Update
-from adadps.tensors.outer_sum import OuterSum
-from adadps.tensors.params import Params
-from adadps.tensors.row_sparse import RowSparse
+from adadps.engine.waist import Leaf, Noise, Unrealised, Update
+from adadps.tensors.sums import OuterSum, Params, RowSparse
 
 
 class Weights:

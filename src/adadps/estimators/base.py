@@ -20,7 +20,7 @@ from adadps.accounting.noisy_counts.price import CountedColumns, Paid, Price, pa
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import SettingError
 from adadps.estimators.account import Terms, Wish, agree, ledger_of, stated
 from adadps.estimators.checks import (

@@ -20,7 +20,7 @@ from adadps.errors import DataError
 from adadps.files.writing import new_folder
 from adadps.report.card import card_of, write_card
 from adadps.report.card.rendering import digits
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 FORMAT = 1
 RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"

@@ -22,7 +22,7 @@ from adadps.methods.stages.chain import Chain, Informed, Stage
 from adadps.methods.stages.precondition import Precondition
 from adadps.methods.stages.prepare import Reparametrise
 from adadps.methods.stages.updates import UpdateRule
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.training.run_facts import price_of
 
 PLACES = 40

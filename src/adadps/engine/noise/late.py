@@ -39,13 +39,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from adadps.engine.noise.pending_updates import Waiting
-from adadps.engine.noise.randomness import grid
-from adadps.engine.step import SMALLEST_DEVIATION, Noise
+from adadps.engine.noise.pending_updates import PendingUpdates
+from adadps.engine.noise.randomness import SMALLEST_DEVIATION, grid
+from adadps.engine.waist import Noise
 from adadps.errors import ContractError, require
+from adadps.files.processes import process
 from adadps.tensors.kernels.release import release_rows
-from adadps.tensors.row_sparse import RowSparse, in_main_memory
-from adadps.tensors.threads import process
+from adadps.tensors.sums import RowSparse, in_main_memory
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
@@ -70,14 +70,14 @@ class LateRows:
         self._noise = noise
         self._process = process()
         self._lock = threading.RLock()  # another thread may read the model
-        self._past = _Past()
+        self._past = _StepHistory()
         apart = self._weights.dtype is torch.float32
         # What the parameter's rounding leaves over, if it ever does: until then it takes no memory.
         self._rest = np.zeros(tuple(self._weights.shape) if apart else (0, 0), np.float32)
         self._has_rest = np.zeros(1, np.bool_)
         of_rows = np.zeros((len(self._weights), 3), np.int32)  # together: one trip to memory a row
         self._since = of_rows[:, 0]
-        self._waiting = Waiting(self._weights, axis, of_rows[:, 1:])
+        self._waiting = PendingUpdates(self._weights, axis, of_rows[:, 1:])
 
     def can_hold(self, deviation: float) -> bool:
         """Is the state exact in and after a step with noise of this deviation?
@@ -178,7 +178,7 @@ class LateRows:
             )
 
 
-class _Past:
+class _StepHistory:
     """The public history of steps: for every s, what is kept since s and the noise since s."""
 
     def __init__(self) -> None:

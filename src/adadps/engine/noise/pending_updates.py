@@ -16,7 +16,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from adadps.errors import ContractError
-from adadps.tensors.row_sparse import Factors, in_main_memory
+from adadps.tensors.sums import Factors, in_main_memory
 
 Integers = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class _Step:
         return (*arrays, self.matrix.data_ptr())
 
 
-class Waiting:
+class PendingUpdates:
     """Which step each row waits for, and what those steps did."""
 
     def __init__(self, weights: Tensor, axis: int, of_rows: npt.NDArray[np.int32]) -> None:

@@ -16,9 +16,9 @@ from adadps.accounting.epsilon import Budget, epsilon_of, unit_of
 from adadps.accounting.events import composed
 from adadps.accounting.ledger import Ledger, RunFacts
 from adadps.accounting.samplers import Sampler
-from adadps.data.assumed import declared
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.data.provenance import declared
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.training.evaluation import Evaluation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from adadps.errors import DataError
+from adadps.files.strict_json import parse_json
 
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
@@ -169,3 +171,133 @@ def explained(source: Path) -> Iterator[None]:
         raise DataError(
             f"Expected a table that fits in memory at {source}, found a larger one. Split it."
         ) from error
+
+
+LONGEST_FIELD = 2**27
+"""In characters; csv's own limit is 2**17, which a long document reaches."""
+
+
+def delimited_rows(
+    source: Path, text: io.TextIOWrapper, separator: str
+) -> tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]]]:
+    """The header, and rows with the line at which each begins.
+
+    Lines may be empty before the header and after the last row, but not between.
+    """
+    rows = _checked(source, csv.reader(lines_of(source, text), delimiter=separator, strict=True))
+    header = next(rows, None)
+    if header is None:
+        raise DataError(
+            f"Expected a table with a header in {source}, found an empty file. Check the path."
+        )
+    names = checked_header(source, header[1])
+    return names, _as_wide(source, rows, len(names))
+
+
+def _checked(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
+    begin, empty = 1, 0
+    some = False
+    while True:
+        try:
+            with _long_fields():
+                row = next(reader, None)
+        except csv.Error as error:
+            raise DataError(
+                f"Expected a table in {source}, found a line {reader.line_num} that is not part of "
+                f"one ({error}). Quote fields with a quote, a line break or a separator in them."
+            ) from error
+        if row is None:
+            return
+        if row:
+            if empty:
+                raise empty_line(source, empty)
+            require_no_nul(source, row, f"line {begin}")
+            some = True
+            yield begin, row
+        elif some:
+            empty = empty or begin
+        begin = reader.line_num + 1
+
+
+def _as_wide(
+    source: Path, rows: Iterator[tuple[int, list[Any]]], width: int
+) -> Iterator[tuple[int, list[Any]]]:
+    for line, row in rows:
+        if len(row) != width:
+            raise DataError(
+                f"Expected {width} fields on every line of {source}, found {len(row)} on line "
+                f"{line}. Quote fields with a separator or a line break in them."
+            )
+        yield line, row
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Raise the limit of the csv module while a row is read; it is one for the whole process."""
+    before = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def json_rows(
+    source: Path, text: io.TextIOWrapper
+) -> tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]]]:
+    """The columns of the first object, and rows with their line; a name left out is missing."""
+    objects = _objects(source, text)
+    first = next(objects, None)
+    if first is None:
+        raise DataError(
+            f"Expected one JSON object a line in {source}, found an empty file. Check the path."
+        )
+    header = tuple(first[1])
+    return header, _rows(source, header, first, objects)
+
+
+def _rows(
+    source: Path,
+    header: tuple[str, ...],
+    first: tuple[int, dict[str, Any]],
+    others: Iterator[tuple[int, dict[str, Any]]],
+) -> Iterator[tuple[int, list[Any]]]:
+    known = set(header)
+    yield first[0], list(first[1].values())
+    for line, held in others:
+        unknown = held.keys() - known
+        if unknown:
+            raise DataError(
+                f"Expected the names of the first line on every line of {source}, found "
+                f"'{min(unknown)}' on line {line} as well. Name it on the first line, with null."
+            )
+        yield line, [held.get(name) for name in header]
+
+
+def _objects(source: Path, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, Any]]]:
+    """One a line; lines may be empty before the first and after the last, but not between."""
+    some, empty = False, 0
+    for line, written in enumerate(lines_of(source, text), 1):
+        if written.strip():
+            if empty:
+                raise empty_line(source, empty)
+            some = True
+            yield line, _object(source, written, line)
+        elif some:
+            empty = empty or line
+
+
+def _object(source: Path, written: str, line: int) -> dict[str, Any]:
+    try:
+        held = parse_json(written)
+    except DataError as error:
+        raise DataError(
+            f"Expected one JSON object a line in {source}, found line {line} that is none "
+            f"({error}) Mend the line, or leave it out."
+        ) from error
+    if not isinstance(held, dict):
+        raise DataError(
+            f"Expected one JSON object a line in {source}, found something else on line {line}. "
+            'Write each row as {"column": value, ...} on a line of its own.'
+        )
+    require_no_nul(source, [*held, *held.values()], f"line {line}")
+    return held

@@ -21,10 +21,10 @@ from torch.utils._pytree import tree_leaves
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.loss import Loss
-from adadps.engine.passes.chance import secret_chance
+from adadps.engine.losses import Loss
+from adadps.engine.passes.isolation import secret_generators
 from adadps.engine.passes.model_state import ModelState, described, same_state
-from adadps.engine.rules.sequence import Sequence
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import ModelError
 
 _CURE = (
@@ -58,7 +58,7 @@ def require_no_writing(
     state = ModelState(model, loss)
     state.require_no_generator()
     written = _lazy_part(model)
-    if written is None and Sequence.of(model) is None:
+    if written is None and LayerSequence.of(model) is None:
         before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
         with torch.no_grad():
             _require_secret_chance(loss, synthetic, run)
@@ -83,7 +83,7 @@ def _require_secret_chance(loss: Loss, synthetic: Examples, run: Callable[[], Te
     ends = []
     for begin in (b"one", b"two"):
         secret = _bytes_from(begin)
-        with secret_chance(secret, synthetic.targets.device), _NoGenerator():
+        with secret_generators(secret, synthetic.targets.device), _NoGenerator():
             outputs = run()
             _ignoring_errors(loss, outputs, synthetic.targets)
             ends.append((torch.get_rng_state(), np.random.get_state(legacy=False)["state"],
@@ -135,7 +135,7 @@ def require_nothing_kept(model: nn.Module, loss: Loss, run: Callable[[], None]) 
     What it keeps from its first pass, such as a table of positions, does not count: it has run
     before.
     """
-    if Sequence.of(model) is not None:
+    if LayerSequence.of(model) is not None:
         return
     made = _Made()
     with (

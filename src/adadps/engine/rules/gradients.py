@@ -1,4 +1,9 @@
-"""Per-unit gradients of a whole model, held parameter by parameter."""
+"""Per-unit gradients of a whole model, held parameter by parameter.
+
+Stages transform a gradient by g ↦ D ∘ g + M, for each parameter. D is a product of factors that
+broadcast: a vector by feature and a vector by output stay two vectors, so that an engine can see
+that D has rank one.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,81 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adadps.engine.rules.affine import Affine, LeafMap
-from adadps.engine.rules.measures import sums_of_squares
-from adadps.engine.rules.rounding import CANCELLED, DOUBLE
+from adadps.engine.rules.squares import CANCELLED, DOUBLE, sums_of_squares
 from adadps.engine.waist import Units
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.params import Params, Sum, Sums
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import Params, RowSparse, Sum, Sums, dense, times_
 
 
-class PerExample(Protocol):
-    """One parameter's gradients, one an example, in whatever form is cheapest.
+@dataclass(frozen=True)
+class LeafMap:
+    """The map of one parameter: g ↦ (product of ``factors``) ∘ g + ``offset``."""
+
+    factors: tuple[Tensor, ...] = ()
+    offset: Tensor | None = None
+
+    def scaled(self, diagonal: Tensor) -> LeafMap:
+        """Return this map followed by multiplication by ``diagonal``."""
+        offset = None if self.offset is None else self.offset * diagonal
+        for place, factor in enumerate(self.factors):
+            if factor.shape == diagonal.shape:
+                merged = factor.double() * diagonal
+                factors = (*self.factors[:place], merged, *self.factors[place + 1 :])
+                return LeafMap(factors, offset)
+        return LeafMap((*self.factors, diagonal), offset)
+
+    def shifted(self, beta: float, mean: Tensor) -> LeafMap:
+        """Return this map followed by g ↦ β g + (1 - β) ``mean``."""
+        share = torch.full([1] * mean.ndim, beta, dtype=torch.float64, device=mean.device)
+        mixed = self.scaled(share)
+        offset = (1 - beta) * mean.double()
+        return replace(mixed, offset=offset if mixed.offset is None else mixed.offset + offset)
+
+    def product(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Return D in float64, in a shape that broadcasts against ``shape``."""
+        total = torch.ones([1] * len(shape), dtype=torch.float64, device=device)
+        for factor in self.factors:
+            total = total * factor
+        return total
+
+    def apply(self, gradients: Tensor) -> Tensor:
+        """Return D ∘ g + M for every g along the first axis."""
+        for factor in self.factors:
+            gradients = gradients * factor
+        return gradients if self.offset is None else gradients + self.offset
+
+    def apply_to_sum(self, total: Sum, count: float) -> Sum:
+        """D ∘ total + count · M, in place; without an M, ``total`` stays of the same kind."""
+        for factor in self.factors:
+            if isinstance(total, Tensor):
+                times_(total, factor)
+            else:
+                total = total.times_(factor)
+        return total if self.offset is None else dense(total).add_(self.offset, alpha=count)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """One `LeafMap` per parameter; a missing one is the identity."""
+
+    maps: dict[str, LeafMap] = field(default_factory=dict)
+
+    def of(self, name: str) -> LeafMap:
+        """Return the map of one parameter."""
+        return self.maps.get(name, LeafMap())
+
+    def scale(self, diagonal: Params) -> Affine:
+        """Return these maps followed by multiplication by ``diagonal``."""
+        changed = {name: self.of(name).scaled(value) for name, value in diagonal.items()}
+        return Affine(self.maps | changed)
+
+    def shift(self, beta: float, mean: Params) -> Affine:
+        """Return these maps followed by g ↦ β g + (1 - β) ``mean``."""
+        changed = {name: self.of(name).shifted(beta, value) for name, value in mean.items()}
+        return Affine(self.maps | changed)
+
+
+class PerExampleGradients(Protocol):
+    """One parameter's gradients, one per example, in whatever form is cheapest.
 
     All results are in float64. A computed square may be too large by rounding, never too small.
     """
@@ -29,7 +98,7 @@ class PerExample(Protocol):
         """‖D ∘ g_i + M‖² for every example."""
 
     def weighted(self, weights: Tensor) -> Sum:
-        """Σ_i w_i g_i, without D and M, in memory of its own."""
+        """Σ_i w_i g_i, without D and M, in newly allocated memory."""
 
     def take(self, rows: Tensor) -> Self:
         """The gradients of some of the examples."""
@@ -37,12 +106,12 @@ class PerExample(Protocol):
 
 @dataclass(frozen=True)
 class LayeredGradients:
-    """A `PerExample` for each parameter, and what was done to all of them.
+    """A `PerExampleGradients` per parameter, and the maps that stages have applied to them.
 
-    The last ``padding`` units are synthetic: they are absent, and nobody sees them.
+    The last ``padding`` units are synthetic: they are absent, and no result contains them.
     """
 
-    leaves: Mapping[str, PerExample]
+    leaves: Mapping[str, PerExampleGradients]
     present: Tensor
     units: Units | None = None
     affine: Affine = field(default_factory=Affine)
@@ -57,7 +126,7 @@ class LayeredGradients:
         return replace(self, affine=self.affine.shift(beta, mean))
 
     def parts(self) -> Iterator[LayeredGradients]:
-        """The batch itself."""
+        """Yield the batch itself."""
         yield self
 
     def norms(self) -> Tensor:
@@ -96,8 +165,8 @@ class LayeredGradients:
             norms[unit] += CANCELLED * (weights * self._sizes(members, len(rows))).sum()
         return norms
 
-    def _sizes(self, members: Mapping[str, PerExample], count: int) -> Tensor:
-        """Norms of the members of a group, which can cancel."""
+    def _sizes(self, members: Mapping[str, PerExampleGradients], count: int) -> Tensor:
+        """The norms of the members of a group, which can cancel in their sum."""
         squares = torch.zeros(count, dtype=torch.float64, device=self.present.device)
         for name, leaf in members.items():
             squares += leaf.squares(replace(self.affine.of(name), offset=None))
@@ -110,9 +179,9 @@ class LayeredGradients:
 
 
 def layered(
-    leaves: Mapping[str, PerExample], finite: Tensor, units: Units | None, synthetic: int
+    leaves: Mapping[str, PerExampleGradients], finite: Tensor, units: Units | None, synthetic: int
 ) -> LayeredGradients:
-    """Gradients of rows of which the last ``synthetic`` are padding, and absent."""
+    """Return gradients of rows of which the last ``synthetic`` are padding, and absent."""
     if units is not None:
         padded = units.followed_by(synthetic)
         present = padded.present(finite)
@@ -123,18 +192,18 @@ def layered(
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One stored gradient an example: simple, general, and large."""
+class MaterialisedGradients:
+    """One stored gradient per example: simple, general, and large."""
 
     gradients: Tensor
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """From the gradients themselves."""
+        """Measure the gradients themselves."""
         size = len(self.gradients)
         if leaf_map.offset is None and self.gradients.ndim == 2:
             factors = leaf_map.product((1,), self.gradients.device) if leaf_map.factors else None
             return sums_of_squares(self.gradients, factors)
-        scaled = mapped(self.gradients.double(), replace(leaf_map, offset=None))
+        scaled = replace(leaf_map, offset=None).apply(self.gradients.double())
         if leaf_map.offset is None:
             return scaled.reshape(size, -1).square().sum(1)
         exact = torch.linalg.vector_norm((scaled + leaf_map.offset).reshape(size, -1), dim=1)
@@ -148,31 +217,31 @@ class Stored:
         return total
 
     def finite(self) -> Tensor:
-        """The examples whose gradient is finite."""
+        """Mark the examples whose gradient is finite."""
         return finite_rows(self.gradients)
 
-    def where(self, present: Tensor) -> Stored:
-        """The same with zeros for all others."""
+    def where(self, present: Tensor) -> MaterialisedGradients:
+        """Return the same gradients, with zeros for examples that are not ``present``."""
         shaped = present.view(-1, *[1] * (self.gradients.ndim - 1))
-        return Stored(torch.where(shaped, self.gradients, 0))
+        return MaterialisedGradients(torch.where(shaped, self.gradients, 0))
 
-    def take(self, rows: Tensor) -> Stored:
-        """Some of the examples."""
-        return Stored(self.gradients[rows])
+    def take(self, rows: Tensor) -> MaterialisedGradients:
+        """Return the gradients of some of the examples."""
+        return MaterialisedGradients(self.gradients[rows])
 
 
 @dataclass(frozen=True)
-class Several:
-    """A parameter that the model uses in several ways, e.g. an embedding and an output layer.
+class TiedGradients:
+    """A parameter with several uses in the model, e.g. an embedding tied to an output layer.
 
     Its gradient is the sum over its uses, built for one example at a time.
     """
 
-    uses: tuple[PerExample, ...]
+    uses: tuple[PerExampleGradients, ...]
     size: int
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """Add up the uses of each example, and measure."""
+        """Add up the uses of each example, and measure the sum."""
         found = [self._square(example, leaf_map) for example in range(self.size)]
         return torch.stack(found)
 
@@ -183,9 +252,9 @@ class Several:
             first.add_(other)
         return first
 
-    def take(self, rows: Tensor) -> Several:
-        """Some of the examples."""
-        return Several(tuple(use.take(rows) for use in self.uses), len(rows))
+    def take(self, rows: Tensor) -> TiedGradients:
+        """Return the gradients of some of the examples."""
+        return TiedGradients(tuple(use.take(rows) for use in self.uses), len(rows))
 
     def _square(self, example: int, leaf_map: LeafMap) -> Tensor:
         terms = []
@@ -194,20 +263,13 @@ class Several:
             terms.append(dense(alone.weighted(torch.ones(1, dtype=torch.float64))))
         diagonal = leaf_map.product(tuple(terms[0].shape), terms[0].device)
         sizes = [torch.linalg.vector_norm(diagonal * term) for term in terms]
-        total = torch.linalg.vector_norm(mapped(torch.stack(terms).sum(0), leaf_map))
+        total = torch.linalg.vector_norm(leaf_map.apply(torch.stack(terms).sum(0)))
         square: Tensor = (total + CANCELLED * torch.stack(sizes).sum()).square()
         return square
 
 
 def finite_rows(values: Tensor) -> Tensor:
-    """Which rows are finite; one fast pass where all are, for a finite sum has finite terms."""
+    """Mark the rows that are finite; one fast pass if all are: a finite sum has finite terms."""
     if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
         return torch.ones(len(values), dtype=torch.bool, device=values.device)
     return torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else torch.isfinite(values)
-
-
-def mapped(gradients: Tensor, leaf_map: LeafMap) -> Tensor:
-    """D ∘ g + M for every g along the first axis."""
-    for factor in leaf_map.factors:
-        gradients = gradients * factor
-    return gradients if leaf_map.offset is None else gradients + leaf_map.offset

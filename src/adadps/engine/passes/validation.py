@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, Features
 from adadps.engine.choice import engine_for, require_gradients
-from adadps.engine.loss import Loss
-from adadps.engine.losses import IGNORED
+from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Objective
-from adadps.engine.passes.chance import secret_chance
-from adadps.engine.passes.isolation import Isolation
+from adadps.engine.passes.isolation import Isolation, secret_generators
 from adadps.engine.passes.model_state import evaluating
-from adadps.engine.passes.pure_passes import require_no_writing, require_nothing_kept, run_on
+from adadps.engine.passes.side_effects import require_no_writing, require_nothing_kept, run_on
 from adadps.engine.passes.synthetic import synthetic_like
 from adadps.errors import AdadpsError, DataError, ModelError
 
@@ -133,7 +131,7 @@ def _outputs_by_same_chance(held: Objective, features: Features) -> Tensor:
     """Outputs with draws that are the same in every call."""
     params = held.params()
     device = next(iter(params.values())).device
-    with evaluating(held.model), secret_chance(_same_bytes, device):
+    with evaluating(held.model), secret_generators(_same_bytes, device):
         return held.engine.outputs(params, features)
 
 
@@ -258,7 +256,7 @@ def _table_sizes(held: Objective) -> Tensor | None:
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note) for table in tables]
     try:
-        with secret_chance(_same_bytes, row.device), torch.no_grad():
+        with secret_generators(_same_bytes, row.device), torch.no_grad():
             run_on(held.model, row)
     finally:
         for handle in handles:
