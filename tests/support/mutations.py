@@ -218,7 +218,7 @@ MUTATIONS = {
     ),
     "a parameter is read without its noise": Mutation(
         "src/adadps/engine/noise/late_parameter.py",
-        "                    opened.enter_context(_open(parameter))\n",
+        "                    published.enter_context(_published(parameter))\n",
         "                    pass\n",
         "tests/statistical/test_late_reads.py -k every_read",
     ),
@@ -266,8 +266,8 @@ MUTATIONS = {
     ),
     "the model's memory moves with the run": Mutation(
         "src/adadps/engine/noise/late_parameter.py",
-        "self.own = parameter.data.clone()",
-        "self.own = parameter.data",
+        "self.table = parameter.data.clone()",
+        "self.table = parameter.data",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),
     "weights are not hidden after a step": Mutation(
@@ -277,8 +277,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards_reads.py -k sees_nothing",
     ),
     "run.params move row by row": Mutation(
+<<<<<<< HEAD
         "src/adadps/training/stepper.py",
         "return self.weights.shown()",
+=======
+        "src/adadps/training/stepping.py",
+        "return self.weights.published()",
+>>>>>>> main
         "return self.weights.read()",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),

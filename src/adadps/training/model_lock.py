@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from adadps.engine.noise.late_parameter import LateParameter, unwatch
+from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.errors import ContractError
 
 _LATEST: WeakKeyDictionary[nn.Module, ModelLock] = WeakKeyDictionary()
@@ -27,7 +27,11 @@ class ModelLock:
     def __init__(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             if isinstance(parameter, LateParameter):
+<<<<<<< HEAD
                 unwatch(parameter)  # left over from an abandoned run
+=======
+                make_plain(parameter)  # what an abandoned run has left
+>>>>>>> main
         self._model = model
         _LATEST[model] = self
 
