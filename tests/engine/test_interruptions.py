@@ -78,12 +78,12 @@ def begun(steps=3):
 
 def require_sound(held):
     """Every row that waits has noise coming, and points into its own step."""
-    waiting_rows = np.flatnonzero(held._waiting._slot >= 0)
+    waiting_rows = np.flatnonzero(held._pending._slot >= 0)
     for row in waiting_rows:
-        step = held._waiting._steps[int(held._waiting._slot[row])]
-        assert held._since[row] < held._past.now
-        assert step.rows[held._waiting._place[row]] == row
-    variance = held._past._variance[: held._past.now + 1]
+        step = held._pending._steps[int(held._pending._slot[row])]
+        assert held._since[row] < held._history.now
+        assert step.rows[held._pending._place[row]] == row
+    variance = held._history._variance[: held._history.now + 1]
     assert (np.diff(variance) <= 0).all()  # who waits longer has more
     assert len(variance) == 1 or variance[-2] >= 1.0 - 1e-12  # the last step's noise is all there
 
@@ -227,7 +227,7 @@ def test_a_change_keeps_the_d_it_was_clipped_with_whoever_writes_to_it(shape):
         sampler=poisson(examples=8, expected_size=4),
         steps=2,
     )  # fmt: skip
-    run._work.drawing._batches = iter([np.array([0]), np.array([1])])
+    run._stepper.batches._batches = iter([np.array([0]), np.array([1])])
     for batch in run.batches():
         run.step(batch)
     assert float(run.params["0.weight"].norm()) < 1 + 1 + 12 * (2 * 24) ** 0.5

@@ -104,7 +104,7 @@ class Result:
     """A finished run. Save it with `save`, and read it back with `load_result`.
 
     ``public_facts`` is what a report shows besides privacy: the number of parameters, learning
-    rates, and the spread of public side information (`adadps.training.public_facts`).
+    rates, and the spread of public side information (`adadps.training.describe`).
     """
 
     privacy: PrivacyStatement
