@@ -1,7 +1,7 @@
 """Who is asked in a round, and which answers count.
 
-A run declares n users, and its sampler draws among n *places*, no matter who is connected. A connected
-node takes one place; a place that nobody has taken answers nothing. So each node is asked with the
+A run declares n users, and its sampler draws among n *places*, no matter who is connected. Each
+connected node takes one place; a place that nobody has taken answers nothing. So each node is asked with the
 probability that is accounted for, b/n, and the round need not wait for absent nodes:
 
 - *Poisson*, *fixed size*: places are taken anew each round, which the draw does not depend on.
