@@ -10,7 +10,7 @@
 - `passes`: how a model is run on private rows: checked on synthetic rows first (`validation`), in
   isolation, so that a pass leaves no state, no error text and no predictable draws behind.
 - `objective`: model, loss and engine together: padded, isolated passes over pieces of a batch.
-- `noise`: secure Gaussian noise on a public grid, drawn at once or when a row is next read (`late`).
+- `noise`: secure Gaussian noise on a public grid, drawn at once, or late: when a row is next read.
 - `weights`: the parameters of a run, which cannot be read without their noise.
 - `losses`: losses with one value per example.
 """
