@@ -1,8 +1,8 @@
 """Who is asked in a round, and which answers count.
 
 A run declares n users, and its sampler draws among n *places*, no matter who is connected. Each
-connected node takes one place; a place that nobody has taken answers nothing. So each node is asked with the
-probability that is accounted for, b/n, and the round need not wait for absent nodes:
+connected node takes one place; a place that nobody has taken answers nothing. So each node is asked
+with the probability that is accounted for, b/n, and the round need not wait for absent nodes:
 
 - *Poisson*, *fixed size*: places are taken anew each round, which the draw does not depend on.
 - *Shuffled*: places are taken when an epoch begins and kept through it, so that nobody is asked
