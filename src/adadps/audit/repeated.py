@@ -26,8 +26,8 @@ from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.tensors.sums import Params
+from adadps.training.private_run import PrivateRun, RunOptions
 from adadps.training.progress import progress_bar
-from adadps.training.run import PrivateRun, RunOptions
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ import torch
 
 from adadps.errors import ContractError, DataError, require, require_positive
 from adadps.training.batches import Batch
-from adadps.training.federated.dry_runs import Refusal
-from adadps.training.federated.readiness import described, refusing, require_ready
+from adadps.training.federated.dry_runs import Refusal, described, refusing, require_ready
 from adadps.training.federated.server import FederatedRun
 
 try:

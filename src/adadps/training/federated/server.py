@@ -48,10 +48,8 @@ from adadps.training.batches import Batch
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
-from adadps.training.federated.answers import longest, side_by_side, sound
-from adadps.training.federated.cohorts import Cohorts
-from adadps.training.federated.dry_runs import Preview, Refusal
-from adadps.training.federated.readiness import require_ready
+from adadps.training.federated.answers import Cohorts, longest, side_by_side, sound
+from adadps.training.federated.dry_runs import Preview, Refusal, require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
 from adadps.training.payment import PaymentTerms
 from adadps.training.run import Run
