@@ -32,7 +32,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "src/adadps/methods/stages/precondition.py",
-        "return signal.scale(transform.kept()), following",
+        "return signal.scale(transform.stable_scale()), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),
