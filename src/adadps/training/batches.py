@@ -135,7 +135,7 @@ class ModelLock:
 
 
 def require_parts(method: Chain, data: Examples) -> None:
-    """Say what is missing, or what would not be protected as it is meant."""
+    """Refuse data that lacks what the method needs, or that the method would not protect."""
     if not isinstance(data, Examples):
         raise DataError(
             f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "

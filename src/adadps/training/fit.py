@@ -184,7 +184,7 @@ class Interruption:
 def awaiting_the_step(wanted: bool) -> Iterator[Interruption]:
     """Note the first Ctrl-C instead of raising it; a second one is raised at once.
 
-    Only where it is ``wanted``, in the main thread, and if nobody else handles Ctrl-C: elsewhere
+    Only where it is ``wanted``, in the main thread, and if nothing else handles Ctrl-C: elsewhere
     nothing changes.
     """
     interruption = Interruption()

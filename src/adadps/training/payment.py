@@ -232,7 +232,7 @@ class Payment:
         )
 
     def mechanism_epsilon(self, steps: int | None, accountant: Accountant) -> float:
-        """What so many steps of the mechanism would cost, whatever was charged."""
+        """What ``steps`` steps of the mechanism would cost, whatever was charged."""
         lives = self.ledger.lives(self.run)
         if steps is not None:
             more = max(0, steps - self._begins_after)

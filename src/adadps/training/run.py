@@ -278,7 +278,7 @@ class Run:
         fitting = self.sampler.accountants(grouping_of(self.method))
         quick = Accountant.RDP if Accountant.RDP in fitting else self.accountant
         bounds = [self.epsilon(accountant=quick)]
-        if self.ledger.budget is not None:  # it holds after every step, whoever composes
+        if self.ledger.budget is not None:  # the ledger keeps it after every step
             bounds.append(self.ledger.budget.epsilon)
         return min(bounds)
 

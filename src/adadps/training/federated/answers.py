@@ -36,7 +36,7 @@ HONEST = 40.0
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 ENTRIES_AT_ONCE = 2**24
-"""So many numbers of answers are added up together."""
+"""This many numbers of answers are added up together."""
 
 
 def longest(task: Task, params: Params) -> float:
@@ -145,7 +145,7 @@ def _on(part: Part, device: torch.device) -> Part:
 
 
 class Cohorts:
-    """Draws the cohort of one round after the other."""
+    """Draws the cohort of one round after another."""
 
     def __init__(self, sampler: Sampler, rng: np.random.Generator) -> None:
         self._declared = sampler.examples

@@ -2,8 +2,8 @@
 
 A model or a loss that do not fit, a loader instead of examples, a misspelt key of a node's
 configuration: each would fail at every round on every device, and every round is paid for. So a
-device is told everything but the weights, trains on made-up rows, and says that it is ready, or why
-it is not.
+device receives everything but the weights, trains on made-up rows, and answers that it is ready, or
+why it is not.
 
 A refusal is about code and configuration, never about rows. It has our own error text, and of any
 other exception the class alone. Rows that cannot be read do not show: the device then makes up rows
@@ -46,7 +46,7 @@ Rows = Examples | Callable[[], Examples]
 
 @dataclass(frozen=True)
 class Preview:
-    """What a device is told before the first round: all that is public, but for the weights.
+    """What a device receives before the first round: all that is public except the weights.
 
     ``weights`` are the shapes of the model's whole state by name, ``trained`` the names of the
     parameters that an update has, ``kind`` is that of the rows if the server has declared it.
@@ -163,7 +163,7 @@ LONGEST, MOST = 600, 5
 def refusing(answers: Mapping[int, Refusal | None]) -> dict[int, Refusal]:
     """The refusals that count.
 
-    Those that rows might have to do with count only where nobody is ready: then the run would end
+    Refusals that rows may have caused count only if no device is ready: then the run would end
     at its first round, with nothing to show for it.
     """
     ready = any(answer is None for answer in answers.values())

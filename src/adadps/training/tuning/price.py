@@ -135,7 +135,7 @@ def calibrate_tuning(
 
 
 def settings_of(grid: Sequence[Setting] | Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """A list of settings as it is; of values by name, every combination.
+    """Return a list of settings unchanged, and of values by name every combination.
 
     >>> settings_of({"lr": [0.1, 1.0], "clip_norm": [0.5]})
     [{'lr': 0.1, 'clip_norm': 0.5}, {'lr': 1.0, 'clip_norm': 0.5}]

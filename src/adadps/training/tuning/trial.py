@@ -45,7 +45,7 @@ class Finished:
 
 
 class FreshModels:
-    """Knows the trainable weights of earlier models as long as somebody holds them.
+    """Remembers the trainable weights of earlier models as long as they are in use.
 
     >>> layer = nn.Linear(2, 1)
     >>> models = FreshModels()
@@ -92,7 +92,7 @@ class Trials:
     def methods(self, settings: list[Setting]) -> list[Chain]:
         """The method of every setting; what cannot be trained or scored is refused here.
 
-        `make` is called twice with one seed, and must give the same twice: a model that goes on
+        `make` is called twice with one seed, and must give the same twice: a model that continues
         from the last one, or depends on how often it was made, makes no independent trials.
         """
         methods = []
@@ -105,7 +105,7 @@ class Trials:
                 if str(method) != str(same_method) or not _same_weights(model, again):
                     raise ContractError(
                         "Expected `make` to depend on the setting alone, and on torch's generator, "
-                        "found another model or method at its second call. Build the model anew in "
+                        "found another model or method at its second call. Build a new model in "
                         "`make`, and draw its weights by torch. Nothing was paid."
                     )
                 require_parts(method, self.data)
@@ -135,7 +135,7 @@ class Trials:
         return [one for one in each[0] if all(one in fitting for fitting in each)]
 
     def plan(self, setting: Setting, method: Chain, accountant: Accountant) -> PlannedTrial:
-        """The price of a trial."""
+        """Price a trial."""
         return plan_trial(
             setting,
             method,
