@@ -344,8 +344,8 @@ MUTATIONS = {
     ),
     "rows that are scaled are not found in the corpus any more": Mutation(
         "src/adadps/data/overlap.py",
-        "names = identities_of_rows(data.features) if data.before is None else data.before",
-        "names = identities_of_rows(data.features)",
+        "hashes = identities_of_rows(data.features) if data.before is None else data.before",
+        "hashes = identities_of_rows(data.features)",
         "tests/estimators/test_estimator_classifier.py -k corpus_behind_side",
     ),
     "held-out rows that were trained on are left out": Mutation(
