@@ -152,8 +152,8 @@ MUTATIONS = {
     ),
     "an empty batch is not noised": Mutation(
         "src/adadps/methods/stages/gradients.py",
-        " or zeros_like(state)\n",
-        "\n        if total is None:\n            return {}, state\n",
+        "step)) or zeros_like(state)\n",
+        "step))\n        if total is None:\n            return {}, state\n",
         "tests/hazards/test_hazards.py -k hazard_08",
     ),
     "a poisoned example is added up": Mutation(
