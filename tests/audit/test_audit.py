@@ -83,14 +83,14 @@ def test_a_path_goes_through_the_engine_it_names(path, engine, waits):
         model,
         squared_error,
         worst_case(Relation.ADD_OR_REMOVE_ONE, as_sparse=held.as_sparse).with_example,
-        method=dp_sgd(privacy(), 0.1),
+        method=dp_sgd(privacy(), lr=0.1),
         sampler=poisson(examples=2, expected_size=2),
         steps=2,
         delta=0.1,
     )
     run.step(next(run.batches()))
     assert type(run.objective.engine) is engine
-    assert (type(model.weight) is LateParameter) is waits is held.noise_waits
+    assert (type(model.weight) is LateParameter) is waits is held.late_noise
 
 
 def repeated(method, path, **changed):
@@ -108,9 +108,9 @@ def test_every_method_passes_on_every_path(method, path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_noise_is_seen_on_every_path(path, monkeypatch):
-    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), 0.5)}
+    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), lr=0.5)}
     monkeypatch.setattr(built_in, "METHODS", without)
-    steps = 2 if PATHS[path].noise_waits else 1
+    steps = 2 if PATHS[path].late_noise else 1
     found = repeated("dp-sgd", path, steps=steps).audit(runs=250, confidence=SURE)
     assert found.broken, found.describe()
 
@@ -165,7 +165,12 @@ def _silent(stage):
 @pytest.mark.parametrize("stage", [privacy(4.0), NoNoise(1.0, 4.0, None)], ids=["intact", "broken"])
 def test_the_relation_that_is_audited_is_the_one_that_is_claimed(sampler, stage):
     trainer = trainer_of(
-        zero_linear, squared_error, method=dp_sgd(stage, 0.5), sampler=sampler, steps=1, delta=0.3
+        zero_linear,
+        squared_error,
+        method=dp_sgd(stage, lr=0.5),
+        sampler=sampler,
+        steps=1,
+        delta=0.3,
     )
     found = audit_repeated(
         trainer,
@@ -232,7 +237,7 @@ def one_run(stage, sampler, *, count=300, as_sparse=False, method=None, delta=1e
         squared_error,
         data,
         canaries=canaries,
-        method=method or dp_sgd(stage, 0.1),
+        method=method or dp_sgd(stage, lr=0.1),
         sampler=sampler,
         steps=1,
         delta=delta,
@@ -283,7 +288,7 @@ def test_canaries_work_through_feature_weights():
     """The third door: rows are weighted and normalised before the model sees them."""
     width = 3 + 300
     given = side.given_frequencies(torch.linspace(1, 2, width), source="s", public_because="p")
-    weighted = dp_sgd_weighted(side.frequency(given, floor=0.1), NoNoise(1.0, 8.0, None), 0.1)
+    weighted = dp_sgd_weighted(side.frequency(given, floor=0.1), NoNoise(1.0, 8.0, None), lr=0.1)
     assert one_run(None, SAMPLERS["poisson"], method=weighted).broken
 
 
@@ -297,7 +302,7 @@ def test_mislabelled_examples_are_canaries_for_any_model():
         cross_entropy,
         examples(torch.randn(40, 400), torch.randint(2, (40,))),
         canaries=canaries,
-        method=dp_sgd(NoNoise(1.0, 8.0, None), 30.0),
+        method=dp_sgd(NoNoise(1.0, 8.0, None), lr=30.0),
         sampler=poisson(examples=340, expected_size=340),
         steps=10,
         delta=1e-9,
@@ -315,7 +320,7 @@ def test_samplers_that_rest_on_the_number_need_a_blank_row():
             squared_error,
             data,
             canaries=replace(canaries, blank=None),
-            method=dp_sgd(privacy(), 0.1),
+            method=dp_sgd(privacy(), lr=0.1),
             sampler=shuffled(examples=50, expected_size=50),
             steps=1,
             confidence=0.9,
@@ -325,7 +330,7 @@ def test_samplers_that_rest_on_the_number_need_a_blank_row():
 def test_canaries_of_another_kind_are_refused():
     with pytest.raises(DataError, match="same kind and width"):
         joined(base(), base(as_sparse=True))
-    with pytest.raises(DataError, match="one row an example"):
+    with pytest.raises(DataError, match="one row per example"):
         own_feature_canaries(examples(torch.rand(2, 3, 4), torch.rand(2)), count=1, target=1.0)
 
 
@@ -360,11 +365,11 @@ def test_the_command_shows_a_table():
     done = runner.invoke(app, ["audit", "canaries", "--canaries", "50"])
     assert done.exit_code == 0, done.output
     assert "lower bound" in done.stdout
-    assert "says nothing" in done.stdout  # fifty coins cannot refute ε = 4
+    assert "inconclusive" in done.stdout  # fifty coins cannot refute ε = 4
 
 
 def test_the_command_fails_if_the_bound_is_above_the_claim(monkeypatch):
-    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), 0.5)}
+    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), lr=0.5)}
     monkeypatch.setattr(built_in, "METHODS", without)
     done = runner.invoke(app, ["audit", "repeated", "--runs", "300"])
     assert done.exit_code == 3, done.output
@@ -401,10 +406,10 @@ def test_a_result_says_broken_only_above_the_claim():
     assert replace(held, lower_bound=1.001).broken
 
 
-def test_a_result_says_nothing_of_a_claim_that_it_could_not_refute():
+def test_a_result_is_inconclusive_about_a_claim_that_it_could_not_refute():
     held = AuditResult("one run", PrivacyClaim(2.0, 0.1, "r"), 1.0, 2.0, 0.9, 1, 1, 1, 1)
     assert not held.could_refute
-    assert held.verdict.startswith("says nothing")
+    assert held.verdict.startswith("inconclusive")
     assert replace(held, largest_bound=2.001).verdict == CONSISTENT
 
 

@@ -47,7 +47,7 @@ RNG = np.random.default_rng(0)
 ROWS = torch.from_numpy(RNG.normal(size=(N, 3)).astype(np.float32))
 LABELS = (ROWS[:, 0] > 0).long()
 SAMPLER = poisson(examples=N, expected_size=30)
-METHOD = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), 0.1)
+METHOD = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), lr=0.1)
 BY_USER = privatize(clip_norm=1.0, noise_multiplier=2.0, groups=by_user(most=9))
 SHORT = {"accountant": Accountant.RDP}
 
@@ -62,7 +62,7 @@ def trained(delta, **options):
 def by_users(delta):
     data = examples(ROWS, LABELS, users=np.arange(N) % USERS)
     return fit(torch.nn.Linear(3, 2), adadps.losses.cross_entropy, data, delta=delta, steps=2,
-               method=dp_sgd(BY_USER, 0.1), sampler=poisson(users=USERS, expected_size=9),
+               method=dp_sgd(BY_USER, lr=0.1), sampler=poisson(users=USERS, expected_size=9),
                progress=False, **SHORT)  # fmt: skip
 
 

@@ -32,7 +32,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "src/adadps/methods/stages/precondition.py",
-        "return signal.scale(transform.kept()), following",
+        "return signal.scale(transform.stable_scale()), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),
@@ -73,7 +73,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k drawing_examples",
     ),
     "counts of rows are charged as counts of users": Mutation(
-        "src/adadps/training/preflight.py",
+        "src/adadps/training/batches.py",
         "count = len(torch.unique(data.users))",
         "count = len(data)",
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
@@ -91,13 +91,13 @@ MUTATIONS = {
         "tests/contract/test_contract_table.py",
     ),
     "the normaliser follows the data": Mutation(
-        "src/adadps/training/stepping.py",
+        "src/adadps/training/stepper.py",
         "expected_size=self._expected_size,\n            noise=",
         "expected_size=float(len(self._data)),\n            noise=",
         "tests/hazards/test_hazards.py -k hazard_04",
     ),
     "steps are not charged": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "                self._pay()\n",
         "",
         "tests/hazards/test_hazards.py -k hazard_09",
@@ -139,7 +139,7 @@ MUTATIONS = {
         "tests/training/test_resuming_refusals.py -k old_copy",
     ),
     "a run goes on after a step that failed": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "            self._is_broken = True\n",
         "            pass\n",
         "tests/training/test_resuming_attacks.py -k hazard_16",
@@ -277,7 +277,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_reads.py -k sees_nothing",
     ),
     "run.params move row by row": Mutation(
-        "src/adadps/training/stepping.py",
+        "src/adadps/training/stepper.py",
         "return self.weights.published()",
         "return self.weights.read()",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
@@ -411,8 +411,8 @@ MUTATIONS = {
         "tests/methods/test_noisy_frequencies.py -k hazard_20_the_price",
     ),
     "side information is drawn before the plan is checked": Mutation(
-        "src/adadps/training/paid_run.py",
-        "        if before_paying is not None:\n            before_paying(self)\n",
+        "src/adadps/training/run.py",
+        "        if must_fit:\n            self._require_room()\n",
         "",
         "tests/methods/test_noisy_frequencies.py -k too_small",
     ),
@@ -423,13 +423,13 @@ MUTATIONS = {
         "tests/property/test_accounting_properties.py -k however_small_or_larger_batches",
     ),
     "a debugged run is charged as private": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "        reasons += [DEBUG_MARK] if self.debug else []\n",
         "",
         "tests/hazards/test_hazards.py -k hazard_22",
     ),
     "an exposed chain prints an epsilon": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "epsilon=self.epsilon(),",
         "epsilon=1.0,",
         "tests/hazards/test_hazards.py -k hazard_24",
@@ -515,7 +515,7 @@ MUTATIONS = {
         "tests/training/test_federated_dry_runs.py -k do_not_show",
     ),
     "a refusal that rows might have raised counts": Mutation(
-        "src/adadps/training/federated/readiness.py",
+        "src/adadps/training/federated/dry_runs.py",
         "and not (ready and answer.while_reading)",
         "",
         "tests/training/test_federated_dry_runs.py -k might_have_raised",
@@ -546,7 +546,7 @@ MUTATIONS = {
         "tests/methods/test_noise_places.py -k cannot_be_accounted",
     ),
     "a round of an earlier life is this one": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "Batch(self.name, self._taken + 1, self._life)",
         "Batch(self.name, self._taken + 1)",
         "tests/training/test_federated_server.py -k dead_server",
@@ -559,7 +559,7 @@ MUTATIONS = {
     ),
     "what a pass writes into the model stays there": Mutation(
         "src/adadps/engine/passes/model_state.py",
-        "    finally:\n        held.put_back()",
+        "    finally:\n        held.restore()",
         "    finally:\n        pass",
         "tests/hazards/test_hazards_of_model_state.py -k is_put_back",
     ),
@@ -589,7 +589,7 @@ MUTATIONS = {
     ),
     "a model may change during its run": Mutation(
         "src/adadps/engine/ghost.py",
-        "        self._require_as_it_was()\n",
+        "        self._require_unchanged()\n",
         "",
         "tests/hazards/test_hazards_of_choices.py -k is_changed_during_the_run",
     ),
@@ -607,19 +607,19 @@ MUTATIONS = {
     ),
     "chance of Python decides which layers are recorded": Mutation(
         "src/adadps/engine/choice.py",
-        "if _runs(ghost, probe) and not chance.was_used():",
+        "if _runs(ghost, probe) and not generators.have_drawn():",
         "if _runs(ghost, probe):",
         "tests/hazards/test_hazards_of_choices.py -k have_the_general_engine",
     ),
     "models may look at their weights to branch": Mutation(
         "src/adadps/engine/rules/structure.py",
-        "or values.were_looked_at:",
+        "or reads.found:",
         "or False:",
         "tests/hazards/test_hazards_of_choices.py -k weights_open_later",
     ),
     "tokens and labels out of range are found in a step": Mutation(
         "src/adadps/engine/passes/validation.py",
-        "        _require_whole_numbers_in_range(held, loss, data)",
+        "        _require_integers_in_range(held, loss, data)",
         "        pass",
         "tests/training/test_bad_input.py -k outside_of_the_vocabulary_is_not",
     ),
@@ -750,13 +750,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards_levels.py -k regressors_warn",
     ),
     "a run tells how many rows there are": Mutation(
-        "src/adadps/training/paid_run.py",
-        "settings={**self._work.settings, **(settings or {})},",
-        'settings={**self._work.settings, "rows": len(self._work._data), **(settings or {})},',
+        "src/adadps/training/run.py",
+        "settings={**self._stepper.settings, **(settings or {})},",
+        'settings={**self._stepper.settings, "rows": len(self._stepper._data)},',
         "tests/hazards/test_two_worlds_of_runs.py -k test_a_run_leaves_the_same",
     ),
     "side information is measured before its payment": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "        self._payment.pay_for_side_information()\n        stepper.prepare()",
         "        stepper.prepare()\n        self._payment.pay_for_side_information()",
         "tests/hazards/test_recording_data_set.py -k after_its_payment",

@@ -7,7 +7,7 @@ import pytest
 
 from adadps import Checkpoints, dp_sgd, examples, fit, fixed_size, shuffled
 from adadps.training.evaluation import on_public
-from adadps.training.interruption import awaiting_the_step
+from adadps.training.fit import awaiting_the_step
 from support.problems import cross_entropy
 from support.resuming import DENSE, LABELS, NOISY, SOME, model
 
@@ -53,7 +53,7 @@ def trained(folder=None, evaluation=None, steps=STEPS, sampler=SOME):
         model(),
         cross_entropy,
         examples(DENSE, LABELS),
-        method=dp_sgd(NOISY, 0.1),
+        method=dp_sgd(NOISY, lr=0.1),
         sampler=sampler,
         steps=steps,
         checkpoints=kept,

@@ -52,7 +52,7 @@ from adadps.training.tuning import (
     private_selection,
     search,
 )
-from adadps.training.tuning.grid import settings_of
+from adadps.training.tuning.price import settings_of
 from adadps.training.tuning.score import tolerant
 from adadps.training.tuning.trial import Trials
 from support.ledgers import spend_all
@@ -535,7 +535,7 @@ def test_a_private_score_without_noise_or_examples_is_refused(broken):
         private_accuracy("v", FEATURES, LABELS, **given)
 
 
-def test_planning_leaves_the_generator_of_torch_alone():
+def test_planning_leaves_the_generator_of_torch_on_one_thread():
     """The first trial's weights are those that a single run would begin with."""
     seen = []
 

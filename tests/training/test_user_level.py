@@ -107,7 +107,7 @@ def test_users_go_with_their_rows_and_are_not_shown():
 
 @pytest.mark.parametrize("most", [0, -1, 2.5, True, None, "3"])
 def test_a_bound_that_is_no_number_of_rows_is_refused(most):
-    with pytest.raises(SettingError, match="rows a user"):
+    with pytest.raises(SettingError, match="rows per user"):
         by_user(most=most)
 
 
@@ -119,7 +119,7 @@ def test_a_column_needs_a_name():
 @pytest.mark.parametrize("make", [poisson, fixed_size, shuffled])
 def test_a_sampler_counts_examples_or_users(make):
     for wrong in ({}, {"examples": 5, "users": 5}):
-        with pytest.raises(SettingError, match="examples or of users, found both or none"):
+        with pytest.raises(SettingError, match="either examples or users, found both or none"):
             make(expected_size=2, **wrong)
     with pytest.raises(SettingError, match="between 0 and the 5 users"):
         make(users=5, expected_size=6)
@@ -149,7 +149,7 @@ def test_golden_epsilon_is_that_of_as_many_examples(most, accountant):
     """The paper's IMDB run with users in the place of reviews: 1.51 by RDP, 1.36 by PLD."""
     terms = {"delta": 1 / 25_000, "accountant": accountant}
     users = epsilon_of_run(method(most), poisson(users=25_000, expected_size=64), 12_500, **terms)
-    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1)
+    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1)
     alone = epsilon_of_run(single, poisson(examples=25_000, expected_size=64), 12_500, **terms)
     assert users == alone
     assert round(users, 2) == {Accountant.RDP: 1.51, Accountant.PLD: 1.36}[accountant]
@@ -210,7 +210,7 @@ def test_a_ledger_serves_one_unit(make, tmp_path):
     budget = Budget(100.0, 1e-3)
     data = table()
     alone = examples(data.features, data.targets)
-    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1)
+    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1)
     runs = {
         "per user": (method(), data, SOME),
         "per user (author)": (method(column="author"), data, SOME),
@@ -223,9 +223,9 @@ def test_a_ledger_serves_one_unit(make, tmp_path):
         for other, refused in runs.items():
             if other == first:
                 continue
-            with pytest.raises(ContractError, match="as this ledger has begun") as refusal:
+            with pytest.raises(ContractError, match="the terms of this ledger") as refusal:
                 trained(*refused, ledger=ledger, accountant=RDP)
-            assert f"{first}, as" in str(refusal.value)
+            assert f"{first}, the terms" in str(refusal.value)
             assert f"{other}. " in str(refusal.value)
         assert ledger.entries == 2, "nothing was charged for what was refused"
 
@@ -307,7 +307,7 @@ def test_hazard_16_a_run_by_user_does_not_go_on_by_example(tmp_path):
     with pytest.raises(ContractError, match="plan"):
         begin(
             tmp_path / "run",
-            chosen=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1),
+            chosen=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1),
             data=examples(data.features, data.targets),
             sampler=poisson(examples=5, expected_size=2),
         )

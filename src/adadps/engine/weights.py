@@ -23,7 +23,7 @@ from adadps.engine.noise.late_parameter import (
     make_plain,
     published,
 )
-from adadps.engine.waist import Leaf, Noise, Unrealised, Update
+from adadps.engine.waist import Leaf, Noise, NoisySum, Update
 from adadps.tensors.sums import OuterSum, Params, RowSparse
 
 
@@ -66,7 +66,7 @@ class Weights:
             weights = self._settled(name)
             if update.keep != 1:
                 weights.mul_(update.keep)
-            if isinstance(leaf, Unrealised):
+            if isinstance(leaf, NoisySum):
                 total = leaf.total.to_dense() if isinstance(leaf.total, RowSparse) else leaf.total
                 now.setdefault((leaf.deviation, leaf.factor), []).append((weights, total))
             elif isinstance(leaf, RowSparse):
@@ -90,7 +90,7 @@ class Weights:
 
     def _apply_late(self, name: str, leaf: Leaf, keep: float) -> bool:
         """Leave the noise of a change for later, if the change and the table allow it."""
-        noised = leaf if isinstance(leaf, Unrealised) else None
+        noised = leaf if isinstance(leaf, NoisySum) else None
         change = noised.total if noised else leaf
         if not isinstance(change, RowSparse):
             return False

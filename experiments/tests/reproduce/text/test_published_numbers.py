@@ -54,7 +54,7 @@ def test_the_cost_by_pld_is_the_best_that_can_be_proved():
     sampler, steps = poisson(examples=4000, expected_size=100), 3 * 40
 
     def expected(sigma, accountant):
-        chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), 1.0)
+        chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), lr=1.0)
         return epsilon_of_run(chain, sampler, steps, delta=1 / 4000, accountant=accountant)
 
     for name, sigma, accountant in (

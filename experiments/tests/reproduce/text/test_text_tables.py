@@ -202,7 +202,11 @@ def test_epsilons_are_those_of_the_run(rows):
             ("epsilon_rdp", Accountant.RDP),
         ):
             expected = epsilon_of_run(
-                dp_sgd(privacy, 1.0), sampler, TINY.steps, delta=TINY.delta, accountant=accountant
+                dp_sgd(privacy, lr=1.0),
+                sampler,
+                TINY.steps,
+                delta=TINY.delta,
+                accountant=accountant,
             )
             assert row[name] == pytest.approx(expected)
         assert row["epsilon_pld"] < row["epsilon_rdp"]

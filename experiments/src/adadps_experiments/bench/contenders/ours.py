@@ -15,7 +15,7 @@ from adadps.methods.side.source import Named
 from adadps.methods.stages import Chain, privatize
 from adadps.methods.stages.privatize import Privatize
 from adadps.tensors.feature_major import sparse_linear
-from adadps.training.run import PrivateRun
+from adadps.training.private_run import PrivateRun
 from adadps_experiments.bench.contenders.trainer import (
     BYTES,
     CLIP_NORM,
@@ -44,7 +44,7 @@ def by_feature(model: nn.Module) -> Chain:
 
 def dp_sgd(model: nn.Module) -> Chain:  # noqa: ARG001  (every method is made for a model)
     """Return DP-SGD, which has no side information."""
-    return methods.dp_sgd(_privacy(), LR)
+    return methods.dp_sgd(_privacy(), lr=LR)
 
 
 def full_side(model: nn.Module) -> Named:
@@ -124,7 +124,7 @@ def _adadps(named: Named) -> Chain:
     known = side.fixed(
         named, source="drawn at random", public_because="it does not depend on any data"
     )
-    return methods.adadps(known, _privacy(), LR)
+    return methods.adadps(known, _privacy(), lr=LR)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -75,24 +75,24 @@ def _scale(side: Fixed) -> Array:
 
 def _dp_sgd(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     privacy = _privacy(setting, given.norm(), sigma)
-    return methods.dp_sgd(privacy, _rate(setting, steps, given.norm() * privacy.clip_norm))
+    return methods.dp_sgd(privacy, lr=_rate(setting, steps, given.norm() * privacy.clip_norm))
 
 
 def _dp_adam(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     privacy = _privacy(setting, given.norm(), sigma)
-    return methods.dp_adam(privacy, _noisy_adaptive_rate(setting, steps, given))
+    return methods.dp_adam(privacy, lr=_noisy_adaptive_rate(setting, steps, given))
 
 
 def _dp_rmsprop(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     privacy = _privacy(setting, given.norm(), sigma)
-    return methods.dp_rmsprop(privacy, _noisy_adaptive_rate(setting, steps, given))
+    return methods.dp_rmsprop(privacy, lr=_noisy_adaptive_rate(setting, steps, given))
 
 
 def _before_the_clip(
     side: Fixed, setting: Setting, given: TextProblem, sigma: float, steps: int
 ) -> Chain:
     privacy = _privacy(setting, given.norm(_scale(side)), sigma)
-    return methods.adadps(side, privacy, _rate(setting, steps, given.norm() * privacy.clip_norm))
+    return methods.adadps(side, privacy, lr=_rate(setting, steps, given.norm() * privacy.clip_norm))
 
 
 def _adadps(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
@@ -126,7 +126,7 @@ def _two_sided(setting: Setting, given: TextProblem, sigma: float, steps: int) -
     norm = given.norm(_scale(side))
     privacy = _privacy(setting, norm, sigma)
     rate = _rate(setting, steps, norm * privacy.clip_norm)
-    return methods.adadps_two_sided(side, side, privacy, rate)
+    return methods.adadps_two_sided(side, side, privacy, lr=rate)
 
 
 def _after_the_noise(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
@@ -139,7 +139,7 @@ def _after_the_noise(setting: Setting, given: TextProblem, sigma: float, steps: 
 def _weighted(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     side = _shape(setting, given.corpus.frequencies)
     privacy = _privacy(setting, 1.0, sigma)
-    return methods.dp_sgd_weighted(side, privacy, _rate(setting, steps, privacy.clip_norm))
+    return methods.dp_sgd_weighted(side, privacy, lr=_rate(setting, steps, privacy.clip_norm))
 
 
 def _floor(setting: Setting, given: TextProblem) -> float:
@@ -154,7 +154,7 @@ def _adadps_public(setting: Setting, given: TextProblem, sigma: float, steps: in
     rule = _rmsprop_rule(setting, given)
     privacy = _privacy(setting, given.norm() / _floor(setting, given), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm)
-    return methods.adadps_public(given.public, rule, privacy, rate)
+    return methods.adadps_public(given.public, rule, privacy, lr=rate)
 
 
 def _adadps_public_adam(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
@@ -162,32 +162,32 @@ def _adadps_public_adam(setting: Setting, given: TextProblem, sigma: float, step
     rule = AdamStatistics(mixing=0.9, first_decay=DECAY, second_decay=DECAY, epsilon=floor)
     privacy = _privacy(setting, given.norm() / floor, sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm)
-    return methods.adadps_public(given.public, rule, privacy, rate)
+    return methods.adadps_public(given.public, rule, privacy, lr=rate)
 
 
 def _dp_r_pub(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     rule, privacy = _rmsprop_rule(setting, given), _privacy(setting, given.norm(), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm) * _floor(setting, given)
-    return methods.dp_r_pub(given.public, rule, privacy, rate)
+    return methods.dp_r_pub(given.public, rule, privacy, lr=rate)
 
 
 def _dp_adam_pub(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     rule, privacy = _rmsprop_rule(setting, given), _privacy(setting, given.norm(), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm) * _floor(setting, given)
-    return methods.dp_adam_pub(given.public, rule, privacy, rate)
+    return methods.dp_adam_pub(given.public, rule, privacy, lr=rate)
 
 
 def _pda_dpmd(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     privacy = _privacy(setting, given.norm(), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm)
-    return methods.pda_dpmd(given.public, privacy, rate, steps=steps)
+    return methods.pda_dpmd(given.public, privacy, lr=rate, steps=steps)
 
 
 def _warm_start(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
     privacy = _privacy(setting, given.norm(), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm)
     return methods.warm_start(
-        given.public, privacy, rate, public_lr=setting["public_length"] / given.total()
+        given.public, privacy, lr=rate, public_lr=setting["public_length"] / given.total()
     )
 
 
@@ -204,7 +204,7 @@ def _ideal(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Ch
     rule = _rmsprop_rule(setting, given)
     privacy = _privacy(setting, given.norm() / _floor(setting, given), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm)
-    return methods.ideal(given.train, rule, privacy, rate, batch_size=256)
+    return methods.ideal(given.train, rule, privacy, lr=rate, batch_size=256)
 
 
 def _sgd(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:  # noqa: ARG001

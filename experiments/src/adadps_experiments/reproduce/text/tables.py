@@ -306,5 +306,5 @@ def _against_epsilon(curve: Curve, job: TextJob, record: Record) -> Curve:
 def _epsilon(examples: int, batch: int, sigma: float, steps: int, delta: float) -> float:
     """Return the epsilon of this many steps; stages around the clip do not change it."""
     sampler = poisson(examples=examples, expected_size=batch)
-    chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), 1.0)
+    chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), lr=1.0)
     return epsilon_of_run(chain, sampler, steps, delta=delta, accountant=Accountant.PLD)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, examples
 from adadps.methods.paper import adadps, adas, dp_sgd, plain_sgd
@@ -93,12 +93,12 @@ def _privacy(setting: Setting) -> Any:
 TOY_METHODS = (
     ToyMethod("sgd", "none", False, lambda s: plain_sgd(s["lr"])),
     ToyMethod("adas", "frequent or rare", False, lambda s: adas(frequent_or_rare(), s["lr"])),
-    ToyMethod("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), s["lr"])),
+    ToyMethod("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), lr=s["lr"])),
     ToyMethod(
         "adadps",
         "frequent or rare",
         True,
-        lambda s: adadps(frequent_or_rare(), _privacy(s), s["lr"]),
+        lambda s: adadps(frequent_or_rare(), _privacy(s), lr=s["lr"]),
     ),
 )
 
@@ -131,7 +131,7 @@ def run(method: ToyMethod, setting: Setting, seed: int, steps: int | None = None
         every=max(1, count // POINTS),
         loss=lambda outputs, targets: float(half_squared_error(outputs, targets).mean()),
     )
-    with delta_is_meant():
+    with without_delta_warning():
         return fit(
             model,
             half_squared_error,

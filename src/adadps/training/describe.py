@@ -1,21 +1,26 @@
-"""What is public about a finished run and worth telling in a report.
+"""What is public about a run, before it begins and after it ends: for ledgers, results, reports.
 
-All of it follows from settings, from the shapes of the model and from side information that is
-public or was paid for. A spread of side information that was read off private data without noise
-is left out, and so is one that changes with the weights during training.
+All of it follows from settings, from the shapes of the model, and from side information that is
+public or was paid for. Side information that was read off private data without noise is left out,
+and so is a preconditioner that changes with the weights during training.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
+from dp_accounting import DpEvent
+from torch import Tensor, nn
 
-from adadps.accounting.events import exposes
+from adadps.accounting.epsilon import grouping_of, unit_of, units_of
+from adadps.accounting.events import exposes, in_words, is_free, text_of
+from adadps.accounting.ledger import RunFacts
+from adadps.accounting.samplers import Sampler
+from adadps.data.provenance import digest_of
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
@@ -23,12 +28,92 @@ from adadps.methods.stages.precondition import Precondition
 from adadps.methods.stages.prepare import Reparametrise
 from adadps.methods.stages.updates import UpdateRule
 from adadps.tensors.sums import Params
-from adadps.training.run_facts import price_of
+from adadps.types import Accountant
 
 PLACES = 40
-"""The spread of A is kept at about so many places of its sorted entries, dense at the largest."""
+"""The sorted entries of A are recorded at about this many ranks, dense at the largest."""
 MOST_SORTED = 2**20
 BEFORE, AFTER, FEATURES = "before the clip", "after the noise", "in the features"
+
+
+def side_information_of(method: Chain) -> tuple[dict[str, str | None], ...]:
+    """Where the side information of ``method`` comes from, and the price of what was not free."""
+    informed = {(stage.provenance, price_of(stage)) for stage in method.informed}
+    return tuple(
+        {**provenance.describe(), **({"price": price} if price else {})}
+        for provenance, price in sorted(informed, key=lambda known: known[0].source)
+    )
+
+
+def price_of(stage: Informed) -> str | None:
+    """What a stage's side information cost, in words; None if it is public."""
+    return None if is_free(stage.event) else in_words(stage.event)
+
+
+def sampling_of(method: Chain, sampler: Sampler) -> dict[str, object]:
+    """How batches are drawn, and what is clipped."""
+    return {**sampler.describe(), "grouping": grouping_of(method).value}
+
+
+def plan_of(
+    method: Chain,
+    sampler: Sampler,
+    steps: int,
+    accountant: Accountant,
+    besides: Iterable[DpEvent] = (),
+) -> RunFacts:
+    """Describe the plan for the ledger, in public words; ``besides`` was paid before the run."""
+    side = method.side_events(sampler.relation, accountant)
+    return RunFacts(
+        unit=unit_of(method),
+        sampler=sampling_of(method, sampler),
+        chain=str(method),
+        side_information=side_information_of(method),
+        planned_steps=steps,
+        prices=(
+            *(text_of(event) for event in besides),
+            *(text_of(event) for event in side),
+            _price_of_a_step(method, sampler, accountant),
+            f"clip norm {method.release.clip_norm!r}",
+        ),
+        paid_first=len(side),
+    )
+
+
+def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) -> str:
+    if method.exposures:
+        return "not private"
+    sigma, units = method.release.noise_multiplier, units_of(method, sampler)
+    return text_of(units.step_event(sigma, 1, accountant, grouping_of(method)))
+
+
+def number_read_off(sampler: Sampler) -> str:
+    """Say that the number of examples or users was read off the data, not declared."""
+    return f"the number of {sampler.unit.value}s, read off the data: {sampler.examples}"
+
+
+def with_the_number(assumed_public: Iterable[str], sampler: Sampler) -> tuple[str, ...]:
+    """What is assumed public, with the number that the sampler draws from, stated once.
+
+    >>> from adadps.accounting.samplers import poisson
+    >>> with_the_number(["two classes"], poisson(examples=100, expected_size=10))
+    ('the number of examples, declared as 100', 'two classes')
+    """
+    facts = tuple(assumed_public)
+    if number_read_off(sampler) in facts:
+        return facts
+    return (f"the number of {sampler.unit.value}s, declared as {sampler.examples}", *facts)
+
+
+def frozen_part_of(model: nn.Module, assumed_public: Iterable[str] = ()) -> str:
+    """A hash of what a run may not change: frozen parameters, buffers, and what is assumed public.
+
+    >>> frozen_part_of(nn.Linear(2, 1)) == frozen_part_of(nn.Linear(2, 1))
+    True
+    """
+    fixed = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    parts = [part for pair in (*fixed, *model.named_buffers()) for part in pair]
+    return digest_of([*parts, *assumed_public])
 
 
 def public_facts_of(
@@ -85,7 +170,9 @@ def _spread(stage: Informed, place: str, scale: Params) -> dict[str, Any]:
     every = torch.cat([value.detach().flatten().cpu().double() for value in given])
     some = every
     if len(every) > MOST_SORTED:
-        draws = torch.Generator().manual_seed(0)  # of its own: nobody else's numbers move
+        draws = torch.Generator().manual_seed(
+            0
+        )  # its own generator: the default one stays as it is
         some = every[torch.randint(len(every), (MOST_SORTED,), generator=draws)]
     ordered = (1 / some).sort(descending=True).values
     ranks = sorted({round(len(some) ** (place / (PLACES - 1))) for place in range(PLACES)})
