@@ -19,7 +19,7 @@ from adadps.errors import DataError
 from adadps_experiments.bench import machine, measure, session, sheets
 from adadps_experiments.bench.contenders import CONTENDERS, microbatch, ours, plain
 from adadps_experiments.bench.machine import OtherLoad
-from adadps_experiments.bench.measure import Timing, measure_epoch, measure_steps, reason_against
+from adadps_experiments.bench.measure import Timing, measure_epoch, measure_steps, reason_not_to_run
 from adadps_experiments.bench.rows import RowFile, disturbed, find, load
 from adadps_experiments.bench.targets import TARGETS, verdicts
 from adadps_experiments.bench.workloads import WORKLOADS, SyntheticData, tokens_for
@@ -65,11 +65,11 @@ def at_once(monkeypatch):
     """Measurements that take no time, and a list of those that were made."""
     made = []
 
-    def attempt(workload, name, timing):
+    def measure_contender(workload, name, timing):
         made.append(name)
         return row_of(workload.name, name)
 
-    monkeypatch.setattr(session, "attempt", attempt)
+    monkeypatch.setattr(session, "measure_contender", measure_contender)
     return made
 
 
@@ -260,14 +260,14 @@ def test_opacus_gets_the_same_function_as_the_others():
 
 def test_a_contender_that_does_not_fit_is_not_tried(monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda: 20_000_000_000)
-    monkeypatch.setattr(measure, "apart", lambda *_, **__: pytest.fail("was tried"))
+    monkeypatch.setattr(measure, "in_fresh_process", lambda *_, **__: pytest.fail("was tried"))
     monkeypatch.setattr(measure, "find_spec", lambda _: object())
-    row = measure.attempt(WORKLOADS["logreg-1m-50"], "opacus-hooks", QUICK)
+    row = measure.measure_contender(WORKLOADS["logreg-1m-50"], "opacus-hooks", QUICK)
     assert row["ms_per_step"] is None
     assert row["error"] == "cannot run: needs 27.2 GB, 20.0 GB are free"
-    assert reason_against(CONTENDERS["torch"], WORKLOADS["logreg-1m-50"]) is None
+    assert reason_not_to_run(CONTENDERS["torch"], WORKLOADS["logreg-1m-50"]) is None
     monkeypatch.setattr(machine, "free_memory", lambda: None)
-    assert reason_against(CONTENDERS["opacus-hooks"], WORKLOADS["logreg-1m-50"]) is None
+    assert reason_not_to_run(CONTENDERS["opacus-hooks"], WORKLOADS["logreg-1m-50"]) is None
 
 
 def test_the_peak_counts_what_was_taken_and_given_back():
@@ -295,7 +295,7 @@ def _die(workload, name, timing):
 
 def test_a_killed_process_is_a_row():
     workload = WORKLOADS["logreg-10k"].tiny()
-    row = measure.apart(_die, workload, "torch", QUICK, patience=60)
+    row = measure.in_fresh_process(_die, workload, "torch", QUICK, patience=60)
     assert row["error"] == "cannot run: ended by signal 9 (out of memory?)"
 
 
@@ -303,14 +303,14 @@ def test_an_error_is_a_row_of_few_words(monkeypatch):
     def explode(*job):
         raise RuntimeError("no such\nkernel " + "x" * 500)
 
-    monkeypatch.setattr(measure, "settle", lambda _: None)
+    monkeypatch.setattr(measure, "prepare_process", lambda _: None)
     sent = []
     pipe = SimpleNamespace(send=sent.append)
     measure._answer(pipe, explode, WORKLOADS["lstm"], "torch", QUICK)
     assert sent[0].startswith("cannot run: RuntimeError: no such kernel xxx")
     assert len(sent[0]) < 160
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
-    assert measure.reason_of(error) == "cannot run: out of memory"
+    assert measure.failure_reason(error) == "cannot run: out of memory"
 
 
 def test_a_missing_package_is_a_hint(tiny, monkeypatch):
@@ -318,7 +318,7 @@ def test_a_missing_package_is_a_hint(tiny, monkeypatch):
     options = ["--contender", "opacus-ghost"]
     shown = runner.invoke(app, ["bench", *options], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
-    assert "pip install 'adadps[bench]'" in plain_text(shown.stderr)
+    assert "pip install 'adadps-experiments[bench]'" in plain_text(shown.stderr)
     assert "cannot run: opacus is not" in plain_text(shown.stdout)
     assert "[bench]" in shown.stdout
 
@@ -361,7 +361,7 @@ def test_tables_show_ratios_and_reasons():
         row_of("lstm", "microbatch-loop", threads=2, other_work=0.5),
     ]
     text = sheets.as_markdown(sheets.sheets_of(rows))
-    assert "### lstm (1,000 rows touched by a batch, threads: 2)" in text
+    assert "### lstm (1,000 rows touched per batch, threads: 2)" in text
     assert "| adadps | 2 | 10 | 1 | 0.5 | 2 | 7 |" in text
     assert "| torch | 4 | 10 | 2 | 1 | 4 | – |" in text
     assert "| opacus-hooks | cannot run: needs 9 GB | – | – | – | – | – |" in text
@@ -384,7 +384,7 @@ def test_rows_are_on_disk_as_they_come_in(tiny, monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return row_of(workload.name, name)
 
-    monkeypatch.setattr(session, "attempt", interrupted)
+    monkeypatch.setattr(session, "measure_contender", interrupted)
     jobs = [(tiny, "torch"), (tiny, "torch-sparse"), (tiny, "microbatch-loop")]
     with pytest.raises(KeyboardInterrupt):
         session.measure_all(jobs, QUICK, RowFile(file, resume=False), print)
@@ -396,7 +396,7 @@ def test_rows_are_on_disk_as_they_come_in(tiny, monkeypatch, tmp_path):
         tried.append(name)
         return row_of(workload.name, name, ms=2.0)
 
-    monkeypatch.setattr(session, "attempt", again)
+    monkeypatch.setattr(session, "measure_contender", again)
     rows = session.measure_all(jobs, QUICK, RowFile(file, resume=True), print)
     assert tried == ["torch-sparse", "microbatch-loop"]
     assert rows == load(file)
@@ -487,7 +487,7 @@ def test_an_epoch_is_measured_from_the_first_step_to_the_weights():
 
 def test_the_epoch_stands_beside_an_extrapolation(monkeypatch, at_once, tmp_path):
     answer = row_of("logreg-10k", "adadps", ms=4.0, steps=3845, seconds=15.38)
-    monkeypatch.setattr(session, "apart", lambda *_, **__: dict(answer))
+    monkeypatch.setattr(session, "in_fresh_process", lambda *_, **__: dict(answer))
     file = tmp_path / "rows.json"
     shown = runner.invoke(app, ["bench", "--epoch", "--json", str(file), "--markdown"])
     assert shown.exit_code == 0, shown.output

@@ -29,12 +29,12 @@ from dataclasses import replace
 from adadps_experiments.data.fetching import fetch
 from support.small_originals import small_imdb
 known = small_imdb()
-original = known.originals[0]
+original = known.archives[0]
 def slowly(archive, folder):
     print("converting", flush=True)
     sys.stdin.read()
     original.convert(archive, folder)
-slow = replace(known, originals=(replace(original, convert=slowly),))
+slow = replace(known, archives=(replace(original, convert=slowly),))
 fetch(slow, url=lambda original: sys.argv[1] + "/" + original.name)
 """
 
@@ -53,7 +53,8 @@ def test_a_set_is_fetched_by_one_process_at_a_time(cache, force):
         try:
             assert first.stdout.readline() == b"converting\n"
             with pytest.raises(
-                DataError, match=r"alone in fetching the data set 'imdb'.*another process.*Wait"
+                DataError,
+                match=r"only process that fetches the data set 'imdb'.*another process.*Wait",
             ):
                 fetch(small_imdb(archive), url=home.url, force=force)
             fetch(small_titles(), url=home.url)  # another set is free

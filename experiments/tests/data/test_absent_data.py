@@ -50,8 +50,8 @@ def test_data_that_is_not_there(cache, tmp_path, monkeypatch, request, words, ow
     [known] = [one for one in (IMDB, AMAZON) if f"Fetching'{one.name}'failed" in message]
     for part in (*(str(place / known.files[0].name) for place in places), known.home):
         assert part in message
-    assert ("ADADPS_DATA,afolderofyourown,isnotset" in message) != own
-    assert f"failed:Expectedtoreach{known.originals[0].url},found:" in message
+    assert ("ADADPS_DATA,forafolderofyourown,isnotset" in message) != own
+    assert f"failed:Expectedtoreach{known.archives[0].url},found:" in message
     assert message.endswith(f"with:adadpsdatafetch{known.name}")
     assert list(tmp_path.iterdir()) == []  # neither rows nor a file of runs nor a cache
 
@@ -112,9 +112,9 @@ def test_a_spoiled_set_is_fetched_again(cache, monkeypatch):
     (cache / IMDB_TABLES[0]).write_bytes(b"spoiled")
     with home_with({IMDB_NAME: archive}) as home:
         known = small_imdb(archive)
-        (original,) = known.originals
+        (original,) = known.archives
         local = replace(original, url=home.url(original))
-        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, originals=(local,)))
+        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, archives=(local,)))
         fetch(NAMED_SETS["imdb"])
         (cache / IMDB_TABLES[0]).write_bytes(b"spoiled")
         get_if_absent(["imdb"])
@@ -130,9 +130,9 @@ def test_an_absent_set_is_fetched(cache, monkeypatch):
     archive = imdb_archive()
     with home_with({IMDB_NAME: archive}) as home:
         known = small_imdb(archive)
-        (original,) = known.originals
+        (original,) = known.archives
         local = replace(original, url=home.url(original))
-        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, originals=(local,)))
+        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, archives=(local,)))
         get_if_absent(["imdb"])
         get_if_absent(["imdb"])
         assert len(home.asked) == 1

@@ -32,8 +32,8 @@ def tuned(monkeypatch, tmp_path):
 
     def tune(accuracy, *methods):
         monkeypatch.setattr(tuning, "run", accuracy)
-        kept = RecordFile(tmp_path / "trials.jsonl")
-        found = tuning.tune(experiment(*methods), kept)["datasets"]["imdb"]["methods"]
+        record_file = RecordFile(tmp_path / "trials.jsonl")
+        found = tuning.tune(experiment(*methods), record_file)["datasets"]["imdb"]["methods"]
         return {name.split(" | ")[1]: entry for name, entry in found.items()}, ran
 
     yield tune

@@ -36,10 +36,10 @@ def recorded(*left_out):
     methods = {
         f"{features} | {name}{where}": {
             "features": str(recipe),
-            "winner": contender.grid(TINY.lengths)[0],
+            "winner": method.grid(TINY.lengths)[0],
         }
         for features, recipe in ((PAPER, recipes.PAPER), (BEST, best))
-        for name, contender in TEXT_METHODS.items()
+        for name, method in TEXT_METHODS.items()
         for where in ("", " | 1.00% of the training texts")
         if name not in left_out
     }
@@ -201,8 +201,8 @@ def test_a_whole_run_and_the_same_again(ran, winners, tmp_path):
         row["settings"]["published_epsilon_claimed"] == 7.25 for row in found if row["paper"]
     )
     assert rows.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    kept = (rows.parent / "runs.jsonl").read_bytes()
-    assert len(kept.splitlines()) == len(lines)
+    record_file = (rows.parent / "runs.jsonl").read_bytes()
+    assert len(record_file.splitlines()) == len(lines)
     for word in ("DP-SGD", "AdaDPS, before", "Adam, no", "0.63"):
         assert word in shown.output
 
@@ -211,7 +211,7 @@ def test_a_whole_run_and_the_same_again(ran, winners, tmp_path):
     assert again.exit_code == 0, again.output
     assert ran == []
     assert rows.read_text(encoding="utf-8") == first
-    assert (rows.parent / "runs.jsonl").read_bytes() == kept
+    assert (rows.parent / "runs.jsonl").read_bytes() == record_file
 
 
 def test_an_interrupted_run_goes_on(ran, winners, tmp_path, monkeypatch):
@@ -228,7 +228,7 @@ def test_an_interrupted_run_goes_on(ran, winners, tmp_path, monkeypatch):
         until.setattr("adadps_experiments.reproduce.text.tables.run", stopped)
         shown = called(*words)
     assert shown.exit_code == 130
-    assert "what has ended is kept" in said(shown)
+    assert "finished runs are saved" in said(shown)
     assert not rows.exists()
     begun = list(ran)
     ran.clear()
@@ -268,8 +268,8 @@ def test_tuning_twice_runs_nothing_the_second_time(ran, tmp_path):
     shown = called("imdb", "--tune", "--json", file)
     assert shown.exit_code == 0, shown.output
     assert "--winners" in shown.output
-    kept = (tmp_path / "trials.jsonl").read_bytes()
-    assert len(kept.splitlines()) == len(ran) > 80
+    record_file = (tmp_path / "trials.jsonl").read_bytes()
+    assert len(record_file.splitlines()) == len(ran) > 80
     first = file.read_text(encoding="utf-8")
     ran.clear()
     assert called("imdb", "--tune", "--json", file).exit_code == 0
@@ -277,7 +277,9 @@ def test_tuning_twice_runs_nothing_the_second_time(ran, tmp_path):
     assert file.read_text(encoding="utf-8") == first
     winners = read_winners(file)
     for line in EXPERIMENTS["imdb"].lines:
-        assert tuning.chosen(line, winners).setting in TEXT_METHODS[line.method].grid(TINY.lengths)
+        assert tuning.tuned_setting(line, winners).setting in TEXT_METHODS[line.method].grid(
+            TINY.lengths
+        )
 
 
 @pytest.mark.usefixtures("made_up", "ran")

@@ -68,6 +68,6 @@ def test_the_cost_by_pld_is_the_best_that_can_be_proved():
     values = [found[f"published_epsilon_{name}"] for name in ordered]
     assert values == sorted(values)
     assert len(set(values)) == len(values)
-    told = run.told()
+    describe = run.describe()
     for name, digits in (("claimed", 2), ("if_poisson", 1), ("as_is", 0)):
-        assert f"{found[f'published_epsilon_{name}']:.{digits}f}" in told
+        assert f"{found[f'published_epsilon_{name}']:.{digits}f}" in describe

@@ -1,8 +1,8 @@
-"""From the archives of the public homes to the files that the loaders read.
+"""Convert the archives of the public homes to the files that the loaders read.
 
 Each function takes the downloaded file and a folder to write to. Members of archives are read by
-name and never unpacked to a path that the archive chooses; an archive with a name that leads out
-of it is refused whole.
+name and never unpacked to a path that the archive chooses; an archive with a name that leads out of
+it is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adadps.data.tables import read_table, write_table
 from adadps.errors import DataError
 
 LONGEST_TEXT = 2**27
-"""In bytes; a text member that claims more is not what it says it is."""
+"""In bytes; a larger text member cannot be genuine."""
 PIECE = 2**20
 _REVIEW = re.compile(r"<review>(.*?)</review>", re.DOTALL)
 _IMDB_TEXT = re.compile(r"aclImdb/(train|test)/(pos|neg|unsup)/(\d+)_(\d+)\.txt")
@@ -32,7 +32,7 @@ _AMAZON = re.compile(r"[^/]+/(books|dvd|electronics|kitchen)[^/]*/(positive|nega
 
 
 def imdb_tables(archive: Path, folder: Path) -> None:
-    """``aclImdb_v1.tar.gz`` to the labelled and the unlabelled table.
+    """Convert ``aclImdb_v1.tar.gz`` to the labelled and the unlabelled table.
 
     >>> imdb_tables(Path("nowhere.tar.gz"), Path())
     Traceback (most recent call last):
@@ -69,7 +69,7 @@ def _numbered(
     texts: dict[tuple[str, str], dict[int, tuple[str, str]]],
     movies: dict[tuple[str, str], list[str]],
 ) -> Iterator[tuple[str, str, str, str]]:
-    """The reviews 0, 1, ... of a folder, with the film that its list of addresses names."""
+    """Yield the reviews 0, 1, ... of a folder, each with the film from its list of addresses."""
     held, named = texts.get((split, kind), {}), movies.get((split, kind), [])
     if not held or len(held) != len(named) or sorted(held) != list(range(len(held))):
         raise DataError(
@@ -93,7 +93,7 @@ def _movie(archive: Path, name: str, line: str) -> str:
 
 
 def amazon_table(archive: Path, folder: Path) -> None:
-    """``domain_sentiment_data.tar.gz`` to one table; reviewers become numbers.
+    """Convert ``domain_sentiment_data.tar.gz`` to one table; reviewers become numbers.
 
     >>> amazon_table(Path("nowhere.tar.gz"), Path())
     Traceback (most recent call last):
@@ -104,7 +104,7 @@ def amazon_table(archive: Path, folder: Path) -> None:
         if found := _AMAZON.fullmatch(name):
             text = _content(archive, member, name).decode(
                 "latin-1"
-            )  # as the home says nothing of UTF-8
+            )  # its home does not mention UTF-8
             held[found[1], found[2]] = [_fields(name, review) for review in _REVIEW.findall(text)]
     rows: list[Sequence[str]] = [("domain", "label", "rating", "user_id", "title", "text")]
     people = sorted({review["reviewer"] for reviews in held.values() for review in reviews})
@@ -137,7 +137,7 @@ def _fields(name: str, review: str) -> dict[str, str]:
 
 
 def titles_table(original: Path, folder: Path) -> None:
-    """``validation.tsv``, with tags as a Python list, to a table with blanks between tags.
+    """Convert ``validation.tsv``, with tags as Python lists, to tags separated by spaces.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -167,7 +167,7 @@ def _listed(original: Path, written: str) -> list[str]:
 
 
 def members(*names: str) -> Callable[[Path, Path], None]:
-    """Some members of an archive as they are.
+    """Return a conversion that extracts some members of an archive unchanged.
 
     >>> members("stackoverflow.tag_count").__name__
     'unpack'
@@ -192,7 +192,7 @@ def members(*names: str) -> Callable[[Path, Path], None]:
 
 
 def as_it_is(name: str) -> Callable[[Path, Path], None]:
-    """The downloaded file itself, under a name.
+    """Return a conversion that copies the downloaded file to a name.
 
     >>> as_it_is("mnist.npz").__name__
     'copy'
@@ -205,14 +205,14 @@ def as_it_is(name: str) -> Callable[[Path, Path], None]:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Names and contents of the ordinary files in an archive, one after the other."""
+    """Yield names and contents of the regular files in an archive."""
     with _explained(archive), tarfile.open(archive, "r|*") as tar:
         for entry in tar:
             name = PurePosixPath(entry.name)
             if name.is_absolute() or ".." in name.parts:
                 raise DataError(
                     f"Expected members inside {archive.name}, found the name {entry.name!r}, which "
-                    "leads out of it. Do not trust where it came from; nothing was unpacked."
+                    "leads out of it. Do not trust its source; nothing was unpacked."
                 )
             stream = tar.extractfile(entry) if entry.isreg() else None
             if stream is not None:
@@ -251,12 +251,12 @@ def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
 @contextmanager
 def _explained(archive: Path) -> Iterator[None]:
     damaged = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
-    cut = TypeError  # tarfile on a gzip file that ends within its first bytes
+    cut = TypeError  # tarfile raises it for a gzip file that ends within its first bytes
     try:
         yield
     except DataError:
         raise
-    except (*damaged, cut, OSError) as error:  # bz2 and gzip say OSError for damaged data
+    except (*damaged, cut, OSError) as error:  # bz2 and gzip raise OSError for damaged data
         raise DataError(
             f"Expected a whole archive at {archive}, found a damaged one ({error}). Download it "
             "again."

@@ -13,7 +13,7 @@ from adadps_experiments.reproduce.text import jobs, recipes, tuning
 from adadps_experiments.reproduce.text.experiments import BEST, PAPER, PLAIN, Experiment, TableLine
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
 from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
-from support.small_corpora import TINY, forget, put_in_place, small_corpus
+from support.small_corpora import TINY, UnreadableTexts, forget, put_in_place, small_corpus
 
 LINES = (
     TableLine("imdb", PAPER, "dp-sgd", 2.0),
@@ -106,7 +106,7 @@ def test_trials_are_alike_for_all_methods(ran, path):
         assert described["steps"] == TINY.tuning_steps
         assert described["batch"] == TINY.batch
         assert described["seed"] == tuning.TUNING_SEED
-        assert described["epsilon"] == (TINY.tuned_at if job.contender.private else None)
+        assert described["epsilon"] == (TINY.tuned_at if job.text_method.private else None)
     for candidate in ran[:36]:
         assert candidate.method == "dp-sgd"
         assert candidate.recipe in recipes.CANDIDATES
@@ -180,7 +180,9 @@ def test_a_problem_that_borrows_settings_is_not_tuned(ran, path):
     found = tuning.tune(Experiment("borrowed", "Borrowed", lines, ()), RecordFile(path))
     assert {job.dataset for job in ran} == {"imdb"}
     [entry] = found["datasets"]["imdb"]["methods"].values()
-    assert tuning.chosen(lines[0], found) == tuning.TunedSetting(recipes.PAPER, entry["winner"])
+    assert tuning.tuned_setting(lines[0], found) == tuning.TunedSetting(
+        recipes.PAPER, entry["winner"]
+    )
 
 
 @pytest.mark.usefixtures("quick", "ran")
@@ -191,24 +193,16 @@ def test_lines_find_their_winners(path):
     mine = found["datasets"]["imdb"]
     best = recipes.Recipe(**mine["features"]["winner"])
     for line in LINES:
-        choice = tuning.chosen(line, found)
+        choice = tuning.tuned_setting(line, found)
         assert choice.recipe == (recipes.PAPER if line.features == PAPER else best)
         assert choice.setting in TEXT_METHODS[line.method].grid(TINY.lengths)
-    few, many = (tuning.chosen(line, found) for line in LINES[-2:])
-    one_percent = tuning.chosen(TableLine("imdb", BEST, "public-only", 2.0, ONE_PERCENT), found)
+    few, many = (tuning.tuned_setting(line, found) for line in LINES[-2:])
+    one_percent = tuning.tuned_setting(
+        TableLine("imdb", BEST, "public-only", 2.0, ONE_PERCENT), found
+    )
     assert few == one_percent
     name = "best for DP-SGD | public-only | 8,000 texts of another source"
     assert many.setting == mine["methods"][name]["winner"]
-
-
-class Untouchable:
-    """Test texts that must not be read."""
-
-    def __getattribute__(self, name):
-        raise AssertionError(f"the test texts were read: {name}")
-
-    def __len__(self):
-        raise AssertionError("the test texts were counted")
 
 
 def test_no_test_text_is_read(path, monkeypatch, request):
@@ -218,7 +212,7 @@ def test_no_test_text_is_read(path, monkeypatch, request):
     monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:1])
     monkeypatch.setitem(TEXT_METHODS, "dp-sgd", _with_few_settings("dp-sgd"))
     monkeypatch.setitem(TEXT_METHODS, "adadps-public", _with_few_settings("adadps-public"))
-    spoiled = replace(small_corpus(), test=Untouchable())
+    spoiled = replace(small_corpus(), test=UnreadableTexts())
     ran = put_in_place(monkeypatch, imdb=spoiled)
     lines = [TableLine("imdb", PAPER, name, 2.0) for name in ("dp-sgd", "adadps-public", "adam")]
     found = tuning.tune(Experiment("small", "", tuple(lines), ()), RecordFile(path))
@@ -233,8 +227,8 @@ def test_no_test_text_is_read(path, monkeypatch, request):
 
 
 def _with_few_settings(name):
-    contender = TEXT_METHODS[name]
-    return replace(contender, grid=lambda lengths: contender.grid(lengths)[:2])
+    method = TEXT_METHODS[name]
+    return replace(method, grid=lambda lengths: method.grid(lengths)[:2])
 
 
 def test_while_tuning_only_some_words_are_kept(monkeypatch, request):
@@ -287,7 +281,7 @@ MISSING = {
 
 
 def test_recorded_settings_are_found():
-    choice = tuning.chosen(TableLine("imdb", BEST, "dp-sgd", 1.5), GOOD)
+    choice = tuning.tuned_setting(TableLine("imdb", BEST, "dp-sgd", 1.5), GOOD)
     assert choice.recipe == recipes.Recipe(binary=True, power=1.0)
     assert choice.setting == {"clip": 0.5, "length": 1.0}
 
@@ -295,7 +289,7 @@ def test_recorded_settings_are_found():
 @pytest.mark.parametrize("winners", MISSING.values(), ids=MISSING)
 def test_settings_that_were_not_recorded_are_missed(winners):
     with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
-        tuning.chosen(TableLine("imdb", BEST, "dp-sgd", 1.5), winners)
+        tuning.tuned_setting(TableLine("imdb", BEST, "dp-sgd", 1.5), winners)
 
 
 @pytest.mark.parametrize("change", [{"power": 2.0}, {"binary": False}, {"relative": True}])
@@ -304,7 +298,7 @@ def test_settings_found_on_other_features_are_refused(change):
     recipe = {"binary": True, "power": 1.0, **change}
     changed = spoiled(GOOD, "datasets", "imdb", "features", "winner", value=recipe)
     with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
-        tuning.chosen(TableLine("imdb", BEST, "dp-sgd", 1.5), changed)
+        tuning.tuned_setting(TableLine("imdb", BEST, "dp-sgd", 1.5), changed)
 
 
 @pytest.mark.usefixtures("ran")
@@ -324,9 +318,9 @@ def test_plain_features_are_the_best_without_public_idf(path, monkeypatch):
         if "IDF" not in trial["features"]
     }
     assert len(plain) == 6
-    recipe = tuning.chosen(lines[0], found).recipe
+    recipe = tuning.tuned_setting(lines[0], found).recipe
     assert str(recipe) == plain[max(plain)]
-    assert tuning.chosen(lines[1], found).recipe.power > 0
+    assert tuning.tuned_setting(lines[1], found).recipe.power > 0
     assert found["datasets"]["imdb"]["methods"]["plain | dp-sgd"]["features"] == str(recipe)
 
 
@@ -362,4 +356,4 @@ def test_settings_that_are_no_numbers_are_refused(setting):
     known = {"features": str(recipes.PAPER), "winner": setting}
     held = {"datasets": {"imdb": {"methods": {"paper | dp-sgd": known}}}}
     with pytest.raises(DataError, match="Expected recorded settings"):
-        tuning.chosen(TableLine("imdb", PAPER, "dp-sgd", 2.0), held)
+        tuning.tuned_setting(TableLine("imdb", PAPER, "dp-sgd", 2.0), held)

@@ -52,7 +52,7 @@ def test_a_missing_dataset_is_named(tmp_path, name):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"tags": [b"a"]}, "Expected as many entries in each dataset"),
+        ({"tags": [b"a"]}, "Expected datasets of equal length"),
         ({"tokens": [[b"a"], [b"b"], [b"c"]]}, "found the shape"),
         ({"tokens": [1, 2, 3]}, "Expected texts"),
         ({"score": [1.5, 2.0, 3.0]}, "Expected whole numbers"),
@@ -123,7 +123,7 @@ def test_nothing_is_read_after_the_end(tmp_path):
 def test_without_h5py_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "s.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError, match=r"pip install 'adadps\[h5\]'"):
+    with pytest.raises(DataError, match=r"pip install 'adadps-experiments\[h5\]'"):
         StackOverflowUsers(path)
 
 

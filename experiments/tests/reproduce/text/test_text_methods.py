@@ -67,7 +67,7 @@ def sources_of(chain):
 
 def test_all_contenders_are_written_out_here():
     assert set(STAGES) == set(TEXT_METHODS)
-    assert all(name == contender.name for name, contender in TEXT_METHODS.items())
+    assert all(name == method.name for name, method in TEXT_METHODS.items())
 
 
 @ALL

@@ -48,7 +48,7 @@ def test_no_training_text_is_among_the_public_ones(held):
 
 def test_labels_films_and_counts_are_left_out_with_their_texts(held):
     assert held.train.targets.tolist() == [1, 0, 1]
-    assert held.train.together == ["tt1", "tt3", "tt5"]
+    assert held.train.groups == ["tt1", "tt3", "tt5"]
     words = sorted({word for text in PUBLIC for word in _words(text)})
     for text, row in zip(held.train.texts, held.train.counts.toarray(), strict=True):
         assert row.tolist() == [_words(text).count(word) for word in words]

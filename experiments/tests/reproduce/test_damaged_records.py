@@ -10,9 +10,9 @@ from adadps.errors import DataError
 from adadps_experiments.reproduce.records import (
     IN_EVERY_RUN,
     RecordFile,
-    sound_run,
-    sound_toy_run,
-    sound_trial,
+    valid_run,
+    valid_toy_run,
+    valid_trial,
 )
 from adadps_experiments.reproduce.text import recipes, tuning
 from adadps_experiments.reproduce.text.experiments import PAPER, Experiment, TableLine
@@ -34,9 +34,9 @@ TOY = {"job": JOB, "loss": 0.25, "curve": [[1, None], [2, 0.25]]}
 
 
 def kept_with(path, record):
-    kept = RecordFile(path)
-    kept.add(record)
-    return kept
+    record_file = RecordFile(path)
+    record_file.add(record)
+    return record_file
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def kept_with(path, record):
     ids=str,
 )
 def test_a_damaged_run_is_refused(tmp_path, damage):
-    assert sound_run(kept_with(tmp_path / "whole.jsonl", RUN), JOB) == RUN
+    assert valid_run(kept_with(tmp_path / "whole.jsonl", RUN), JOB) == RUN
     spoiled = {name: value for name, value in {**RUN, **damage}.items() if value is not ...}
     with pytest.raises(DataError, match=REFUSED):
-        sound_run(kept_with(tmp_path / "runs.jsonl", spoiled), JOB)
+        valid_run(kept_with(tmp_path / "runs.jsonl", spoiled), JOB)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_a_damaged_run_is_refused(tmp_path, damage):
 )
 def test_a_damaged_trial_is_refused(tmp_path, values):
     whole = {"job": JOB, "values": {"accuracy": 1.0}}
-    assert sound_trial(kept_with(tmp_path / "whole.jsonl", whole), JOB) == whole
+    assert valid_trial(kept_with(tmp_path / "whole.jsonl", whole), JOB) == whole
     with pytest.raises(DataError, match=REFUSED):
-        sound_trial(kept_with(tmp_path / "trials.jsonl", {"job": JOB, "values": values}), JOB)
+        valid_trial(kept_with(tmp_path / "trials.jsonl", {"job": JOB, "values": values}), JOB)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_a_damaged_trial_is_refused(tmp_path, values):
 )
 def test_a_damaged_toy_run_is_refused(tmp_path, damage):
     for whole in (TOY, {**TOY, "loss": None}):  # null stands for a loss beyond all numbers
-        assert sound_toy_run(kept_with(tmp_path / "whole.jsonl", whole), JOB) == whole
+        assert valid_toy_run(kept_with(tmp_path / "whole.jsonl", whole), JOB) == whole
     spoiled = {name: value for name, value in {**TOY, **damage}.items() if value is not ...}
     with pytest.raises(DataError, match=REFUSED):
-        sound_toy_run(kept_with(tmp_path / "runs.jsonl", spoiled), JOB)
+        valid_toy_run(kept_with(tmp_path / "runs.jsonl", spoiled), JOB)
 
 
 LINE = TableLine("imdb", PAPER, "dp-sgd", 2.0)
@@ -119,7 +119,7 @@ def _small(monkeypatch):
 def test_tuning_tells_which_trial_is_damaged(tmp_path):
     job = TextJob("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0,
               tuning.TUNING_SEED, tuning=True)  # fmt: skip
-    kept = kept_with(tmp_path / "trials.jsonl", {"job": job.describe(), "values": {}})
+    record_file = kept_with(tmp_path / "trials.jsonl", {"job": job.describe(), "values": {}})
     with pytest.MonkeyPatch.context() as until:
         until.setattr(
             tuning,
@@ -127,25 +127,25 @@ def test_tuning_tells_which_trial_is_damaged(tmp_path):
             lambda one: {"job": one.describe(), "values": {"accuracy": 0.5}},
         )
         with pytest.raises(DataError, match=REFUSED):
-            tuning.tune(SMALL, kept)
-        kept = kept_with(tmp_path / "cured.jsonl", {"job": JOB})
-        tuning.tune(SMALL, kept)
+            tuning.tune(SMALL, record_file)
+        record_file = kept_with(tmp_path / "cured.jsonl", {"job": JOB})
+        tuning.tune(SMALL, record_file)
 
 
 @pytest.mark.usefixtures("_small")
 def test_tables_tell_which_run_is_damaged(tmp_path):
     job = TextJob("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0, 0).describe()
-    kept = kept_with(tmp_path / "runs.jsonl", {**RUN, "job": job, "values": {}})
+    record_file = kept_with(tmp_path / "runs.jsonl", {**RUN, "job": job, "values": {}})
     with pytest.raises(DataError, match=REFUSED):
-        run_lines([LINE], 1, WINNERS, kept, "tests")
+        run_lines([LINE], 1, WINNERS, record_file, "tests")
     with pytest.raises(DataError, match=REFUSED):
-        rows_of(SMALL, [LINE], 1, WINNERS, kept)
+        rows_of(SMALL, [LINE], 1, WINNERS, record_file)
 
 
 def _one_of_the_toy(**changed):
-    contender = toy_problem.TOY_METHODS[0]
-    setting = toy_table.recorded_settings("toy")[contender.name]
-    job = toy_problem.job_of(contender, setting, 0, toy_table.QUICK_STEPS)
+    method = toy_problem.TOY_METHODS[0]
+    setting = toy_table.recorded_settings("toy")[method.name]
+    job = toy_problem.job_of(method, setting, 0, toy_table.QUICK_STEPS)
     return json.dumps({"job": job, **changed}) + "\n"
 
 

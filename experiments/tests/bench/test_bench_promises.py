@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from adadps.cli.main import app
 from adadps_experiments.bench import sheets, targets
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
-from adadps_experiments.bench.measure import Timing, failure, measure_steps
+from adadps_experiments.bench.measure import Timing, failure_row, measure_steps
 from adadps_experiments.bench.workloads import WORKLOADS
 
 FAST, SLOW = 1.0, 1000.0
@@ -25,7 +25,7 @@ class Machine:
         self.made.append((workload.name, name))
         found = self.takes(name, self.made.count((workload.name, name)))
         if isinstance(found, str):
-            return failure(workload, name, found)
+            return failure_row(workload, name, found)
         # The clock says nothing: other work has taken the machine.
         numbers = {"ms_per_step": 7.0, "peak_mb": 1.0, "cpu_ms_per_step": found}
         return {"workload": workload.name, "contender": name, **numbers}
@@ -49,7 +49,7 @@ def _opacus(monkeypatch):
 @pytest.mark.usefixtures("_opacus")
 def test_every_pair_is_measured_once_where_all_is_kept():
     machine, verdicts, said = checked(as_promised)
-    assert targets.are_kept(verdicts)
+    assert targets.all_kept(verdicts)
     assert {verdict.outcome for verdict in verdicts} == {"kept"}
     assert len(machine.made) == len(set(machine.made)) == len(said)
     pairs = {(p.workload, name) for p in targets.PROMISES for name in (OURS, p.against)}
@@ -59,7 +59,7 @@ def test_every_pair_is_measured_once_where_all_is_kept():
 @pytest.mark.usefixtures("_opacus")
 def test_what_is_broken_twice_is_broken():
     machine, verdicts, _ = checked(lambda name, _again: SLOW if name == OURS else FAST)
-    assert not targets.are_kept(verdicts)
+    assert not targets.all_kept(verdicts)
     assert {verdict.outcome for verdict in verdicts} == {"broken"}
     assert machine.made.count(("logreg-10k", OURS)) == 2
     assert machine.made.count(("logreg-10k", "torch")) == 2
@@ -73,15 +73,15 @@ def test_what_is_broken_once_is_measured_again():
         return SLOW if name == OURS and again == 1 else as_promised(name, again)
 
     machine, verdicts, said = checked(slow_at_first)
-    assert targets.are_kept(verdicts)
+    assert targets.all_kept(verdicts)
     assert machine.made.count(("embedding-bag", OURS)) == 2
-    assert any("once more" in text for text in said)
+    assert any("measuring again" in text for text in said)
 
 
 def test_without_opacus_its_pair_is_skipped_and_said_so(monkeypatch):
     monkeypatch.setattr(targets, "find_spec", lambda _name: None)
     machine, verdicts, _ = checked(as_promised)
-    assert targets.are_kept(verdicts)
+    assert targets.all_kept(verdicts)
     skipped = [v for v in verdicts if v.outcome == "skipped: opacus is not installed"]
     assert [verdict.target.against for verdict in skipped] == ["opacus-ghost"]
     assert all(name != "opacus-ghost" for _, name in machine.made)
@@ -93,7 +93,7 @@ def test_a_contender_that_cannot_run_keeps_no_promise(name):
     _, verdicts, _ = checked(
         lambda one, again: "cannot run: no" if one == name else as_promised(one, again)
     )
-    assert not targets.are_kept(verdicts)
+    assert not targets.all_kept(verdicts)
     assert any(f"{name} cannot run: no" == verdict.outcome for verdict in verdicts)
 
 

@@ -44,24 +44,24 @@ def test_every_set_is_told_whole():
     for name, known in NAMED_SETS.items():
         assert name == known.name
         assert all((known.what, known.home, known.terms))
-        made = [file for original in known.originals for file in original.makes]
+        made = [file for original in known.archives for file in original.makes]
         assert sorted(made) == sorted(file.name for file in known.files)
         for file in known.files:
             for digest in (*file.sha256, file.content, file.rows and file.rows.sha256):
                 assert digest is None or (len(digest) == 64 and HEX.fullmatch(digest))
-        for original in known.originals:
+        for original in known.archives:
             assert original.url.startswith("https://")
-            if original.published:
-                length = {"md5": 32, "sha256": 64}[original.published.algorithm]
-                assert len(original.published.digest) == length
-                assert HEX.fullmatch(original.published.digest)
+            if original.checksum:
+                length = {"md5": 32, "sha256": 64}[original.checksum.algorithm]
+                assert len(original.checksum.digest) == length
+                assert HEX.fullmatch(original.checksum.digest)
 
 
 def test_what_is_fetched_can_be_verified_one_way_or_the_other():
     for known in NAMED_SETS.values():
-        for original in known.originals:
+        for original in known.archives:
             verified = [known.file(name).has_digest for name in original.makes]
-            assert original.published or all(verified)
+            assert original.checksum or all(verified)
 
 
 def test_file_names_belong_to_one_set():
@@ -195,7 +195,7 @@ def test_list_shows_every_set(cache, monkeypatch, width):
     for name in NAMED_SETS:
         assert name in shown.stdout
     assert "absent" in shown.stdout
-    assert "comes with" in shown.stdout
+    assert "part of" in shown.stdout
 
 
 def test_list_as_json(cache):
@@ -210,7 +210,7 @@ def test_list_as_json(cache):
     assert digits["path"] == str(cache / "mnist.npz")
     assert digits["bytes"] == 5
     states = {file["name"]: file["state"] for file in held["stackoverflow"]["files"]}
-    assert states["stackoverflow.tag_count"] == "present, no digest known"
+    assert states["stackoverflow.tag_count"] == "present, no known digest"
     assert states["stackoverflow_train.h5"] == "absent"
     (packages,) = held["debian"]["files"]
     assert Path(packages["path"]).is_file()
@@ -247,9 +247,9 @@ def test_fetch_brings_a_set_and_prints_where_it_is(cache, monkeypatch):
     archive = imdb_archive()
     with home_with({IMDB_NAME: archive}) as home:
         known = small_imdb(archive)
-        (original,) = known.originals
+        (original,) = known.archives
         local = replace(original, url=home.url(original))
-        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, originals=(local,)))
+        monkeypatch.setitem(NAMED_SETS, "imdb", replace(known, archives=(local,)))
         shown = runner.invoke(app, ["data", "fetch", "imdb"])
         again = runner.invoke(app, ["data", "fetch", "imdb"])
         assert len(home.asked) == 1
@@ -269,7 +269,7 @@ def test_an_interrupted_fetch_says_that_it_can_go_on(cache, monkeypatch):
     shown = runner.invoke(app, ["data", "fetch", "mnist"])
     sys.unraisablehook = hook
     assert shown.exit_code == 130
-    assert "what has arrived is kept; call again to go on" in said(shown)
+    assert "downloaded data is saved; repeat the command to resume" in said(shown)
     assert not cache.exists()
 
 
@@ -287,9 +287,9 @@ def test_the_bar_shows_how_much_has_arrived(capsys, monkeypatch):
 
 def test_fetch_without_a_home_fails_and_leaves_nothing(cache, monkeypatch):
     with home_with({}) as home:
-        (original,) = MNIST.originals
+        (original,) = MNIST.archives
         local = replace(original, url=home.url(original))
-        monkeypatch.setitem(NAMED_SETS, "mnist", replace(MNIST, originals=(local,)))
+        monkeypatch.setitem(NAMED_SETS, "mnist", replace(MNIST, archives=(local,)))
         shown = runner.invoke(app, ["data", "fetch", "mnist"])
     assert shown.exit_code == 1
     assert "HTTP 404" in said(shown)
@@ -299,7 +299,7 @@ def test_fetch_without_a_home_fails_and_leaves_nothing(cache, monkeypatch):
 def test_fetch_of_what_comes_with_the_package(cache):
     shown = runner.invoke(app, ["data", "fetch", "debian"])
     assert shown.exit_code == 0
-    assert "comes with adadps" in said(shown)
+    assert "is part of adadps" in said(shown)
     assert not cache.exists()
 
 

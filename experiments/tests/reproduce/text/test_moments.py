@@ -20,7 +20,7 @@ def _short(monkeypatch):
 
 
 def followed(sigma):
-    return moments.follow(FEATURES, SIGNS, 64, sigma)
+    return moments.track_moments(FEATURES, SIGNS, 64, sigma)
 
 
 def test_without_noise_both_moments_are_the_same():

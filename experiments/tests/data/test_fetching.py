@@ -66,12 +66,12 @@ def test_stack_overflow_comes_from_three_archives(cache):
         "stackoverflow.word_count.tar.bz2": tar_of({"stackoverflow.word_count": "the 9\n"}, "bz2"),
         "stackoverflow.tag_count.tar.bz2": tar_of({"stackoverflow.tag_count": "{}"}, "bz2"),
     }
-    originals = tuple(
-        replace(one, published=Checksum("sha256", hashlib.sha256(held[one.name]).hexdigest()))
-        for one in STACKOVERFLOW.originals
+    archives = tuple(
+        replace(one, checksum=Checksum("sha256", hashlib.sha256(held[one.name]).hexdigest()))
+        for one in STACKOVERFLOW.archives
     )
     with home_with(held) as home:
-        paths = fetch(replace(STACKOVERFLOW, originals=originals), url=home.url)
+        paths = fetch(replace(STACKOVERFLOW, archives=archives), url=home.url)
     assert [path.read_text() for path in paths] == ["train", "held_out", "test", "the 9\n", "{}"]
     assert len(left_in(cache)) == 5
 
@@ -138,7 +138,7 @@ def test_films_are_part_of_what_is_known_of_imdb():
     archive = imdb_archive(**{"aclImdb/train/urls_neg.txt": url.format("tt99")})
     with (
         home_with({IMDB_NAME: archive}) as home,
-        pytest.raises(DataError, match=r"become imdb_labelled_50k\.csv\.gz .*found other content"),
+        pytest.raises(DataError, match=r"give imdb_labelled_50k\.csv\.gz .*found other content"),
     ):
         fetch(small_imdb(), url=home.url)
 
@@ -155,5 +155,5 @@ def test_tags_are_known_by_every_character(tag):
 
 def test_mnist_has_both_known_digests():
     (file,) = MNIST.files
-    assert MNIST.originals[0].published.digest in file.sha256
+    assert MNIST.archives[0].checksum.digest in file.sha256
     assert len(file.sha256) == 2

@@ -83,7 +83,7 @@ def test_users_stay_whole_and_come_in_a_random_order(folder):
     of_number = dict(zip(train.users.tolist(), names, strict=True))
     assert [of_number[number] for number in train.users.tolist()] == names
     assert len(of_number) == len(drawn)
-    assert train.together == [str(number) for number in train.users]
+    assert train.groups == [str(number) for number in train.users]
     again = corpora._stackoverflow().train
     assert again.texts == train.texts
 

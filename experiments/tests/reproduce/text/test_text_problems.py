@@ -14,20 +14,10 @@ from adadps_experiments.reproduce.text.corpus import FOLDS, fold_of
 from adadps_experiments.reproduce.text.problem import PublicTexts, TextProblem, _split, problem
 from adadps_experiments.reproduce.text.recipes import typical_counts
 from adadps_experiments.reproduce.text.words import document_shares
-from support.small_corpora import WORDS, labelled, small_corpus
+from support.small_corpora import WORDS, UnreadableTexts, labelled, small_corpus
 
 CORPUS = small_corpus()
 SHARES = [PublicTexts(), PublicTexts(share=0.05), PublicTexts(users=True, share=0.1)]
-
-
-class Untouchable:
-    """Complains when it is looked at."""
-
-    def __getattr__(self, name):
-        raise AssertionError(f"the test texts were read ({name})")
-
-    def __len__(self):
-        raise AssertionError("the test texts were counted")
 
 
 def rows_of(held):
@@ -42,15 +32,15 @@ def rows_of(held):
 
 
 def test_tuning_never_touches_the_test_texts():
-    tuned = replace(CORPUS, test=Untouchable()).for_tuning()
+    tuned = replace(CORPUS, test=UnreadableTexts()).for_tuning()
     assert {*tuned.train.texts, *tuned.test.texts} == set(CORPUS.train.texts)
     assert not set(tuned.train.texts) & set(tuned.test.texts)
 
 
 def test_tuning_keeps_together_what_belongs_together():
     tuned = CORPUS.for_tuning()
-    assert not set(tuned.train.together) & set(tuned.test.together)
-    assert len(set(CORPUS.train.together)) < len(CORPUS.train)  # there is something to be kept
+    assert not set(tuned.train.groups) & set(tuned.test.groups)
+    assert len(set(CORPUS.train.groups)) < len(CORPUS.train)  # there is something to be kept
 
 
 def test_a_fifth_is_held_out_for_tuning():
@@ -67,7 +57,7 @@ def test_rows_stay_together_when_some_are_taken():
         np.testing.assert_array_equal(part.counts.toarray(), CORPUS.train.counts.toarray()[places])
         np.testing.assert_array_equal(part.targets, CORPUS.train.targets[places])
         np.testing.assert_array_equal(part.users, CORPUS.train.users[places])
-        assert part.together == [CORPUS.train.together[place] for place in places]
+        assert part.groups == [CORPUS.train.groups[place] for place in places]
 
 
 @pytest.mark.parametrize("public", SHARES, ids=str)
@@ -181,9 +171,9 @@ def test_a_narrowed_problem_keeps_words_and_their_statistics_together(words):
     assert narrow.other_frequencies is None
     assert narrow.frequencies.rows is None
     assert typical_counts(narrow).shape[1] == words
-    assert (narrow.train.texts, narrow.train.together) == (
+    assert (narrow.train.texts, narrow.train.groups) == (
         CORPUS.train.texts,
-        CORPUS.train.together,
+        CORPUS.train.groups,
     )
 
 

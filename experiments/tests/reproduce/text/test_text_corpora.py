@@ -21,7 +21,7 @@ def test_titles_as_a_problem(name):
     assert held.test.counts.shape[1] == len(held.idf) == len(held.tfidf) == words
     assert len(held.frequencies.values) == words
     assert np.all(held.idf > 0)
-    assert not set(held.train.together) & set(held.test.together)
+    assert not set(held.train.groups) & set(held.test.groups)
     assert held.train.targets.shape[1] == held.classes == 100
     np.testing.assert_allclose(held.train.targets.sum(1), 1, atol=1e-6)
     shares = np.asarray((held.train.counts > 0).mean(axis=0)).ravel()
@@ -35,7 +35,7 @@ def test_packages_as_a_problem():
     held = CORPORA["debian-tags"]()
     assert (held.name, held.classes, held.train.counts.shape[1]) == ("debian-tags", 598, 2_000)
     assert len(held.train) + len(held.test) == 30_300
-    assert not set(held.train.together) & set(held.test.together)
+    assert not set(held.train.groups) & set(held.test.groups)
     assert len(held.train.users) == len(held.train)
     np.testing.assert_allclose(held.train.targets.sum(1), 1, atol=1e-6)
     lengths = np.asarray(held.train.counts.sum(axis=1)).ravel()

@@ -43,7 +43,7 @@ KEYS = {
     "paper",
     "settings",
 }
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "text"
+RESULTS = Path(__file__).parents[4] / "docs" / "results" / "text"
 METHODS = ("dp-sgd", "adadps", "warm-start", "ideal", "adam", "public-only")
 LINES = (
     *(TableLine("imdb", PAPER, name, 2.0, ONE_PERCENT, 0.63, "table: made up") for name in METHODS),
@@ -86,9 +86,15 @@ def world(tmp_path_factory):
         ran = put_in_place(patched, imdb=small_corpus(), so_titles=several)
         patched.setattr(jobs, "POINTS", 4)
         patched.setattr(jobs, "_sigma", lambda _n, _b, _steps, epsilon, _d: SIGMA[epsilon])
-        kept = RecordFile(tmp_path_factory.mktemp("runs") / "runs.jsonl")
-        records = tables.run_lines(LINES, SEEDS, WINNERS, kept, "small")
-        yield kept, list(ran), records, tables.rows_of(SMALL, LINES, SEEDS, WINNERS, kept), ran
+        record_file = RecordFile(tmp_path_factory.mktemp("runs") / "runs.jsonl")
+        records = tables.run_lines(LINES, SEEDS, WINNERS, record_file, "small")
+        yield (
+            record_file,
+            list(ran),
+            records,
+            tables.rows_of(SMALL, LINES, SEEDS, WINNERS, record_file),
+            ran,
+        )
     forget()
 
 
@@ -111,8 +117,8 @@ def row_of(rows, method, epsilon=2.0, features=PAPER, dataset="imdb"):
 
 
 def test_each_line_and_seed_is_run_once(world):
-    kept, ran, records, *_ = world
-    assert len(ran) == len(kept) == len(records) == len(LINES) * SEEDS
+    record_file, ran, records, *_ = world
+    assert len(ran) == len(record_file) == len(records) == len(LINES) * SEEDS
     assert {job.seed for job in ran} == set(range(SEEDS))
     for job in ran:
         assert not job.tuning
@@ -122,19 +128,19 @@ def test_each_line_and_seed_is_run_once(world):
 
 
 def test_kept_runs_are_not_run_again(world):
-    kept, _, records, rows, ran = world
+    record_file, _, records, rows, ran = world
     ran.clear()
-    content = kept.path.read_bytes()
-    again = RecordFile(kept.path)
+    content = record_file.path.read_bytes()
+    again = RecordFile(record_file.path)
     assert tables.run_lines(LINES, SEEDS, WINNERS, again, "small") == records
     assert tables.rows_of(SMALL, LINES, SEEDS, WINNERS, again) == rows
     assert ran == []
-    assert kept.path.read_bytes() == content
+    assert record_file.path.read_bytes() == content
 
 
 def test_only_what_is_missing_is_run(world, tmp_path):
-    kept, *_, ran = world
-    lines = kept.path.read_bytes().splitlines(keepends=True)
+    record_file, *_, ran = world
+    lines = record_file.path.read_bytes().splitlines(keepends=True)
     path = tmp_path / "runs.jsonl"
     path.write_bytes(b"".join([*lines[:6], *lines[8:-1], lines[-1][:30]]))  # two gone, one cut
     ran.clear()
@@ -145,9 +151,9 @@ def test_only_what_is_missing_is_run(world, tmp_path):
 
 
 def test_more_seeds_run_the_new_ones_alone(world, tmp_path):
-    kept, *_, ran = world
+    record_file, *_, ran = world
     path = tmp_path / "runs.jsonl"
-    path.write_bytes(kept.path.read_bytes())
+    path.write_bytes(record_file.path.read_bytes())
     ran.clear()
     tables.run_lines(LINES[4:5], SEEDS + 1, WINNERS, RecordFile(path), "small")
     assert [job.seed for job in ran] == [SEEDS]
@@ -163,12 +169,12 @@ def test_rows_have_exactly_the_agreed_names(rows):
 
 
 def test_mean_and_deviation_are_those_of_the_runs(world):
-    kept, _, _, rows, _ = world
+    record_file, _, _, rows, _ = world
     for row in rows:
         name = row["metric"].removeprefix("test ")
         values = [
             record["values"][name]
-            for record in kept._records.values()
+            for record in record_file._records.values()
             if record["job"]["dataset"] == row["dataset"]
             and record["job"]["method"] == row["method"]
             and record["job"]["features"] == row["settings"]["recipe"]
@@ -317,8 +323,8 @@ def panels(monkeypatch):
 
 
 def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels):
-    kept = world[0]
-    width, height = size_of(tables.figure_of(LINES, SEEDS, WINNERS, kept))
+    record_file = world[0]
+    width, height = size_of(tables.figure_of(LINES, SEEDS, WINNERS, record_file))
     assert [panel.x_label for panel in panels].count("epochs") == 4
     assert [panel.x_label for panel in panels].count("ε spent (PLD)") == 3
     assert width > height / 3 > 200  # two across, four down

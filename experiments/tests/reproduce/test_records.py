@@ -23,18 +23,18 @@ def path(tmp_path):
 
 
 def kept_with(path, *records):
-    kept = RecordFile(path)
+    record_file = RecordFile(path)
     for record in records:
-        kept.add(record)
-    return kept
+        record_file.add(record)
+    return record_file
 
 
 def test_what_was_added_is_found_at_once_and_after_reading_again(path):
-    for kept in (kept_with(path, FIRST, SECOND, THIRD), RecordFile(path)):
-        assert len(kept) == 3
+    for record_file in (kept_with(path, FIRST, SECOND, THIRD), RecordFile(path)):
+        assert len(record_file) == 3
         for record in (FIRST, SECOND, THIRD):
-            assert kept.find(record["job"]) == record
-        assert kept.find({**FIRST["job"], "seed": 2}) is None
+            assert record_file.find(record["job"]) == record
+        assert record_file.find({**FIRST["job"], "seed": 2}) is None
     assert len(path.read_bytes().splitlines()) == 3
 
 
@@ -68,7 +68,7 @@ def test_another_process_is_kept_away_until_the_first_has_ended(path):
         content = path.read_bytes()
         for _ in range(2):  # a refusal must not count as having it
             with pytest.raises(
-                DataError, match=r"Expected to be alone with .*another process.*--json"
+                DataError, match=r"Expected to be the only process .*another process.*--json"
             ):
                 RecordFile(path)
         assert path.read_bytes() == content
@@ -104,23 +104,23 @@ def test_the_same_process_may_open_it_again_by_any_name(path, monkeypatch):
 
 
 def test_the_order_of_names_is_no_part_of_a_job(path):
-    kept = kept_with(path, FIRST)
+    record_file = kept_with(path, FIRST)
     turned = {"seed": 0, "setting": {"clip": 0.5}, "method": "dp-sgd"}
     assert list(turned) != list(FIRST["job"])
-    assert kept.find(turned) == FIRST
+    assert record_file.find(turned) == FIRST
     assert RecordFile(path).find(turned) == FIRST
 
 
 def test_a_record_that_must_be_there(path):
-    kept = kept_with(path, FIRST)
-    assert kept.require(FIRST["job"]) == FIRST
+    record_file = kept_with(path, FIRST)
+    assert record_file.require(FIRST["job"]) == FIRST
     with pytest.raises(KeyError):
-        kept.require(SECOND["job"])
+        record_file.require(SECOND["job"])
 
 
 def test_the_last_record_of_a_job_counts(path):
-    kept = kept_with(path, FIRST, {**FIRST, "values": {"a": 0.75}})
-    assert len(kept) == 1
+    record_file = kept_with(path, FIRST, {**FIRST, "values": {"a": 0.75}})
+    assert len(record_file) == 1
     assert RecordFile(path).find(FIRST["job"])["values"] == {"a": 0.75}
 
 
@@ -131,9 +131,9 @@ def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
     whole = path.read_bytes()
     for size in range(before, len(whole) - 1):
         path.write_bytes(whole[:size])
-        kept = RecordFile(path)
-        assert (len(kept), kept.find(THIRD["job"])) == (2, None), size
-        kept.add(THIRD)  # the job is run again, and its record stands on a line of its own
+        record_file = RecordFile(path)
+        assert (len(record_file), record_file.find(THIRD["job"])) == (2, None), size
+        record_file.add(THIRD)  # the job is run again, and its record stands on a line of its own
         assert path.read_bytes() == whole, size
         again = RecordFile(path)
         assert [again.find(one["job"]) for one in (FIRST, SECOND, THIRD)] == [FIRST, SECOND, THIRD]
@@ -145,10 +145,10 @@ def test_a_whole_last_record_without_a_line_end_is_kept(path, before):
     kept_with(path, *before, THIRD)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    kept = RecordFile(path)
-    assert (len(kept), kept.find(THIRD["job"])) == (len(before) + 1, THIRD)
+    record_file = RecordFile(path)
+    assert (len(record_file), record_file.find(THIRD["job"])) == (len(before) + 1, THIRD)
     assert path.read_bytes() == whole
-    kept.add({**FIRST, "job": {"seed": 9}})  # and the next one stands on a line of its own
+    record_file.add({**FIRST, "job": {"seed": 9}})  # and the next one stands on a line of its own
     assert len(RecordFile(path)) == len(before) + 2
 
 
@@ -221,42 +221,42 @@ def test_damage_elsewhere_is_an_error_that_names_the_line(path, line, place):
 
 
 def test_what_is_no_number_is_not_written(path):
-    kept = kept_with(path, FIRST)
+    record_file = kept_with(path, FIRST)
     content = path.read_bytes()
     with pytest.raises(ValueError, match="not JSON compliant"):
-        kept.add({"job": {"seed": 1}, "value": float("nan")})
+        record_file.add({"job": {"seed": 1}, "value": float("nan")})
     assert path.read_bytes() == content
-    assert kept.find({"seed": 1}) is None
+    assert record_file.find({"seed": 1}) is None
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("I am in the way", encoding="utf-8")
-    kept = RecordFile(tmp_path / "elsewhere" / "runs.jsonl")
-    kept.path = tmp_path / "file" / "runs.jsonl"
+    record_file = RecordFile(tmp_path / "elsewhere" / "runs.jsonl")
+    record_file.path = tmp_path / "file" / "runs.jsonl"
     with pytest.raises(DataError, match=r"Expected to write .*found: .*still there"):
-        kept.add(FIRST)
-    assert kept.find(FIRST["job"]) is None
+        record_file.add(FIRST)
+    assert record_file.find(FIRST["job"]) is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
 def test_a_folder_that_cannot_be_written_to_is_refused(path):
-    kept = kept_with(path, FIRST)
+    record_file = kept_with(path, FIRST)
     path.chmod(0o400)
     with pytest.raises(DataError, match="Expected to write"):
-        kept.add(SECOND)
+        record_file.add(SECOND)
     assert RecordFile(path).find(FIRST["job"]) == FIRST
 
 
 def test_a_disk_that_fails_is_refused_and_the_record_is_not_taken_as_kept(path, monkeypatch):
-    kept = kept_with(path, FIRST)
+    record_file = kept_with(path, FIRST)
 
     def full(_file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(records.os, "fsync", full)
     with pytest.raises(DataError, match="No space left"):
-        kept.add(SECOND)
-    assert kept.find(SECOND["job"]) is None
+        record_file.add(SECOND)
+    assert record_file.find(SECOND["job"]) is None
 
 
 def test_a_cut_line_in_a_file_that_cannot_be_mended_is_refused(path, monkeypatch):

@@ -30,9 +30,11 @@ def _one_process(monkeypatch):
 @pytest.mark.usefixtures("_one_process")
 def test_a_killed_worker_is_told_and_what_has_ended_is_kept(tmp_path):
     path = tmp_path / "runs.jsonl"
-    with pytest.raises(DataError, match=r"Expected tests to run .*worker process was killed.*kept"):
+    with pytest.raises(
+        DataError, match=r"Expected tests to finish.*worker process was killed.*saved"
+    ):
         run_all(work, [(0,), (1,), (2,)], "tests", done=RecordFile(path).add)
-    with pytest.raises(DataError, match=r"It ran 1 at once; --workers sets how many"):
+    with pytest.raises(DataError, match=r"1 ran at once; --workers sets how many"):
         run_all(work, [(1,)], "tests")
     held = RecordFile(path)
     assert held.find({"seed": 0}) == {"job": {"seed": 0}, "value": 0.0}
@@ -68,9 +70,9 @@ def test_no_more_processes_than_cores_that_may_be_used(monkeypatch, most, jobs, 
         raise AskedError(count)
 
     monkeypatch.setattr(workers, "ProcessPoolExecutor", asked)
-    with pytest.raises(AskedError) as told:
+    with pytest.raises(AskedError) as describe:
         run_all(divmod, [(7, 2)] * jobs, "dividing", most=most)
-    assert told.value.args == (expected,)
+    assert describe.value.args == (expected,)
 
 
 def refused(seed):

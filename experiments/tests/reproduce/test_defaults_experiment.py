@@ -21,14 +21,14 @@ from adadps_experiments.reproduce.records import RecordFile
 
 def kept_with(tmp_path, score):
     """Made-up trials of all problems: ``score(dataset, epsilon, setting)``."""
-    kept = RecordFile(tmp_path / "trials.jsonl")
+    record_file = RecordFile(tmp_path / "trials.jsonl")
     for dataset in defaults_table.DATASETS:
         for job in defaults_table.trials_of(dataset):
             value = score(dataset, job.epsilon, job.setting)
-            kept._records[json.dumps(job.describe(), sort_keys=True)] = {
+            record_file._records[json.dumps(job.describe(), sort_keys=True)] = {
                 "job": job.describe(), "values": {"accuracy": value},
             }  # fmt: skip
-    return kept
+    return record_file
 
 
 def liking(special, value):
@@ -93,12 +93,14 @@ def test_rows_say_which_line_has_which_accuracy(tmp_path):
     def score(dataset, epsilon, setting):
         return 0.9 if setting == (both if dataset == "amazon" else weighted) else 0.5
 
-    kept = kept_with(tmp_path, score)
-    winners = defaults_table.tune(defaults_table.DATASETS, kept)
+    record_file = kept_with(tmp_path, score)
+    winners = defaults_table.tune(defaults_table.DATASETS, record_file)
     for number, jobs in enumerate(defaults_table.jobs_of("amazon", winners, 2).values()):
         for job in jobs:
-            kept._records[json.dumps(job.describe(), sort_keys=True)] = record(job, number / 100)
-    rows = defaults_table.run_rows(["amazon"], winners, 2, kept)
+            record_file._records[json.dumps(job.describe(), sort_keys=True)] = record(
+                job, number / 100
+            )
+    rows = defaults_table.run_rows(["amazon"], winners, 2, record_file)
     assert len(rows) == 12
     without_privacy = 0.11  # one job for all epsilons: the last has written it
     assert [row["mean"] for row in rows[:4]] == pytest.approx([0.0, 0.01, 0.02, without_privacy])
@@ -141,11 +143,11 @@ def small_task():
 
 @pytest.fixture
 def _small(monkeypatch):
-    monkeypatch.setitem(defaults_problems.TASKS, "small", small_task)
-    defaults_problems.task.cache_clear()
+    monkeypatch.setitem(defaults_problems.PROBLEMS, "small", small_task)
+    defaults_problems.load_problem.cache_clear()
     defaults_jobs._problem.cache_clear()
     yield
-    defaults_problems.task.cache_clear()
+    defaults_problems.load_problem.cache_clear()
     defaults_jobs._problem.cache_clear()
 
 
@@ -171,7 +173,7 @@ def test_a_run_without_privacy_says_so():
 def test_trials_hold_out_a_part_of_the_training_rows():
     whole = small_task()
     tuned = whole.for_tuning()
-    assert not set(tuned.train.together) & set(tuned.test.together)
+    assert not set(tuned.train.groups) & set(tuned.test.groups)
     assert len(tuned.train.rows) + len(tuned.test.rows) == len(whole.train.rows)
 
 
