@@ -7,9 +7,9 @@
   engine. A rule for a new layer is a function in `rules.layers`, entered in its table `_RULES`;
   layers that also run on whole batches are listed in `rules.sequence`. New forms of gradients
   implement `rules.gradients.PerExampleGradients` and join the tests in `tests/contract`.
-- `passes`: how a model is run on private rows: checked on synthetic rows first (`validation`), in
-  isolation, so that a pass leaves no state, no error text and no predictable draws behind.
-- `objective`: model, loss and engine together: padded, isolated passes over pieces of a batch.
+- `objective`: model, loss and engine together: padded passes over pieces of a batch (`chunked`),
+  in isolation: a pass leaves no state and no error text behind, and its draws are unpredictable.
+- `passes`: what that takes: checks on synthetic rows (`validation`), state, generators.
 - `noise`: secure Gaussian noise on a public grid, drawn at once, or late: when a row is next read.
 - `weights`: the parameters of a run, which cannot be read without their noise.
 - `losses`: losses with one value per example.
