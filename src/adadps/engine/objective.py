@@ -29,7 +29,7 @@ from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.generators import Bytes, secret_generators
 from adadps.engine.passes.model_state import evaluating, same_state
 from adadps.engine.passes.synthetic import ROWS
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.layers import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
