@@ -1,4 +1,4 @@
-"""Every stage keeps one contract, and only legal orders of stages can be built."""
+"""Every stage fulfils one contract, and only legal orders of stages can be built."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_pretraining_with_a_stage_that_is_no_update_is_refused(name):
         pretrain(DATA, STAGES[name], epochs=1)
 
 
-# --- what a chain says about itself -------------------------------------------------------------
+# --- what a chain states about itself -------------------------------------------------------------
 
 
 def test_a_chain_reads_like_its_order():

@@ -15,7 +15,7 @@ from adadps import AdaDPSClassifier, PrivacyWarning, PublicVectorizer, make_text
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.overlap import private_rows
 from adadps.estimators.statement import FITTED_BEFORE
-from adadps.training.batches import Batches
+from adadps.training.stepper import Batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Dense rows are normalised"),

@@ -1,4 +1,4 @@
-"""Who adds the noise: how much there is on the sum, and what may be claimed for it."""
+"""Who adds the noise, how much there is on the sum, and what may be claimed for it."""
 
 import math
 

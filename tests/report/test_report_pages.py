@@ -1,4 +1,4 @@
-"""Plots and the html page: valid, complete, escaped, and without a link to the outside."""
+"""Charts and the HTML page: valid, complete, escaped, and without external links."""
 
 from __future__ import annotations
 

@@ -31,8 +31,13 @@ from adadps.engine.rules.gradients import (
     PerExampleGradients,
     layered,
 )
-from adadps.engine.rules.layers import LayerCall, combined, gradients_of, require_supported
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.layers import (
+    LayerCall,
+    LayerSequence,
+    combined,
+    gradients_of,
+    require_supported,
+)
 from adadps.engine.rules.sparse import TokenRows
 from adadps.engine.rules.structure import owns_trainable
 from adadps.engine.waist import Units

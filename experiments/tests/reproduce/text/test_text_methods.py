@@ -8,8 +8,8 @@ import pytest
 from scipy import sparse
 
 from adadps.accounting.samplers import poisson
-from adadps.methods.side.fixed import Fixed
 from adadps.methods.side.public import AdamStatistics, GradientStatistics, RMSPropStatistics
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit

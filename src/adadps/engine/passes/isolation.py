@@ -24,7 +24,7 @@ from torch import nn
 
 from adadps.engine.losses import Loss, treats_examples_alone
 from adadps.engine.passes.model_state import same_state
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.layers import LayerSequence
 from adadps.errors import ModelError
 
 Result = TypeVar("Result")

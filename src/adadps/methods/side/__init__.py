@@ -5,7 +5,6 @@ and `observe`. Where A is known before training, return a `fixed(...)` source in
 class, as `frequency` and `tfidf` do. tests/contract/test_side_sources.py runs the shared checks.
 """
 
-from adadps.methods.side.fixed import fixed, from_private_data, uniform
 from adadps.methods.side.frequency import (
     Frequencies,
     corpus_frequencies,
@@ -23,7 +22,7 @@ from adadps.methods.side.public import (
     oracle,
     public,
 )
-from adadps.methods.side.source import SideSource, Transform
+from adadps.methods.side.source import SideSource, Transform, fixed, from_private_data, uniform
 from adadps.methods.side.tfidf import idf, tfidf
 
 __all__ = [

@@ -19,8 +19,8 @@ from adadps.data.overlap import PublicRows, public_rows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import SideInformationError, require, require_positive
-from adadps.methods.side.fixed import NOT_PUBLIC, Fixed
-from adadps.methods.side.fixed import fixed as fixed_source
+from adadps.methods.side.source import NOT_PUBLIC, Fixed
+from adadps.methods.side.source import fixed as fixed_source
 
 LARGEST_SHARE = 1 - 1e-9
 """The largest share of texts: a word that occurs in every text has a finite frequency."""

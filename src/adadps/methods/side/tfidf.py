@@ -22,9 +22,9 @@ from torch import Tensor
 from adadps.data.overlap import public_rows
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import SideInformationError, require, require_positive
-from adadps.methods.side.fixed import Fixed, fixed
-from adadps.methods.side.fixed import fixed as fixed_source
 from adadps.methods.side.frequency import Frequencies
+from adadps.methods.side.source import Fixed, fixed
+from adadps.methods.side.source import fixed as fixed_source
 
 SMALLEST_IDF = 1e-3
 """The least IDF, relative to the largest: words in every text keep a weight above zero."""

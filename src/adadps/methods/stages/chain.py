@@ -29,7 +29,6 @@ from adadps.engine.objective import Objective
 from adadps.engine.waist import GradientBatch, Step, Update
 from adadps.errors import OrderError
 from adadps.methods.side.source import MeasuredSource
-from adadps.methods.stages.privatize import Privatize
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Accountant, Kind, Relation
@@ -102,6 +101,14 @@ class Release(Protocol):
 
 
 @runtime_checkable
+class Completable(Protocol):
+    """A release whose clip norm or noise multiplier may still be open."""
+
+    def completed(self, *, clip_norm: float, noise_multiplier: float) -> Any:
+        """Return the same stage with this clip norm and noise multiplier."""
+
+
+@runtime_checkable
 class TakesLateNoise(Protocol):
     """A stage that only multiplies what was released by a number, so that noise can wait."""
 
@@ -142,7 +149,7 @@ class Chain:
         return Chain(
             tuple(
                 stage.completed(clip_norm=clip_norm, noise_multiplier=noise_multiplier)
-                if isinstance(stage, Privatize)
+                if isinstance(stage, Completable)
                 else stage
                 for stage in self.stages
             )

@@ -25,7 +25,7 @@ class Mix(ReadsPublic):
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Post-processing."""
+        """Takes and gives released or exposed gradients."""
         return AFTER_RELEASE
 
     def init(self, params: Params) -> None:
@@ -51,7 +51,7 @@ class Momentum:
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Post-processing."""
+        """Takes and gives released or exposed gradients."""
         return AFTER_RELEASE
 
     def init(self, params: Params) -> Params:

@@ -1,4 +1,11 @@
-"""The sections that all reports share: curves of metrics, side information, and noise."""
+"""The sections that all reports share: curves of metrics, side information, and noise.
+
+The section on noise uses public quantities alone. A step of `sgd` moves the weights by
+-lr (S + N)/b, where S is a sum of gradients clipped to C each, and N is noise of standard deviation
+σC in each of d coordinates. So the noise moves each weight by lr σC/b and all of them together by
+about lr σC√d/b, while a batch of b gradients moves them by at most lr C. Over T steps the noise
+grows as the root of Σ lr², and the largest move by gradients as Σ lr.
+"""
 
 from __future__ import annotations
 

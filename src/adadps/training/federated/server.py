@@ -44,7 +44,6 @@ from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.users import Users
 from adadps.report.result import Measurement
 from adadps.tensors.sums import Params
-from adadps.training.batches import Batch
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
@@ -53,7 +52,7 @@ from adadps.training.federated.dry_runs import Preview, Refusal, require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
 from adadps.training.payment import PaymentTerms
 from adadps.training.run import Run
-from adadps.training.stepper import Stepper
+from adadps.training.stepper import Batch, Stepper
 from adadps.types import Accountant
 
 NOT_COMPARED = "no user has rows of the public data, with which devices cannot be compared"

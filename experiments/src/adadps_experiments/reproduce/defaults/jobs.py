@@ -28,7 +28,7 @@ from adadps.estimators.planner.named_methods import (
 from adadps.estimators.planner.typical_texts import typical_norm
 from adadps.methods import paper as methods
 from adadps.methods.side import Frequencies, frequency, idf, word_frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, average, chain, privatize, reparametrise, sgd
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import on_held_out

@@ -19,7 +19,7 @@ from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.samplers import poisson
 from adadps.methods.side import frequency
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import (
     Chain,
     adam,

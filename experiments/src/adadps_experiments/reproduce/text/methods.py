@@ -24,9 +24,9 @@ from adadps.methods.side import (
     frequency,
     public,
 )
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, chain, precondition, pretrain, privatize, rmsprop, sgd
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps_experiments.reproduce.results import Setting
 from adadps_experiments.reproduce.text import grids
 from adadps_experiments.reproduce.text.corpus import Array

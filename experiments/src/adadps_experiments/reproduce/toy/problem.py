@@ -26,7 +26,7 @@ from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, examples
 from adadps.methods.paper import adadps, adas, dp_sgd, plain_sgd
 from adadps.methods.side import fixed
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
 from adadps.report.result import Result
 from adadps.training.evaluation import on_public

@@ -1,10 +1,16 @@
-"""The Gaussian mechanism: clip each unit, add up, add noise, divide by a public constant."""
+"""Stages that act on gradients: scale them, clip and noise their sum, or average without privacy.
+
+`precondition` scales by side information, before the clip (AdaDPS) or after the noise (DP-R-Pub).
+`privatize` is the Gaussian mechanism: clip each unit, add up, add noise, divide by a public
+constant. `average` takes its place in the non-private twin of every method.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +19,9 @@ from adadps.accounting.groups import Groups
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION
 from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
 from adadps.errors import OrderError, require, require_positive
+from adadps.methods.side.source import SideSource, Transform
+from adadps.methods.stages.chain import AFTER_RELEASE
+from adadps.methods.stages.informed import ReadsSide
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Kind
@@ -139,3 +148,86 @@ def _require_sound(clip_norm: float, noise_multiplier: float) -> None:
         clip_norm,
         "Noise is proportional to it.",
     )
+
+
+@dataclass(frozen=True)
+class Precondition(ReadsSide):
+    """g ↦ (β g + (1 - β) M) / A, on the gradient of each unit or on the released mean."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Gives the kind of signal that it takes."""
+        return {Kind.PER_UNIT: Kind.PER_UNIT, **AFTER_RELEASE}
+
+    def init(self, params: Params) -> Any:
+        """Return the initial state of the side information."""
+        return self.side.init(params)
+
+    def apply(
+        self, signal: GradientBatch | Params, state: Any, step: Step
+    ) -> tuple[GradientBatch | Params, Any]:
+        """Apply the transform of this step."""
+        transform, following = self.side.observe(state, step)
+        if isinstance(signal, dict):
+            return _transformed(signal, transform), following
+        if transform.mean is not None:
+            signal = signal.shift(transform.beta, transform.mean)
+        return signal.scale(transform.stable_scale()), following
+
+    def __str__(self) -> str:
+        return f"precondition({self.provenance.source})"
+
+
+def precondition(side: SideSource) -> Precondition:
+    """Precondition gradients by side information.
+
+    Before `privatize` this is AdaDPS; after it, the noise is scaled along with the gradient.
+    """
+    return Precondition(side)
+
+
+def _transformed(released: Params, transform: Transform) -> Params:
+    shifted = released
+    if transform.mean is not None:
+        shifted = {
+            name: transform.beta * value + (1 - transform.beta) * transform.mean[name]
+            for name, value in released.items()
+        }
+    return {name: value * transform.scale[name] for name, value in shifted.items()}
+
+
+@dataclass(frozen=True)
+class Average:
+    """(1/b) Σ_i g_i with the expected batch size b; its result is marked as exposed."""
+
+    clip_norm: ClassVar[float] = float("inf")
+    noise_multiplier: ClassVar[float] = 0.0
+    groups: Users | None = None
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Takes per-unit gradients and gives exposed ones."""
+        return {Kind.PER_UNIT: Kind.EXPOSED}
+
+    def init(self, params: Params) -> Params:
+        """Return the parameters: the sum of an empty batch has their shapes."""
+        return params
+
+    def apply(
+        self, signal: GradientBatch, state: Params, step: Step
+    ) -> tuple[dict[str, Leaf], Params]:
+        """Sum the gradients and divide by the expected batch size."""
+        total = reduce(signal, torch.ones_like) or zeros_like(state)
+        exposed = {name: step.release(value, 0.0) for name, value in total.items()}
+        return {name: value / step.expected_size for name, value in exposed.items()}, state
+
+    def __str__(self) -> str:
+        return f"average({self.groups or ''})"
+
+
+def average(*, groups: Users | None = None) -> Average:
+    """Return the mean gradient without privacy, so that epsilon is infinite.
+
+    With ``groups=by_user(...)`` it is the mean over users.
+    """
+    return Average(groups)
