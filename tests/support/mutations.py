@@ -636,7 +636,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k hazard_31",
     ),
     "chance inside the model comes from torch's own generator": Mutation(
-        "src/adadps/engine/passes/isolation.py",
+        "src/adadps/engine/passes/generators.py",
         "torch.set_rng_state(_twister_state(secret(4 * _WORDS)))",
         "pass",
         "tests/hazards/test_hazards_of_chance.py -k knows_nothing_about_the_masks",
@@ -666,7 +666,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k hazard_30",
     ),
     "errors of private rows are quoted": Mutation(
-        "src/adadps/engine/passes/isolation.py",
+        "src/adadps/engine/objective.py",
         "if self._quotes_errors:",
         "if True:",
         "tests/hazards/test_hazards_of_choices.py -k quotes_no_row",

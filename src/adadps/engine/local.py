@@ -28,8 +28,8 @@ from adadps.engine.rules.gradients import (
     MaterialisedGradients,
     PerExampleGradients,
 )
-from adadps.engine.rules.outer import DOUBLE
 from adadps.engine.rules.sparse import shifted_rows
+from adadps.engine.rules.squares import DOUBLE
 from adadps.engine.waist import Engine, Units
 from adadps.tensors.sums import Params, RowSparse, Sum, dense, rows_of
 

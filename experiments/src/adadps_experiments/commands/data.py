@@ -15,7 +15,11 @@ from adadps.cli.commands.console import errors_as_messages, out, print_json, pri
 from adadps.cli.commands.help_text import command
 from adadps.errors import DataError
 
-app = typer.Typer(help="Data sets by name: list them, find them, fetch them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Data sets by name: list them, find them, fetch them.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
 
 Name = Annotated[str, typer.Argument(help="A name from `adadps data list`.")]
 

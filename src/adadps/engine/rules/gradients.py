@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adadps.engine.rules.outer import CANCELLED, DOUBLE, sums_of_squares
+from adadps.engine.rules.squares import CANCELLED, DOUBLE, sums_of_squares
 from adadps.engine.waist import Units
 from adadps.tensors.sums import Params, RowSparse, Sum, Sums, dense, times_
 

@@ -2,8 +2,10 @@
 
 To add a rule for a new layer, write a function of a `LayerCall` that returns one
 `PerExampleGradients` per parameter, and enter it in `_RULES`. Layers without a rule are run by vmap
-(`_by_vmap`), which stores their gradients. A `Sequence` is a model of layers that are all known to
-treat every example of a batch separately.
+(`_by_vmap`), which stores their gradients.
+
+A `LayerSequence` is a model of layers that are all known to treat every example of a batch
+separately, so that it can run on whole batches.
 """
 
 from __future__ import annotations

@@ -16,16 +16,15 @@ from torch import Tensor, nn
 
 from adadps.data.sparse_rows import SparseColumns, SparseRows, require_within, scratch
 from adadps.engine.rules.gradients import LeafMap
-from adadps.engine.rules.outer import (
+from adadps.engine.rules.outer import bounded, with_offset
+from adadps.engine.rules.squares import (
     CANCELLED,
     DOUBLE,
-    bounded,
     largest_of,
     normalised_square,
     rounding_of,
     sums_of_squares,
     unit_squares,
-    with_offset,
 )
 from adadps.tensors.kernels import rows as compiled
 from adadps.tensors.sums import Factors, RowSparse, in_main_memory, rows_of

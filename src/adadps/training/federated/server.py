@@ -33,10 +33,11 @@ from adadps.accounting.ledger import Ledger
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.row_kind import RowKind
+from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.local import Part, of_updates, table_axis
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.objective import ChunkedGradients, predict
+from adadps.engine.objective import predict
 from adadps.engine.passes.validation import objective, require_separate_examples
 from adadps.engine.waist import Step
 from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError, require

@@ -1,7 +1,4 @@
-"""Passes that leave nothing behind: no state, no draws from known generators, no error text.
-
-Every pass of a run goes through here, on private rows and on others, so that a model behaves the
-same on all of them.
+"""The default generators during a pass: secret, so that draws inside a model are unpredictable.
 
 Dropout and other draws inside a model follow positions in the batch. If somebody knew the
 generator's seed, one added row would shift the draws of all others, and their clipped sum by far
@@ -14,84 +11,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-
-from adadps.engine.losses import Loss, treats_examples_alone
-from adadps.engine.passes.model_state import same_state
-from adadps.engine.rules.layers import LayerSequence
-from adadps.errors import ModelError
-
-Result = TypeVar("Result")
 
 Bytes = Callable[[int], bytes]
 """Returns this many bytes from a secure source."""
-
-_WITH_DRAWS = (nn.Dropout, nn.AlphaDropout)
-
-
-class Isolation:
-    """Runs one model with one loss; ``secret`` gives the bytes for the draws inside them."""
-
-    def __init__(
-        self, model: nn.Module, loss: Loss, secret: Bytes, *, quotes_errors: bool = False
-    ) -> None:
-        self._model, self._loss, self._secret = model, loss, secret
-        self._quotes_errors = quotes_errors
-        sequence = LayerSequence.of(model)
-        # Layers and losses of these kinds draw nothing and hold nothing, and need no guard.
-        self._holds_nothing = sequence is not None and treats_examples_alone(loss)
-        self._draws_nothing = self._holds_nothing and not any(
-            isinstance(layer, _WITH_DRAWS) for layer in model.modules()
-        )
-
-    def drawing_from(self, secret: Bytes, *, quotes_errors: bool) -> Isolation:
-        """Return the same with another source of draws, and errors in full for debugging."""
-        return Isolation(self._model, self._loss, secret, quotes_errors=quotes_errors)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Surround a pass. Buffers and attributes are restored after it, always and silently."""
-        same = nullcontext() if self._holds_nothing else same_state(self._model, self._loss)
-        with self._secret_draws(), same:
-            yield
-
-    def on_private_rows(self, differentiate: Callable[[], Result]) -> Result:
-        """Run a pass on private rows without quoting its errors: their texts can hold values."""
-        if self._quotes_errors:
-            with self():
-                return differentiate()
-        try:
-            with self():
-                return differentiate()
-        except Exception as error:
-            kind = type(error).__name__
-        raise ModelError(  # outside of the handler, so that the other error does not come along
-            "Expected a model and a loss that run on every row as they do on synthetic rows, found "
-            f"{kind} in a step. Its text is not shown, because it might reveal values of a private "
-            "row. Check that integer features fit the model's tables and labels the number of its "
-            "outputs, and try the model on public rows."
-        )
-
-    @contextmanager
-    def _secret_draws(self) -> Iterator[None]:
-        if self._draws_nothing:
-            yield
-            return
-        with secret_generators(self._secret, _device(self._model)):
-            yield
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-# --- the states of default generators ---
 
 _NUMPY: Any = np.random
 
