@@ -236,7 +236,7 @@ def test_fit_refuses_a_plan_that_the_ledger_would_cut_short(path):
     trained(ledger, steps=20)
     before, model = ledger.entries, nn.Linear(2, 1)
     weights = model.weight.detach().clone()
-    with pytest.raises(BudgetError, match=r"2000 steps within what is left.*Nothing was drawn"):
+    with pytest.raises(BudgetError, match=r"2000 steps.* beside 20 charges.*Nothing was drawn"):
         fit(
             model,
             squared,

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from adadps import examples, public_examples
 from adadps.data.examples import PublicExamples
+from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.objective import ChunkedGradients, Objective
+from adadps.engine.objective import Objective
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
 from adadps.errors import SideInformationError

@@ -16,7 +16,7 @@ from adadps.accounting.samplers import Poisson, shuffled
 from adadps.engine.noise.normals import Normals
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.waist import reduce, zeros_like
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps.tensors.sums import dense
 
 
