@@ -15,7 +15,7 @@ import pytest
 from adadps import load_result
 from adadps.data.tables import read_table
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.tables.methods import Method
+from adadps.estimators.planner.methods import Method
 from support.commands import app, arguments, files, plain, rows, runner, train, write
 
 

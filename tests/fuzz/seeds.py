@@ -43,8 +43,8 @@ from adadps.accounting.ledger.event_text import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.data.tables import write_table
 from adadps.errors import AssumedPublicWarning
+from adadps.estimators.planner.methods import Method
 from adadps.estimators.tables.from_table import train_from_table
-from adadps.estimators.tables.methods import Method
 from adadps.estimators.tables.request import Request
 from adadps.methods import plain_sgd
 from adadps.methods.paper import dp_sgd_weighted

@@ -174,7 +174,7 @@ def measured_by_the_doctor():
     case = case_of(
         np.tile(np.eye(4), (15, 1)), np.arange(60) % 2, examples=2000, budget=BUDGET, steps=3
     )
-    plan = plan_for(case, nothing(), noise_multiplier=3.0)
+    plan = plan_for(case, nothing())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adadps.estimators.doctor.simulation.accuracy", counted)
         return sum(simulated_accuracy(case, plan, one) for one in splits(60, 3, seed=0)), 60

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import DpEvent
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -29,27 +27,26 @@ from adadps.estimators.checks import (
     forget,
     in_our_words,
     ledger_path,
+    method_called,
     number_of,
     require_flags,
     require_trials,
+    side_information,
     whole_number_of_examples,
 )
-from adadps.estimators.doors import Door, door_for
 from adadps.estimators.models import linear_layer, own_module, reading_layer
 from adadps.estimators.paid import Found
-from adadps.estimators.planner.defaults import RULE, Choice, Rule, choose
-from adadps.estimators.planner.named_methods import adam_rate
+from adadps.estimators.planner.methods import PreparedMethod, prepare_method
+from adadps.estimators.planner.plan import LossFacts, TrainingPlan, plan_training
+from adadps.estimators.planner.settings import RULE, DefaultRule, GivenSettings
 from adadps.estimators.private_part import form_of, private_examples
 from adadps.estimators.rows import Rows, Table
 from adadps.estimators.statement import StatedEstimator, how_features_were_made
-from adadps.methods.stages import Chain, privatize
+from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.fit import fit as train
 from adadps.training.run_facts import plan_of
 from adadps.types import Relation
-
-_planned = lru_cache(maxsize=64)(choose)
-"""The same plan again, as in a search over folds, is not computed again."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,9 @@ class Task:
     targets: npt.NDArray[Any]
     outputs: int
     loss: Loss
-    gradient_norm: float
+    loss_facts: LossFacts
     facts: tuple[str, ...]
-    rule: Rule = RULE
-    largest_lr: float | None = None
+    rule: DefaultRule = RULE
 
 
 class PrivateEstimator(StatedEstimator):
@@ -119,30 +115,28 @@ class PrivateEstimator(StatedEstimator):
                 X, y = self._trained_on(X, y, None)
             task = self._task(X, y, going_on=going_on, classes=classes, found=found)
             model = self._model(task, X, going_on)
-            door = self._door(model, X.shape[1])
-            if going_on and door.name != self.result_.settings["method"]:
+            prepared = self._prepared(model, X.shape[1])
+            if going_on and prepared.method != self.result_.settings["method"]:
                 raise _another("method")
-            choice = self._choice(count, door, task, terms, price.events if price else ())
-            method, paid = _method(door, choice), None
+            plan = self._plan(prepared, count, task, terms, price)
+            paid = None
             if price is None:
-                data = self._private(X, task, method)
+                data = self._private(X, task, plan.chain)
             elif self.module is not None:  # the linear model and its losses need no trial
                 objective(model, task.loss, form_of(X, task.targets, task.rows))
             with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
                 shared = ledger.entries > 0
                 trials = self._trials(ledger, going_on=going_on)
                 if price is not None:
-                    run = _pay(ledger, price, method, choice)
+                    run = _pay(ledger, price, plan)
                     found = self._measure(X, y, classes, price)
                     paid = Paid(run, price.events, (price.in_words(), *found.facts))
                     X, y = self._trained_on(X, y, found)
                     task = self._task(X, y, going_on=False, classes=classes, found=found)
                     model = self._model(task, X, going_on=False)
-                    data = self._private(X, task, method)
+                    data = self._private(X, task, plan.chain)
                 self._facts = self._facts_with(task, count, going_on)
-                result = self._run(
-                    model, task, data, method, door.name, choice, ledger, trials, paid
-                )
+                result = self._run(model, task, data, plan, ledger, trials, paid)
                 self._remember_ledger(ledger)
             self._keep(result, terms, task, model, shared=shared, going_on=going_on)
         return self
@@ -152,28 +146,27 @@ class PrivateEstimator(StatedEstimator):
         model: nn.Module,
         task: Task,
         data: Examples,
-        method: Chain,
-        name: str,
-        choice: Choice,
+        plan: TrainingPlan,
         ledger: Ledger,
         trials: int | None,
         paid: Paid | None,
     ) -> Result:
+        settings = plan.settings
         return train(
             model,
             task.loss,
             data,
-            method=method,
-            sampler=choice.sampler,
-            steps=choice.steps,
+            method=plan.chain,
+            sampler=settings.sampler,
+            steps=settings.steps,
             progress=False,
             ledger=ledger,
-            delta=choice.budget.delta,
-            accountant=choice.accountant,
+            delta=settings.budget.delta,
+            accountant=settings.accountant,
             assumed_public=self._facts,
             tuning_trials=trials,
             measured=paid,
-            settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
+            settings=plan.describe(),
         )
 
     def _keep(
@@ -250,10 +243,11 @@ class PrivateEstimator(StatedEstimator):
             return copy.deepcopy(self.module_)
         return own_module(self.module, X.shape[1], task.outputs)
 
-    def _door(self, model: nn.Module, width: int) -> Door:
+    def _prepared(self, model: nn.Module, width: int) -> PreparedMethod:
         linear = self.module is None
+        method = method_called(self.method).resolved(informed=self.side is not None, linear=linear)
         at = "weight" if linear else reading_layer(model, width)
-        return door_for(self.method, self.side, at=at, width=width, linear=linear)
+        return prepare_method(method, side_information(self.side, method), width=width, at=at)
 
     def _price(self, X: Table, y: Any, classes: Any, count: int, terms: Terms) -> Price | None:
         """What it costs to measure what is wanted; None if nothing is."""
@@ -272,33 +266,24 @@ class PrivateEstimator(StatedEstimator):
     def _private(self, X: Table, task: Task, method: Chain) -> Examples:
         return private_examples(X, task.targets, task.rows, method.public_rows)
 
-    def _choice(
-        self,
-        count: int,
-        door: Door,
-        task: Task,
-        terms: Terms,
-        besides: tuple[DpEvent, ...],
-    ) -> Choice:
-        choice = _planned(
+    def _plan(
+        self, prepared: PreparedMethod, count: int, task: Task, terms: Terms, price: Price | None
+    ) -> TrainingPlan:
+        return plan_training(
+            prepared,
             examples=count,
             budget=terms.run,
-            gradient_norm=task.gradient_norm,
+            loss=task.loss_facts,
             accountant=terms.accountant,
-            clipped_norm=door.clipped_norm,
-            noised_norm=door.noised_norm,
-            batch_size=number_of(self, "batch_size"),
-            epochs=number_of(self, "epochs"),
-            clip_norm=number_of(self, "clip_norm"),
-            lr=number_of(self, "lr"),
+            given=GivenSettings(
+                batch_size=number_of(self, "batch_size"),
+                epochs=number_of(self, "epochs"),
+                clip_norm=number_of(self, "clip_norm"),
+                lr=number_of(self, "lr"),
+            ),
             rule=task.rule,
-            besides=besides,
+            besides=price.events if price else (),
         )
-        if self.lr is None and door.adaptive:
-            return replace(choice, lr=adam_rate(choice.steps))
-        if self.lr is None and task.largest_lr is not None:
-            choice = replace(choice, lr=min(choice.lr, task.largest_lr))
-        return choice
 
     def _keep_coefficients(self, task: Task) -> None:
         raise NotImplementedError
@@ -329,18 +314,14 @@ class PrivateEstimator(StatedEstimator):
         return tags
 
 
-def _method(door: Door, choice: Choice) -> Chain:
-    privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
-    return door.chain(privacy, choice.lr)
-
-
-def _pay(ledger: Ledger, price: Price, method: Chain, choice: Choice) -> str:
+def _pay(ledger: Ledger, price: Price, plan: TrainingPlan) -> str:
     """Open the run on its ledger under its whole plan, and charge what is measured first."""
-    sampler, accountant = choice.sampler, choice.accountant
-    step = sampler.step_event(choice.noise_multiplier, 1, accountant, grouping_of(method))
-    plan = plan_of(method, sampler, choice.steps, accountant, price.events)
-    charged = sampler.charged_steps(choice.steps)
-    return pay(ledger, price, plan, step=step, charged_steps=charged, own=False)
+    settings, method = plan.settings, plan.chain
+    sampler, accountant = settings.sampler, settings.accountant
+    step = sampler.step_event(settings.noise_multiplier, 1, accountant, grouping_of(method))
+    whole = plan_of(method, sampler, settings.steps, accountant, price.events)
+    charged = sampler.charged_steps(settings.steps)
+    return pay(ledger, price, whole, step=step, charged_steps=charged, own=False)
 
 
 def _another(what: str) -> SettingError:

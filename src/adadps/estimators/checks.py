@@ -13,7 +13,10 @@ from typing import Any, Literal, overload
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from adadps.errors import AdadpsError, DataError, SettingError
+from adadps.errors import AdadpsError, DataError, SettingError, SideInformationError
+from adadps.estimators.planner.methods import Method
+from adadps.methods.side import Frequencies
+from adadps.methods.side.fixed import Fixed
 
 _SHOWS_NO_VALUE = re.compile(
     r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input
@@ -101,6 +104,41 @@ def require_trials(trials: Any) -> None:
             f"Expected a whole number of tuning_trials, found {trials!r}. Say how many settings "
             "were tried on this data before, or leave it out."
         )
+
+
+def method_called(name: Any) -> Method:
+    """Return the method of this name."""
+    try:
+        return Method(name)
+    except ValueError:
+        raise SettingError(
+            f"Expected a method among {', '.join(Method)}, found {name!r}. Choose one of them."
+        ) from None
+
+
+def side_information(side: Any, method: Method) -> Frequencies | Fixed | None:
+    """Return frequencies or a fixed source for a method; a vectorizer is asked for its own."""
+    if not method.takes_side_information:
+        if side is not None:
+            raise SideInformationError(
+                f"Expected no side information for {method.value}, found some. Use method='auto', "
+                "or leave `side` out."
+            )
+        return None
+    if side is None:
+        raise SideInformationError(
+            f"Expected side information for {method.value}, found none. Give `side`, or use "
+            "method='dp-sgd'."
+        )
+    asked = getattr(side, "frequencies", None)
+    held = asked() if callable(asked) else side
+    if not isinstance(held, Frequencies | Fixed):
+        raise SideInformationError(
+            f"Expected side information, found {type(held).__name__}. Give a `PublicVectorizer`, "
+            "frequencies such as `adadps.side.word_frequencies(words)`, or a fixed source such as "
+            "`adadps.side.fixed(...)`: they say why they are public."
+        )
+    return held
 
 
 def ledger_path(ledger: Any) -> Path | None:

@@ -41,7 +41,8 @@ from adadps.estimators.paid import (
     rows_of_classes,
     warn_of_reading,
 )
-from adadps.estimators.planner.defaults import first_gradient
+from adadps.estimators.planner.plan import LossFacts
+from adadps.estimators.planner.settings import first_gradient
 from adadps.estimators.rows import Rows, Table
 from adadps.types import Accountant
 
@@ -60,7 +61,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A linear classifier, or any torch module, trained with differential privacy.
 
     Only ``epsilon`` must be given; batch size, steps, clip norm and learning rate follow from it
-    and from the declared number of examples (`adadps.estimators.planner.defaults`). X is a dense
+    and from the declared number of examples (`adadps.estimators.planner`). X is a dense
     array, a scipy sparse matrix or a numeric DataFrame. y holds classes, or is an indicator matrix
     for several labels an example, each of which then has a logistic loss of its own.
 
@@ -270,9 +271,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             targets=np.empty(0) if measured and stands_in else labels.encoded(y),
             outputs=labels.outputs,
             loss=self.loss or (binary_cross_entropy if labels.several else cross_entropy),
-            gradient_norm=0.5 / labels.outputs**0.5
-            if labels.several
-            else first_gradient(labels.outputs),
+            loss_facts=LossFacts(
+                0.5 / labels.outputs**0.5 if labels.several else first_gradient(labels.outputs)
+            ),
             facts=(*self._label_facts, *more),
         )
         self._labels, self.classes_ = labels, labels.classes

@@ -21,7 +21,8 @@ from adadps.engine.noise.randomness import secure
 from adadps.estimators.base import PrivateEstimator, Task
 from adadps.estimators.checks import refuse
 from adadps.estimators.paid import Found, bounds_with_noise, is_paid, warn_of_reading
-from adadps.estimators.planner.defaults import RULE
+from adadps.estimators.planner.plan import LossFacts
+from adadps.estimators.planner.settings import RULE
 from adadps.estimators.rows import Rows, Table
 from adadps.types import Accountant
 
@@ -189,10 +190,9 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             targets=self._target_bounds.to_unit(columns).astype(np.float32),
             outputs=outputs,
             loss=self.loss or squared_error,
-            gradient_norm=GRADIENT_NORM / outputs**0.5,
+            loss_facts=LossFacts(GRADIENT_NORM / outputs**0.5, largest_lr=LARGEST_RATE * outputs),
             facts=facts,
             rule=replace(RULE, output_noise=OUTPUT_NOISE),
-            largest_lr=LARGEST_RATE * outputs,
         )
 
     @property

@@ -14,7 +14,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from adadps.estimators.planner.defaults import RULE
+from adadps.estimators.planner.settings import RULE
 from adadps_experiments.reproduce.default_runs import (
     BEFORE,
     BOTH,

@@ -19,7 +19,7 @@ from adadps.cli.commands.help_text import panel, whole
 from adadps.cli.commands.table_options import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
-    from adadps.estimators.doctor.from_table import TableFindings
+    from adadps.estimators.doctor.tables import TableFindings
 
 MOST_FOLDS = 100
 _TABLE = panel("The public table")
@@ -112,11 +112,10 @@ def doctor(
 
     adadps doctor pilot.csv --text review --label kind --examples 9000 --epsilon 1
     """
-    from adadps.estimators.doctor.from_table import examine_table
-    from adadps.estimators.doctor.request import Request
+    from adadps.estimators.doctor.tables import DoctorRequest, examine_table
 
     with told():
-        request = Request(
+        request = DoctorRequest(
             public=public,
             text=text,
             label=label,

@@ -12,8 +12,8 @@ from adadps.cli.commands.console import told
 from adadps.cli.commands.help_text import panel, whole
 from adadps.cli.commands.table_options import MOST_EXAMPLES
 from adadps.cli.commands.table_training import show_overlap, train_and_show
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.federation import DrawnBy, Federation, NoiseBy
+from adadps.estimators.planner.federation import DrawnBy, FederatedSettings, NoiseBy
+from adadps.estimators.planner.methods import Method
 
 _privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")
@@ -165,7 +165,7 @@ def federate(
             strict=strict,
             trials=trials,
             test=test,
-            federation=Federation(
+            federation=FederatedSettings(
                 local_epochs=local_epochs,
                 local_batch_size=local_batch_size,
                 local_lr=local_lr,

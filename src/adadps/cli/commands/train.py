@@ -11,7 +11,7 @@ from adadps.cli.commands import table_options as options
 from adadps.cli.commands.help_text import panel, whole
 from adadps.cli.commands.table_options import MOST_EXAMPLES
 from adadps.cli.commands.table_training import show_overlap, train_and_show
-from adadps.estimators.planner.named_methods import Method
+from adadps.estimators.planner.methods import Method
 
 _column, _privacy = panel("More about columns"), panel("Privacy")
 _user = panel("Users: epsilon then protects all rows of a user together")

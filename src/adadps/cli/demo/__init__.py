@@ -8,7 +8,7 @@ training data and are recorded in ``recorded.json``. Beside them stands what `ad
 train` makes of the same texts when nothing is tuned.
 """
 
-from adadps.cli.demo.contenders import CONTENDERS, Contender
+from adadps.cli.demo.contenders import CONTENDERS, DemoMethod
 from adadps.cli.demo.data import DemoData, load_data
 from adadps.cli.demo.running import Outcome, run_demo
 from adadps.cli.demo.training import DEFAULTS, STEPS, noise_for, train, train_defaults
@@ -17,8 +17,8 @@ __all__ = [
     "CONTENDERS",
     "DEFAULTS",
     "STEPS",
-    "Contender",
     "DemoData",
+    "DemoMethod",
     "Outcome",
     "load_data",
     "noise_for",

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from adadps.accounting.epsilon import Budget
-from adadps.cli.demo.contenders import CONTENDERS, NOT_PRIVATE
+from adadps.cli.demo.contenders import CONTENDERS, NOT_PRIVATE, recorded_settings
 from adadps.cli.demo.data import load_data, load_default_data
-from adadps.cli.demo.settings import recorded
 from adadps.cli.demo.training import DEFAULTS, STEPS, noise_for, train, train_defaults
 from adadps.errors import DataError
 from adadps.files.removing import remove_folder
@@ -51,7 +50,7 @@ def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outco
     say("Reading 30,300 package descriptions that come with adadps ...")
     data = load_data()
     say(f"Planning {STEPS} steps for epsilon = {epsilon:g} ...")
-    sigma, winners = noise_for(data, epsilon), recorded()
+    sigma, winners = noise_for(data, epsilon), recorded_settings()
     results: dict[str, Result] = {}
     rows = []
 

@@ -6,7 +6,6 @@ examples, with the noise that it will have; its weights are thrown away.
 
 from adadps.estimators.doctor.candidates import (
     Candidate,
-    Door,
     before_the_clip,
     both_sides,
     candidates_for_words,
@@ -20,7 +19,6 @@ from adadps.estimators.doctor.verdict import Finding, Shown, Verdict
 
 __all__ = [
     "Candidate",
-    "Door",
     "Finding",
     "Findings",
     "Shown",

@@ -23,7 +23,7 @@ class Case:
     """Public rows with labels 0..K-1, the declared number of private examples, and the budget.
 
     ``steps`` and ``batch_size`` of the private run follow from the rule of
-    `adadps.estimators.planner.defaults` where they are None.
+    `adadps.estimators.planner` where they are None.
     """
 
     public: Examples

@@ -9,9 +9,9 @@ from typing import Any
 from adadps.accounting.delta import require_small_delta
 from adadps.accounting.epsilon import Budget, default_delta
 from adadps.errors import SideInformationError, require
-from adadps.estimators.doctor.candidates import DP_SGD, Candidate, Door, PublicGradients, nothing
+from adadps.estimators.doctor.candidates import DP_SGD, Candidate, nothing
 from adadps.estimators.doctor.case import Case, case_of, require_folds
-from adadps.estimators.doctor.plans import Plan, plan_for
+from adadps.estimators.doctor.plans import CandidatePlan, plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, simulated_size, splits
 from adadps.estimators.doctor.terms import Terms, terms_of
 from adadps.estimators.doctor.verdict import Finding, Verdict, decide, gain_needed
@@ -32,7 +32,7 @@ class Findings:
     confidence: float
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CandidatePlan:
         """How the advised candidate would be trained on the private data."""
         return self.verdict.advised.plan
 
@@ -107,7 +107,7 @@ def examine(
     _require_named(otherwise, weighed)
     with progress_bar(len(weighed) * (folds + 1), progress, label="simulating") as bar:
         bar.note("planning the noise")
-        plans = _plans(case, weighed)
+        plans = [plan_for(case, one) for one in weighed]
         scores = [_scores(case, plan, folds, seed, bar) for plan in plans]
         terms = [_terms(case, plan, bar) for plan in plans]
     found = _compared(len(case), plans, scores, terms, confidence)
@@ -115,14 +115,9 @@ def examine(
     return Findings(case, tuple(found), verdict, confidence)
 
 
-def _plans(case: Case, candidates: list[Candidate]) -> list[Plan]:
-    """The noise is the same for all: it is calibrated once."""
-    first = plan_for(case, candidates[0])
-    sigma = first.choice.noise_multiplier
-    return [first, *(plan_for(case, one, noise_multiplier=sigma) for one in candidates[1:])]
-
-
-def _scores(case: Case, plan: Plan, folds: int, seed: int, bar: Progress) -> tuple[float, ...]:
+def _scores(
+    case: Case, plan: CandidatePlan, folds: int, seed: int, bar: Progress
+) -> tuple[float, ...]:
     """One simulated accuracy a fold; the folds are the same for every candidate."""
     scores = []
     for split in splits(len(case), folds, seed):
@@ -132,13 +127,13 @@ def _scores(case: Case, plan: Plan, folds: int, seed: int, bar: Progress) -> tup
     return tuple(scores)
 
 
-def _terms(case: Case, plan: Plan, bar: Progress) -> Terms:
+def _terms(case: Case, plan: CandidatePlan, bar: Progress) -> Terms:
     bar.note("terms of the theorem")
     found = terms_of(
         case,
         plan.candidate,
-        noise_multiplier=plan.choice.noise_multiplier,
-        expected_size=plan.choice.sampler.expected_size,
+        noise_multiplier=plan.settings.noise_multiplier,
+        expected_size=plan.settings.sampler.expected_size,
     )
     bar.advance()
     return found
@@ -146,7 +141,7 @@ def _terms(case: Case, plan: Plan, bar: Progress) -> Terms:
 
 def _compared(
     rows: int,
-    plans: list[Plan],
+    plans: list[CandidatePlan],
     scores: list[tuple[float, ...]],
     terms: list[Terms],
     confidence: float,
@@ -163,7 +158,7 @@ def _compared(
 
 def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
     """DP-SGD first, then all others; names must tell them apart."""
-    others = [one for one in candidates if one.door is not Door.NONE]
+    others = [one for one in candidates if not one.is_plain]
     names = [one.name for one in others]
     if len(set(names)) != len(names):
         raise SideInformationError(
@@ -171,7 +166,7 @@ def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
             "knows and where it enters."
         )
     for one in others:
-        if not isinstance(one.side, PublicGradients) and one.side is None:
+        if one.side is None:
             raise SideInformationError(
                 f"Expected side information for '{one.name}', found none. Use `nothing()` for "
                 "DP-SGD."

@@ -13,7 +13,7 @@ that records a run without privacy: nothing is spent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,8 +25,7 @@ from adadps.accounting.samplers import Poisson, Rows
 from adadps.engine.losses import cross_entropy
 from adadps.engine.noise.randomness import reproducible_not_private
 from adadps.estimators.doctor.case import Array, Case
-from adadps.estimators.doctor.plans import Plan
-from adadps.methods.side.fixed import Fixed
+from adadps.estimators.doctor.plans import CandidatePlan
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import accuracy, on_public
 from adadps.training.run import PrivateRun
@@ -69,15 +68,15 @@ def splits(rows: int, folds: int, seed: int) -> list[Split]:
     return found
 
 
-def simulated_size(plan: Plan) -> float:
+def simulated_size(plan: CandidatePlan) -> float:
     """Expected rows in a simulated batch."""
-    return min(plan.choice.sampler.expected_size, float(MOST_ROWS_A_BATCH))
+    return min(plan.settings.sampler.expected_size, float(MOST_ROWS_A_BATCH))
 
 
-def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
+def simulated_run(case: Case, plan: CandidatePlan, split: Split) -> PrivateRun:
     """The run before its first step."""
     size = simulated_size(plan)
-    planned = plan.choice
+    planned = plan.settings
     share = size / planned.sampler.expected_size
     sampler = StandIns(
         examples=planned.sampler.examples,
@@ -89,7 +88,7 @@ def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
         zero_layer(case.features, case.classes),
         cross_entropy,
         case.public.take(torch.from_numpy(split.trained)),
-        method=_as_if_private(plan).method(side, noise_multiplier=planned.noise_multiplier * share),
+        method=plan.simulated(planned.noise_multiplier * share).chain(side),
         sampler=sampler,
         steps=planned.steps,
         randomness=reproducible_not_private(split.seed),
@@ -98,7 +97,7 @@ def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
     )
 
 
-def simulated_accuracy(case: Case, plan: Plan, split: Split) -> float:
+def simulated_accuracy(case: Case, plan: CandidatePlan, split: Split) -> float:
     """Accuracy on the held-out public rows after a simulated run."""
     run = simulated_run(case, plan, split)
     for batch in run.batches():
@@ -106,14 +105,6 @@ def simulated_accuracy(case: Case, plan: Plan, split: Split) -> float:
     held_out = case.public.take(torch.from_numpy(split.held_out))
     shown = on_public("public", held_out.features, held_out.targets, accuracy=accuracy)
     return run.evaluate(shown)[0].value
-
-
-def _as_if_private(plan: Plan) -> Plan:
-    """Stand-ins play private rows: a run must not drop them as rows that are known to be public."""
-    side = plan.candidate.side
-    if not isinstance(side, Fixed):
-        return plan
-    return replace(plan, candidate=replace(plan.candidate, side=replace(side, rows=None)))
 
 
 def zero_layer(features: int, classes: int) -> nn.Linear:

@@ -29,9 +29,15 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from adadps.estimators.doctor.candidates import Candidate, Door, PublicGradients
+from adadps.estimators.doctor.candidates import (
+    Candidate,
+    PublicGradients,
+    inverse_of,
+    of_typical_norm_one,
+    weighted_rows,
+)
 from adadps.estimators.doctor.case import Array, Case, Matrix
-from adadps.estimators.doctor.scales import inverse_of, of_typical_norm_one, weighted_rows
+from adadps.estimators.planner.methods import Method
 
 POINTS = (0.0, 0.5, 1.0)
 """Of the way from w^1 = 0 to w*."""
@@ -101,7 +107,7 @@ def terms_of(
         theirs = [moments_at(share * optimum, rows[given], case.labels[given]) for share in POINTS]
         batch = min(256, len(given))
         diagonals = [np.sqrt(one.of_batches(batch)) + candidate.side.floor for one in theirs]
-    elif candidate.door is Door.BEFORE:
+    elif candidate.method is Method.ADADPS:
         diagonals = [1 / inverse_of(candidate, case)] * len(POINTS)
     else:
         diagonals = [np.ones((1, 1))] * len(POINTS)

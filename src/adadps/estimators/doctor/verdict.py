@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from adadps.estimators.doctor.candidates import DP_SGD, Candidate, Door
-from adadps.estimators.doctor.plans import Plan
+from adadps.estimators.doctor.candidates import DP_SGD, Candidate
+from adadps.estimators.doctor.plans import CandidatePlan
 from adadps.estimators.doctor.terms import Terms
 
 
@@ -40,7 +40,7 @@ class Shown(StrEnum):
 class Finding:
     """What was found about one candidate. ``scores`` and ``gains`` have one entry a fold."""
 
-    plan: Plan
+    plan: CandidatePlan
     scores: tuple[float, ...]
     gains: tuple[float, ...]
     terms: Terms
@@ -76,24 +76,24 @@ class Finding:
 
     def describe(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        choice = self.plan.choice
+        settings = self.plan.settings
         return {
             "candidate": self.candidate.name,
-            "door": self.candidate.door.value,
+            "door": self.candidate.door,
             "source": self.candidate.source,
             "accuracy": self.score,
             "standard_error": standard_error(self.scores),
             "gain": self.gain,
             "gain_standard_error": standard_error(self.gains),
             "gain_needed": self.needed,
-            "shown": None if self.candidate.door is Door.NONE else self.shown.value,
+            "shown": None if self.candidate.is_plain else self.shown.value,
             "terms_relative_to_dp_sgd": self.relative,
             "settings": {
-                "batch_size": choice.sampler.expected_size,
-                "steps": choice.steps,
-                "noise_multiplier": choice.noise_multiplier,
-                "clip_norm": choice.clip_norm,
-                "lr": choice.lr,
+                "batch_size": settings.sampler.expected_size,
+                "steps": settings.steps,
+                "noise_multiplier": settings.noise_multiplier,
+                "clip_norm": settings.clip_norm,
+                "lr": settings.lr,
             },
         }
 
@@ -144,7 +144,7 @@ def decide(findings: list[Finding], *, rows: int, otherwise: str = DP_SGD) -> Ve
     Where there is none it is ``otherwise``, or DP-SGD if a loss of that was shown. ``rows`` is how
     many public ones there are.
     """
-    plain = next(one for one in findings if one.candidate.door is Door.NONE)
+    plain = next(one for one in findings if one.candidate.is_plain)
     others = [one for one in findings if one is not plain]
     if not others:
         return Verdict(plain, Shown.NEITHER, ("There is no side information to weigh.",))
@@ -200,7 +200,7 @@ def _where(plain: Finding, rows: int) -> str:
 
 
 def _theorem(advised: Finding) -> str:
-    if advised.candidate.door is Door.NONE:
+    if advised.candidate.is_plain:
         return "The theorem's terms are those of DP-SGD, to which all others are compared."
     found = {name: f"{value:.3g}" for name, value in advised.relative.items()}
     return (
@@ -214,7 +214,7 @@ def _agreement(advised: Finding, favourite: Finding) -> str:
     if favourite is advised:
         return "The sharper line is least there too: it agrees with the advice."
     least = f"for {favourite.candidate.name}, {favourite.relative['sharper']:.3g} of DP-SGD's; it"
-    if favourite.candidate.door is Door.NONE:
+    if favourite.candidate.is_plain:
         least = "for DP-SGD itself; it"
     else:
         least += f" gained {favourite.points} points in the simulation. The bound"

@@ -24,7 +24,7 @@ def terms_for(request: Request, examples: int) -> Terms:
     """The run's own epsilon, at the ledger's delta and by its accountant where there is one."""
     fitting: tuple[Accountant, ...] = (Accountant.PLD, Accountant.RDP)
     if request.federation is not None:
-        fitting = request.federation.accountants()
+        fitting = request.federation.accountants
     accountant, delta = fitting[0], default_delta(examples)
     if request.ledger is not None:
         accountant = Accountant.RDP

@@ -11,20 +11,29 @@ there are numbers or categories. Each block has norm at most 1, and B of them ar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy import sparse
 
 from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
 from adadps.errors import DataError
-from adadps.estimators.planner.typical_texts import TYPICAL_TEXTS, typical_texts
+from adadps.estimators.planner.methods import Method, PreparedMethod, norms_for, shaped
+from adadps.estimators.planner.typical_texts import (
+    TYPICAL_TEXTS,
+    Numbers,
+    along_features,
+    median_norm,
+    typical_texts,
+)
 from adadps.estimators.tables.cells import levels, numbers, texts
 from adadps.estimators.tables.schema import OTHER, Categorical, Schema
 from adadps.methods.side import Frequencies
+from adadps.methods.side.fixed import Fixed
 
 
 @dataclass(frozen=True)
@@ -121,3 +130,35 @@ class RowFeatures:
             whole.data *= np.float32(1 / math.sqrt(self.blocks))
         whole.sort_indices()
         return whole
+
+
+def prepare_for_rows(
+    method: Method, features: RowFeatures, frequencies: Frequencies | None
+) -> PreparedMethod:
+    """Return a method for these features, whose words have these public ``frequencies``."""
+    typical, side = features.typical(frequencies), None
+    plain = scaled = median_norm(typical)
+    if frequencies is not None and method.takes_side_information:
+        side = _for_all_features(shaped(frequencies, method), features, typical)
+        scaled = median_norm(typical, _a_of(side))
+    return PreparedMethod(method, side, norms_for(method, plain=plain, scaled=scaled))
+
+
+def _for_all_features(of_words: Fixed, features: RowFeatures, typical: sparse.csr_matrix) -> Fixed:
+    """Return A for the words of every text column, and a neutral one for all other features.
+
+    A neutral A leaves each block its share of a row's norm: if D makes typical texts longer by a
+    factor t, other features get D = t.
+    """
+    words = np.tile(_a_of(of_words), len(features.schema.texts))
+    texts = typical[:, : features.words]
+    longer = median_norm(texts, words) / median_norm(texts)
+    others = np.full(features.width - features.words, 1 / longer)
+    whole = torch.from_numpy(np.concatenate([words, others]))
+    return replace(of_words, named={"weight": (whole, 1)})
+
+
+def _a_of(side: Fixed) -> Numbers:
+    found = along_features(side)
+    assert found is not None  # made here, with one value per feature
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adadps.accounting.ledger import DiskLedger
@@ -15,16 +15,16 @@ from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
+from adadps.estimators.planner.plan import TrainingPlan, plan_training
 from adadps.estimators.tables.budgeting import shared_ledger, terms_for
+from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.kept_run import KeptRun
 from adadps.estimators.tables.loading import load_rows
-from adadps.estimators.tables.methods import Plan, plan_training
 from adadps.estimators.tables.paid_levels import Measured, paid_levels
 from adadps.estimators.tables.public_words import PublicWords
 from adadps.estimators.tables.request import Declared, Request
 from adadps.estimators.tables.saved import TableModel, save_model
 from adadps.estimators.tables.survey import complete, facts
-from adadps.estimators.tables.users import OfUsers
 from adadps.files.writing import new_folder
 from adadps.report.result import Result
 from adadps.report.whole_budget import claiming_the_whole
@@ -70,16 +70,17 @@ def train_from_table(request: Request, say: Say) -> Result:
         prepared = _prepare(request, declared, words, measured, opened)
         say("Planning the noise ...")
         plan = _plan(request, declared, prepared, measured)
-        choice = plan.choice
+        settings = plan.settings
         _warn(declared, prepared.read_off, say)
         say(
-            f"Training {choice.steps} steps with noise multiplier {choice.noise_multiplier:g} for "
-            f"ε = {choice.budget.epsilon:g} at δ = {choice.budget.delta:.3g} ..."
+            f"Training {settings.steps} steps with noise multiplier "
+            f"{settings.noise_multiplier:g} for ε = {settings.budget.epsilon:g} at "
+            f"δ = {settings.budget.delta:.3g} ..."
         )
         held = kept.latest()
         if held is not None:
             say(f"Resuming from step {held.taken} of {held.planned}, by {kept.folder} ...")
-        result = _train(request, prepared, plan, kept, declared.of_users, measured)
+        result = _train(request, prepared, plan, kept, measured)
         save_model(prepared.model, result, draft)
     kept.end(request.out)
     return result
@@ -159,12 +160,11 @@ def _stored(
 def _train(
     request: Request,
     prepared: _Prepared,
-    plan: Plan,
+    plan: TrainingPlan,
     kept: KeptRun,
-    of_users: OfUsers | None,
     measured: Measured | None,
 ) -> Result:
-    model, choice = prepared.model, plan.choice
+    model, settings = prepared.model, plan.settings
     layer, targets = model.layer(), model.targets
     evaluations = []
     if prepared.test is not None:
@@ -172,10 +172,10 @@ def _train(
         evaluations = [
             on_held_out(HELD_OUT, test.features, test.targets, every=None, **targets.metrics)
         ]
-    rows = choice.sampler.expected_size * (of_users.most if of_users else 1)
+    rows = settings.sampler.expected_size * (plan.users.most if plan.users else 1)
     many = rows > ROWS_DIFFERENTIATED_AT_ONCE
-    choice.sampler.require_declared(_count(prepared.train))
-    shared = nullcontext(measured.ledger) if measured else shared_ledger(request, choice.budget)
+    settings.sampler.require_declared(_count(prepared.train))
+    shared = nullcontext(measured.ledger) if measured else shared_ledger(request, settings.budget)
     with shared or nullcontext() as ledger:
         try:
             result = fit(
@@ -183,20 +183,20 @@ def _train(
                 targets.loss,
                 prepared.train,
                 method=plan.chain,
-                sampler=choice.sampler,
-                steps=choice.steps,
+                sampler=settings.sampler,
+                steps=settings.steps,
                 evaluate=evaluations,
-                delta=choice.budget.delta,
-                accountant=choice.accountant,
+                delta=settings.budget.delta,
+                accountant=settings.accountant,
                 ledger=ledger,
-                budget=choice.budget if ledger is None else None,
+                budget=settings.budget if ledger is None else None,
                 physical_batch_size=ROWS_DIFFERENTIATED_AT_ONCE if many else None,
                 assumed_public=prepared.assumed_public,
-                checkpoints=kept.checkpoints(steps=choice.steps, weights=layer.weight.numel()),
-                most_epsilon=choice.budget.epsilon,
+                checkpoints=kept.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
+                most_epsilon=settings.budget.epsilon,
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
-                settings={**plan.settings, "model": model.in_words},
+                settings={**plan.describe(), "model": model.in_words},
             )
         except BudgetError as error:
             raise _with_what_is_left(error, request.ledger) from error
@@ -214,22 +214,23 @@ def _claimed(result: Result, ledger: DiskLedger) -> Result:
 
 def _plan(
     request: Request, declared: Declared, prepared: _Prepared, measured: Measured | None
-) -> Plan:
-    """Batches, noise and rates; where something was paid for before, as they were planned then."""
+) -> TrainingPlan:
+    """Plan the run; where something was paid for before, keep the settings planned then."""
+    model = prepared.model
+    method = prepare_for_rows(declared.method, model.features, prepared.words.frequencies)
+    if measured:
+        return replace(measured.plan, prepared=method)
     examples = declared.counted or _count(prepared.train)
     terms = terms_for(request, examples)
     return plan_training(
-        declared.method,
-        prepared.model.features,
-        prepared.model.targets,
+        method,
         examples=examples,
         budget=terms.budget,
+        loss=model.targets.loss_facts,
         accountant=terms.accountant,
-        wishes=request.wishes,
-        frequencies=prepared.words.frequencies,
-        of_users=declared.of_users,
+        given=request.given,
+        users=declared.users,
         federation=request.federation,
-        chosen=measured.plan.by_rule if measured else None,
     )
 
 

@@ -18,11 +18,12 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.engine.noise.randomness import secure
 from adadps.errors import DataError
+from adadps.estimators.planner.plan import TrainingPlan, plan_training
 from adadps.estimators.tables.budgeting import shared_ledger, terms_for
+from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.kept_run import KeptRun
 from adadps.estimators.tables.levels_file import KeptLevels, kept_levels
 from adadps.estimators.tables.loading import users_in
-from adadps.estimators.tables.methods import Plan, plan_training
 from adadps.estimators.tables.paid_survey import columns_of, measure
 from adadps.estimators.tables.public_words import PublicWords
 from adadps.estimators.tables.request import Declared, Request
@@ -41,7 +42,7 @@ class Measured:
     """A whole schema, the plan under which it was paid for, and the ledger of both."""
 
     schema: Schema
-    plan: Plan
+    plan: TrainingPlan
     paid: Paid
     ledger: DiskLedger
     units: int
@@ -68,20 +69,18 @@ def paid_levels(
         relation=_relation(request, units),
     )
     plan = plan_training(
-        declared.method,
-        stand_in.features,
-        stand_in.targets,
+        prepare_for_rows(declared.method, stand_in.features, words.frequencies),
         examples=units,
         budget=terms.budget,
+        loss=stand_in.targets.loss_facts,
         accountant=terms.accountant,
-        wishes=request.wishes,
-        frequencies=words.frequencies,
-        of_users=declared.of_users,
+        given=request.given,
+        users=declared.users,
         federation=request.federation,
         besides=price.events,
     )
-    plan.choice.sampler.require_declared(found)
-    budget = plan.choice.budget
+    plan.settings.sampler.require_declared(found)
+    budget = plan.settings.budget
     ledger = opened.enter_context(
         shared_ledger(request, budget) or DiskLedger(kept.folder / LEDGER, budget=budget)
     )
@@ -91,10 +90,15 @@ def paid_levels(
 
 
 def _measured_once(
-    request: Request, schema: Schema, price: Price, plan: Plan, kept: KeptRun, ledger: DiskLedger
+    request: Request,
+    schema: Schema,
+    price: Price,
+    plan: TrainingPlan,
+    kept: KeptRun,
+    ledger: DiskLedger,
 ) -> KeptLevels:
-    choice, chain = plan.choice, plan.chain
-    run = plan_of(chain, choice.sampler, choice.steps, price.accountant, price.events)
+    settings, chain = plan.settings, plan.chain
+    run = plan_of(chain, settings.sampler, settings.steps, price.accountant, price.events)
     hashed = run.plan_hash(price.relation, price.accountant)
     held = kept_levels(kept.levels, plan=hashed, ledger=ledger.identity)
     if held is not None:
@@ -104,13 +108,13 @@ def _measured_once(
             f"Expected what was measured for the run in {kept.folder}, found none. Restore "
             f"{kept.levels}, or choose another folder to begin anew."
         )
-    units = units_of(chain, choice.sampler)
+    units = units_of(chain, settings.sampler)
     name = pay(
         ledger,
         price,
         run,
-        step=units.step_event(choice.noise_multiplier, 1, price.accountant, grouping_of(chain)),
-        charged_steps=units.charged_steps(choice.steps),
+        step=units.step_event(settings.noise_multiplier, 1, price.accountant, grouping_of(chain)),
+        charged_steps=units.charged_steps(settings.steps),
         own=request.ledger is None,
     )
     found = measure(schema, read_chunks(request.data), price, secure(), user=request.user)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.federation import Federation, NoiseBy
-from adadps.estimators.tables.methods import Wishes, chosen_for
+from adadps.estimators.planner.federation import FederatedSettings, NoiseBy, UserColumn
+from adadps.estimators.planner.methods import Method
+from adadps.estimators.planner.settings import GivenSettings
 from adadps.estimators.tables.public_words import WordSource
 from adadps.estimators.tables.schema import Schema
 from adadps.estimators.tables.schema_file import (
@@ -20,7 +20,6 @@ from adadps.estimators.tables.schema_file import (
     read_schema_file,
     schema_of,
 )
-from adadps.estimators.tables.users import OfUsers
 
 ROWS_PER_USER, ROWS_OF_A_DEVICE = 16, 1000
 """So many rows of a user count at once, unless another number is given; a device trains on more."""
@@ -35,20 +34,20 @@ class Declared:
     schema: Schema
     examples: int | None
     method: Method
-    of_users: OfUsers | None = None
-    users: int | None = None
+    users: UserColumn | None = None
+    user_count: int | None = None
     pays: bool = False
     """Is what is not known about the columns measured with noise, and paid for?"""
 
     @property
     def counted(self) -> int | None:
         """The declared number of units."""
-        return self.examples if self.of_users is None else self.users
+        return self.examples if self.users is None else self.user_count
 
     @property
     def units(self) -> str:
         """What the declared number counts."""
-        return "examples" if self.of_users is None else "users"
+        return "examples" if self.users is None else "users"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class Request:
     strict: bool = False
     trials: int | None = None
     test: Path | None = None
-    federation: Federation | None = None
+    federation: FederatedSettings | None = None
 
     @property
     def run_folder(self) -> Path:
@@ -101,9 +100,9 @@ class Request:
         return self.checkpoint or self.out.with_name(f"{self.out.name}{CHECKPOINT}")
 
     @property
-    def wishes(self) -> Wishes:
-        """Settings that were given."""
-        return Wishes(
+    def given(self) -> GivenSettings:
+        """Return the settings that are not left to the rule."""
+        return GivenSettings(
             batch_size=self.batch_size, epochs=self.epochs, clip_norm=self.clip_norm, lr=self.lr
         )
 
@@ -125,7 +124,7 @@ class Request:
         require_epsilon(self.epsilon)
         if self.delta is not None:
             Budget(self.epsilon, self.delta)
-        _ = self.wishes
+        _ = self.given
         self._require_ledger()
         self._require_places_apart()
         schema, examples = self._schema()
@@ -136,13 +135,13 @@ class Request:
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
         on_devices = self.federation is not None
-        method = chosen_for(method, has_text=bool(schema.texts), on_devices=on_devices)
+        method = method.resolved(informed=bool(schema.texts), on_devices=on_devices)
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method, pays=pays)
         usual = ROWS_PER_USER if self.federation is None else ROWS_OF_A_DEVICE
-        of_users = OfUsers(self.user, self.rows_per_user or usual)
-        return Declared(schema, examples, method, of_users, self.users, pays)
+        users = UserColumn(self.user, self.rows_per_user or usual)
+        return Declared(schema, examples, method, users, self.users, pays)
 
     def _pays(self) -> bool:
         """Is what is not declared to be paid for? Where the noise is the devices', nobody could."""

@@ -15,7 +15,8 @@ from adadps.data.bounds import Bounds
 from adadps.data.tables import Table, nearest
 from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.errors import DataError
-from adadps.estimators.planner.defaults import first_gradient
+from adadps.estimators.planner.plan import LossFacts
+from adadps.estimators.planner.settings import first_gradient
 from adadps.estimators.tables.cells import labels, numbers
 from adadps.estimators.tables.schema import OTHER, Label
 from adadps.training.evaluation import (
@@ -72,17 +73,11 @@ class Targets:
         return {"accuracy": accuracy, ALWAYS: commonest_class_accuracy}
 
     @property
-    def first_gradient(self) -> float:
-        """Typical norm of the loss's gradient by the outputs, at the start."""
-        return TYPICAL_ERROR if self.label.regression else first_gradient(self.label.outputs)
-
-    @property
-    def curvature(self) -> float | None:
-        """The loss's second derivative by the outputs, where it does not flatten out.
-
-        A step longer than 2 / (curvature · ‖x‖²) overshoots further every time.
-        """
-        return 2.0 if self.label.regression else None
+    def loss_facts(self) -> LossFacts:
+        """Return what the planner needs to know about the loss."""
+        if self.label.regression:
+            return LossFacts(TYPICAL_ERROR, curvature=2.0)
+        return LossFacts(first_gradient(self.label.outputs))
 
     def predictions(
         self, outputs: Tensor, *, probabilities: bool
