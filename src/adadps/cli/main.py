@@ -1,7 +1,7 @@
-"""The command line: commands are listed without being loaded, and loaded when they are called.
+"""The command line: commands are listed from static text and imported when they are called.
 
-Commands of other distributions join by an entry point of the group ``adadps.commands``; those of
-`adadps-experiments` are listed here, so that help need not load them either.
+Other distributions add commands by entry points of the group ``adadps.commands``. The help texts of
+those in `adadps-experiments` stand here, so that listing them imports nothing either.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import io
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
 import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from adadps.cli.commands.console import EXIT_CODES, out
+from adadps import __version__
+from adadps.cli.commands.console import EXIT_CODES, errors_as_messages, out
 from adadps.cli.commands.help_text import command
+from adadps.errors import AdadpsError, SettingError
 
 GROUP = "adadps.commands"
 
@@ -29,81 +31,109 @@ COMMANDS = {
     "train": "Train a private linear model from a table.",
     "federate": "Simulate a federation of users from a table.",
     "predict": "Predict the rows of a table with a trained model.",
-    "card": "Show or check what may be said about the privacy of a model.",
-    "report": "Write one html page about one model or several.",
+    "card": "Show or check the privacy card of a model.",
+    "report": "Write one html page about one or more models.",
     "ledger": "Show what a ledger has paid for.",
-    "audit": "Measure a lower bound on epsilon beside the claim.",
+    "audit": "Measure a lower bound on epsilon and compare it with the claim.",
 }
-"""The commands of the product, in the order of use, and what help says of each."""
+"""The commands of the product in the order of use, each with its line in the help."""
 
-ELSEWHERE = {
-    "reproduce": "Run the experiments of the paper, its numbers beside ours.",
+EXPERIMENTS = "adadps-experiments"
+COMMANDS_OF_EXPERIMENTS = {
+    "reproduce": "Run the experiments of the paper and compare with its numbers.",
     "bench": "Measure time and memory of a private step beside other libraries.",
     "data": "List, find and fetch data sets that are known by name.",
 }
-"""Commands that come by entry point, and what help says of them before they are loaded."""
 
 
-class Commands(TyperGroup):
-    """A group whose commands are imported when they are called."""
+class CommandGroup(TyperGroup):
+    """A group that lists commands without importing them; `resolve_command` imports the one called.
 
-    _listing = False
+    Help, completion and suggestions see only names and one-line texts.
+    """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The product's commands first, then those of other distributions."""
-        del ctx
-        return [*COMMANDS, *(name for name in _added() if name not in COMMANDS)]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: click.Command(name, help=text) for name, text in COMMANDS.items()}
+        self.added = {
+            name: point for name, point in _added_commands().items() if name not in COMMANDS
+        }
+        for name, point in self.added.items():
+            package = _package_of(point)
+            text = COMMANDS_OF_EXPERIMENTS.get(name, f"Provided by {package}.")
+            self.commands[name] = TyperCommand(name, help=text, rich_help_panel=f"From {package}")
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself; for a list of commands, only its name and its help."""
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        if self._listing:
-            known = {**ELSEWHERE, **COMMANDS}
-            return click.Command(cmd_name, help=known.get(cmd_name, "Added by an extension."))
-        if cmd_name in COMMANDS:
-            module = import_module(f"adadps.cli.commands.{cmd_name}")
-            return _as_click(getattr(module, "app", None) or getattr(module, cmd_name), cmd_name)
-        return _as_click(_added()[cmd_name].load(), cmd_name)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called, and import it."""
+        if args[0] in COMMANDS_OF_EXPERIMENTS and args[0] not in self.commands:
+            if ctx.resilient_parsing:  # a completion must print nothing
+                return None, None, args[1:]
+            with errors_as_messages():
+                raise _not_installed(args[0])
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is None or listed is None:
+            return name, listed, rest
+        with errors_as_messages():
+            return name, self._imported(name), rest
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Help for all commands, without loading one of them."""
-        self._listing = True
+    def _imported(self, name: str) -> click.Command:
+        if name in COMMANDS:
+            module = import_module(f"adadps.cli.commands.{name}")
+            return _as_click(getattr(module, "app", None) or getattr(module, name), name)
+        point = self.added[name]
         try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
+            return _as_click(point.load(), name)
+        except Exception as error:  # the code of another distribution may raise anything
+            raise AdadpsError(
+                f"Expected `adadps {name}` in {point.value}, found {type(error).__name__}: {error}."
+                f" Reinstall the package that provides it: pip install {_package_of(point)}"
+            ) from error
 
 
-def _added() -> Mapping[str, EntryPoint]:
+def _added_commands() -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
+def _package_of(point: EntryPoint) -> str:
+    return point.module.partition(".")[0] if point.dist is None else point.dist.name
+
+
+def _not_installed(name: str) -> SettingError:
+    return SettingError(
+        f"Expected the package {EXPERIMENTS}, which provides `adadps {name}`, found that it is not "
+        f"installed. Install it: pip install {EXPERIMENTS}; in a clone of adadps: pip install "
+        "./experiments"
+    )
+
+
 def _as_click(found: Any, name: str) -> click.Command:
-    """A function with typed parameters, or a group of them, as a command that can be called."""
+    """Return a function with typed parameters, or a group of them, as a command."""
     if isinstance(found, typer.Typer):
         made: click.Command = typer.main.get_group(found)
     else:
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command(alone)(found)
-        made = typer.main.get_command(alone)
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        command(single)(found)
+        made = typer.main.get_command(single)
     made.name = name
     return made
 
 
 app = typer.Typer(
     name="adadps",
-    cls=Commands,
+    cls=CommandGroup,
     help="Train models with differential privacy, and stay adaptive under the noise.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
+    suggest_commands=False,  # click suggests; typer would say it again
     pretty_exceptions_enable=False,
 )
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        out.print(f"adadps {version('adadps')}")
+        out.print(f"adadps {__version__}")
         raise typer.Exit
 
 

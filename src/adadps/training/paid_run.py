@@ -19,7 +19,7 @@ from torch import nn
 
 from adadps.accounting.epsilon import Budget, grouping_of, unit_of
 from adadps.accounting.ledger import Ledger
-from adadps.accounting.measured.paying import Paid
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.assumed import NOT_DECLARED, declared
 from adadps.engine.noise.randomness import Randomness, secure

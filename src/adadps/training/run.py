@@ -13,7 +13,7 @@ from torch import nn
 
 from adadps.accounting.epsilon import Budget
 from adadps.accounting.ledger import Ledger
-from adadps.accounting.measured.paying import Paid
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
 from adadps.engine.loss import Loss

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, say, told
+from adadps.cli.commands.console import errors_as_messages, out, say
 
 
 def bench(
@@ -57,7 +57,7 @@ def bench(
     from adadps_experiments.bench import chart, command, promises, table
     from adadps_experiments.bench.sheets import sheets
 
-    with told():
+    with errors_as_messages():
         named = (workload or [], contender or [])
         if check:
             others = (*named, steps, threads, epoch, json_file, resume, from_file, plot, markdown)

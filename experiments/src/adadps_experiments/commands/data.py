@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adadps.cli.commands.console import out, print_json, printable, say, told
+from adadps.cli.commands.console import errors_as_messages, out, print_json, printable, say
 from adadps.cli.commands.help_text import command
 from adadps.errors import DataError
 
@@ -30,7 +30,7 @@ def list_sets(
     """
     from adadps_experiments.data.named_sets import NAMED_SETS
 
-    with told():
+    with errors_as_messages():
         facts = [_facts(name) for name in NAMED_SETS]
         if as_json:
             print_json(facts)
@@ -47,7 +47,7 @@ def path_of_set(name: Name) -> None:
     from adadps_experiments.data.finding import require
     from adadps_experiments.data.named_sets import named_set
 
-    with told():
+    with errors_as_messages():
         known = named_set(name)
         paths = [require(known, file) for file in known.files]
         for path in paths or [_embedded()]:
@@ -71,7 +71,7 @@ def fetch_set(
     from adadps_experiments.data.fetching import fetch
     from adadps_experiments.data.named_sets import named_set
 
-    with told(interrupted="what has arrived is kept; call again to go on"):
+    with errors_as_messages(interrupted="what has arrived is kept; call again to go on"):
         known = named_set(name)
         with progress_of_bytes(f"fetching {name}") as moved:
             paths = fetch(known, arrived=moved, say=say, force=force)

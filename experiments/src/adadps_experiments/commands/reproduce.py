@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, say, table_of_rows, told
+from adadps.cli.commands.console import errors_as_messages, out, say, table_of_rows
 from adadps.errors import SettingError
 from adadps_experiments.commands.data import get_if_absent
 
@@ -87,7 +87,7 @@ def reproduce(
 
     Example: adadps reproduce imdb --quick --json results/imdb.json
     """
-    with told(interrupted="what has ended is kept; repeat the command to go on"):
+    with errors_as_messages(interrupted="what has ended is kept; repeat the command to go on"):
         if experiment not in NAMES:
             raise SettingError(
                 f"Expected an experiment, found '{experiment}'. Known: {', '.join(NAMES)}."

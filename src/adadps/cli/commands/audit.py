@@ -1,37 +1,42 @@
-"""`adadps audit`: a lower bound on ε beside the claim, for the library's own methods."""
+"""`adadps audit`: a lower bound on epsilon beside the claim, for the methods of the library."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from adadps.audit.built_in import CanarySettings, RepeatedSettings
-from adadps.audit.engine_paths import usual_steps
-from adadps.audit.outcome import AuditResult
-from adadps.cli.commands.console import ABOVE_THE_CLAIM, out, print_json, told
+from adadps.cli.commands.console import (
+    CLAIM_REFUTED,
+    errors_as_messages,
+    out,
+    print_json,
+    table_of_facts,
+)
 from adadps.cli.commands.help_text import command
 
+if TYPE_CHECKING:
+    from adadps.audit.outcome import AuditResult
+
 app = typer.Typer(
-    help="Try to refute a claimed epsilon: a lower bound from what training releases.",
+    help="Try to refute a claimed epsilon by a lower bound from what training releases.",
     no_args_is_help=True,
+    suggest_commands=False,
 )
 
 _Method = Annotated[str, typer.Option(help="dp-sgd, dp-adam, adadps or adadps-public.")]
 _Path = Annotated[str, typer.Option("--path", help="dense, general, sparse or late.")]
-_Epsilon = Annotated[float, typer.Option(help="The epsilon that the run is to claim.")]
+_Epsilon = Annotated[float, typer.Option(help="Epsilon that the run claims.")]
 _Steps = Annotated[
     int | None,
     typer.Option(
-        help="Few leave the most to see. Default: 1, and 8 on the path late, where noise waits.",
+        help="Few steps show the most. Default: 1, or 8 on the path late, where noise is deferred.",
         show_default=False,
     ),
 ]
-_Rate = Annotated[float, typer.Option(help="Probability that an example joins a batch.")]
+_Rate = Annotated[float, typer.Option(help="Probability that an example is in a batch.")]
 _Confidence = Annotated[
-    float, typer.Option(help="A true claim is refuted with probability at most 1 - this.")
+    float, typer.Option(help="A true claim is refuted with probability at most 1 minus this.")
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -41,11 +46,11 @@ def repeated(
     method: _Method = "dp-sgd",
     path: _Path = "dense",
     runs: Annotated[
-        int, typer.Option(help="Half with the worst-case example, half without.")
+        int, typer.Option(help="Half of them with the worst-case example, half without.")
     ] = 2000,
     epsilon: _Epsilon = 1.0,
     delta: Annotated[
-        float, typer.Option(help="Large: what is rare cannot be seen in some thousand runs.")
+        float, typer.Option(help="Large, because a few thousand runs do not show rare events.")
     ] = 0.1,
     steps: _Steps = None,
     rate: _Rate = 1.0,
@@ -54,13 +59,15 @@ def repeated(
 ) -> None:
     """Train a tiny model many times, with and without one worst-case example, and tell them apart.
 
-    Ends with 0 if the bound is below the claim, 3 if it is above, 1 if something stood against the
-    audit itself, 2 if something was asked wrongly.
+    The exit code is 0 if the bound is below the claim and 3 if it is above; 1 if the audit could
+    not be run, and 2 if an option is invalid.
 
     Example: adadps audit repeated --method adadps --path late --runs 4000
     """
-    with told():
-        asked = RepeatedSettings(
+    with errors_as_messages():
+        from adadps.audit.built_in import RepeatedSettings, usual_steps
+
+        settings = RepeatedSettings(
             method=method,
             path=path,
             epsilon=epsilon,
@@ -68,7 +75,7 @@ def repeated(
             steps=usual_steps(path) if steps is None else steps,
             rate=rate,
         )
-        found = asked.audit(runs=runs, confidence=confidence)
+        found = settings.audit(runs=runs, confidence=confidence)
     _show(found, as_json)
 
 
@@ -76,24 +83,28 @@ def repeated(
 def canaries(
     method: _Method = "dp-sgd",
     path: _Path = "sparse",
-    count: Annotated[int, typer.Option("--canaries", help="Each in the data by a coin.")] = 2000,
+    count: Annotated[
+        int, typer.Option("--canaries", help="Each is in the data if a fair coin says so.")
+    ] = 2000,
     epsilon: _Epsilon = 4.0,
-    delta: Annotated[float, typer.Option(help="Small against 1 / canaries.")] = 1e-6,
+    delta: Annotated[float, typer.Option(help="Much smaller than 1 / canaries.")] = 1e-6,
     steps: _Steps = None,
     rate: _Rate = 1.0,
     confidence: _Confidence = 0.95,
     as_json: _Json = False,
 ) -> None:
-    """Train once with many canaries, each in the data by a coin, and guess the coins.
+    """Train once with many canaries, each in the data by the toss of a coin, and guess the coins.
 
-    For your own model, data and canaries: `adadps.audit.audit_one_run` in Python. Ends with 0 if
-    the bound is below the claim, 3 if it is above, 1 if something stood against the audit itself, 2
-    if something was asked wrongly.
+    To audit your own model, data and canaries, call `adadps.audit.audit_one_run` in Python. The
+    exit code is 0 if the bound is below the claim and 3 if it is above; 1 if the audit could not be
+    run, and 2 if an option is invalid.
 
     Example: adadps audit canaries --method adadps --canaries 5000
     """
-    with told():
-        asked = CanarySettings(
+    with errors_as_messages():
+        from adadps.audit.built_in import CanarySettings, usual_steps
+
+        settings = CanarySettings(
             method=method,
             path=path,
             epsilon=epsilon,
@@ -102,30 +113,17 @@ def canaries(
             rate=rate,
             canaries=count,
         )
-        found = asked.audit(confidence=confidence)
+        found = settings.audit(confidence=confidence)
     _show(found, as_json)
 
 
 def _show(found: AuditResult, as_json: bool) -> None:
+    described = found.describe()
     if as_json:
-        print_json(found.describe())
+        print_json(described)
     else:
-        out.print(as_rich(found))
+        facts = {**described.pop("settings"), **described}
+        unclaimed = {name: "∞ (nothing is claimed)" for name in facts if facts[name] is None}
+        out.print(table_of_facts(f"Audit by {found.audit}", facts | unclaimed))
     if found.broken:
-        raise typer.Exit(ABOVE_THE_CLAIM)
-
-
-def as_rich(found: AuditResult) -> Table:
-    """The result as a table of two columns."""
-    table = Table(title=f"Audit by {found.audit}", show_header=False)
-    facts = found.describe()
-    settings = facts.pop("settings")
-    for name, value in {**settings, **facts}.items():
-        table.add_row(name.replace("_", " "), _cell(value))
-    return table
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "∞ (nothing is claimed)"
-    return f"{value:.6g}" if isinstance(value, float) else escape(str(value))
+        raise typer.Exit(CLAIM_REFUTED)

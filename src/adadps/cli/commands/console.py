@@ -1,8 +1,8 @@
-"""What all commands share: where they print, and how they end.
+"""What all commands share: where they print, how errors are shown, and the exit codes.
 
-Exit codes: 0, done; 1, something found while working (data, files, a ledger, a budget) stands
-against it; 2, the command itself cannot be meant so (an unknown option, a number out of range);
-3, an audit found a bound above the claim; 130, interrupted.
+Exit codes: 0, success; 1, the data, a file, a ledger or a budget does not allow it; 2, the command
+itself is invalid (an unknown option, a number out of range); 3, an audit found a bound above the
+claimed epsilon; 130, interrupted.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rich.table import Table
 from adadps.errors import AdadpsError, ContractError, OrderError, PrivacyWarning, SettingError
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 data, files, a ledger or a budget stand against it; 2 the command "
-    "itself cannot be meant so; 3 an audit found more than was claimed; 130 interrupted."
+    "Exit codes: 0 success; 1 the data, a file, a ledger or a budget does not allow it; 2 the "
+    "command itself is invalid; 3 an audit refuted the claimed epsilon; 130 interrupted."
 )
-FOUND_WHILE_WORKING, WRONGLY_CALLED, ABOVE_THE_CLAIM, INTERRUPTED = 1, 2, 3, 130
-_ABOUT_THE_CALL = (SettingError, ContractError, OrderError)
+FAILURE, USAGE_ERROR, CLAIM_REFUTED, INTERRUPTED = 1, 2, 3, 130
+_USAGE_ERRORS = (SettingError, ContractError, OrderError)
 
 
 class Missing(StrEnum):
-    """What happens to empty cells of a table."""
+    """What to do with empty cells of a table."""
 
     REFUSE = "refuse"
     FILL = "fill"
 
 
 class Rare(StrEnum):
-    """What happens to levels and classes that are not declared and rare."""
+    """What to do with rare levels and classes that are not declared."""
 
     REFUSE = "refuse"
     OTHER = "other"
@@ -49,29 +49,30 @@ err = Console(stderr=True)
 
 
 @contextmanager
-def told(
+def errors_as_messages(
     interrupted: str | Callable[[], str] = "nothing was written",
 ) -> Iterator[None]:
-    """Show our own errors as one message and exit, and our warnings; let bugs through."""
+    """Show errors and warnings of adadps as messages and exit; let other exceptions through."""
     try:
         with _warnings_shown():
             yield
     except AdadpsError as error:
-        said = escape(printable(str(error)))
-        err.print(f"[bold red]{type(error).__name__}[/]: {said}", highlight=False, soft_wrap=True)
-        called = isinstance(error, _ABOUT_THE_CALL)
-        raise typer.Exit(WRONGLY_CALLED if called else FOUND_WHILE_WORKING) from None
+        text = escape(printable(str(error)))
+        err.print(f"[bold red]{type(error).__name__}[/]: {text}", highlight=False, soft_wrap=True)
+        misused = isinstance(error, _USAGE_ERRORS)
+        raise typer.Exit(USAGE_ERROR if misused else FAILURE) from None
     except KeyboardInterrupt:
-        sys.unraisablehook = _say_nothing  # what was half-made complains when it is taken down
-        said = interrupted if isinstance(interrupted, str) else interrupted()
-        ended = said if "\n" in said else f"{said}."  # a command to be copied stands alone
-        err.print(f"Interrupted: {printable(ended)}", markup=False, highlight=False, soft_wrap=True)
+        # Objects that were half built may raise when they are collected: nobody can act on that.
+        sys.unraisablehook = _ignore
+        text = interrupted if isinstance(interrupted, str) else interrupted()
+        text = text if "\n" in text else f"{text}."  # no full stop after a command to copy
+        err.print(f"Interrupted: {printable(text)}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Show warnings about privacy as one line each, piped or not; others as ever."""
+    """Show each privacy warning as one line, on a terminal or not; leave others as they are."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", PrivacyWarning)
         usual = warnings.showwarning
@@ -80,19 +81,19 @@ def _warnings_shown() -> Iterator[None]:
             if not issubclass(category, PrivacyWarning):
                 usual(message, category, *where, **more)
                 return
-            said = escape(printable(str(message)))
-            err.print(f"[bold yellow]Warning[/]: {said}", highlight=False, soft_wrap=True)
+            text = escape(printable(str(message)))
+            err.print(f"[bold yellow]Warning[/]: {text}", highlight=False, soft_wrap=True)
 
         warnings.showwarning = show
         yield
 
 
-def _say_nothing(_unraisable: object) -> None:
-    """Nobody can do anything about it any more."""
+def _ignore(_unraisable: object) -> None:
+    pass
 
 
 def printable(text: str) -> str:
-    r"""The text with what cannot be written as UTF-8 spelled out (a file name can be anything).
+    r"""Return the text with what cannot be encoded as UTF-8 escaped (file names may hold anything).
 
     >>> printable("caf\udce9")
     'caf\\udce9'
@@ -101,30 +102,30 @@ def printable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     err.print(printable(text), markup=False, highlight=False)
 
 
-def say_to_people(text: str) -> None:
-    """The same, but only if somebody looks: silent when piped."""
+def say_on_terminal(text: str) -> None:
+    """Print one line on standard error if it is a terminal, and nothing if it is piped."""
     if err.is_terminal:
         say(text)
 
 
 def choice(name: str, known: dict[str, Any], what: str) -> Any:
-    """The one that is called ``name``."""
+    """Return the entry of ``known`` with this name, or refuse a name that is not among them."""
     if name not in known:
         raise SettingError(f"Expected a {what} among {', '.join(known)}, found '{name}'.")
     return known[name]
 
 
 def print_json(content: Any) -> None:
-    """JSON on standard output, for other programs."""
+    """Print JSON on standard output, for other programs."""
     sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def table_of_facts(title: str, facts: dict[str, Any]) -> Table:
-    """A name and a value in each row."""
+    """Return a table with one name and its value per row."""
     table = Table(title=title, show_header=False)
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
@@ -135,7 +136,7 @@ def table_of_facts(title: str, facts: dict[str, Any]) -> Table:
 
 
 def table_of_rows(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> Table:
-    """A table of some columns, given as heading and name in the rows."""
+    """Return a table of the ``columns``, each given as its heading and its key in the rows."""
     table = Table(title=title)
     for heading in columns:
         table.add_column(heading, overflow="fold")

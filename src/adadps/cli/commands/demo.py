@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, print_json, say_to_people, table_of_rows, told
+from adadps.cli.commands.console import (
+    errors_as_messages,
+    out,
+    print_json,
+    say_on_terminal,
+    table_of_rows,
+)
 
 _COLUMNS = {
     "method": "method",
@@ -35,8 +41,8 @@ def demo(
     """
     from adadps.cli.demo import run_demo
 
-    with told():
-        outcome = run_demo(out_folder, epsilon, say=say_to_people)
+    with errors_as_messages():
+        outcome = run_demo(out_folder, epsilon, say=say_on_terminal)
         if as_json:
             print_json(outcome.rows)
         else:

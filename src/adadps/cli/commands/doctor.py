@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adadps.cli.commands.console import (
+    errors_as_messages,
     out,
     print_json,
     printable,
-    say_to_people,
+    say_on_terminal,
     table_of_rows,
-    told,
 )
-from adadps.cli.commands.help_text import panel, whole
+from adadps.cli.commands.help_text import panel, whole_number
 from adadps.cli.commands.table_options import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ def doctor(
     label: Annotated[str, _TABLE(help="Column of the labels.")],
     examples: Annotated[
         int,
-        _RUN(callback=whole(1, MOST_EXAMPLES), help="Declared number of PRIVATE examples."),
+        _RUN(callback=whole_number(1, MOST_EXAMPLES), help="Declared number of PRIVATE examples."),
     ],
     epsilon: Annotated[float, _RUN(help="What the private run may spend, later.")],
     delta: Annotated[float | None, _RUN(help="Default: 1/(10 examples).")] = None,
     steps: Annotated[
         int | None,
-        _RUN(callback=whole(1), help="Default: by the rule."),
+        _RUN(callback=whole_number(1), help="Default: by the rule."),
     ] = None,
     batch_size: Annotated[float | None, _RUN(help="Default: by the rule.")] = None,
     side: Annotated[
@@ -81,16 +81,16 @@ def doctor(
     ] = None,
     words: Annotated[
         int,
-        _TRIED(callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."),
+        _TRIED(callback=whole_number(1, MOST_WORDS), help="Size of the public vocabulary."),
     ] = 10_000,
     language: Annotated[str, _TRIED(help="Language of the vocabulary.")] = "en",
     folds: Annotated[
         int,
-        _TRIED(callback=whole(3, MOST_FOLDS), help="Simulated runs for each method."),
+        _TRIED(callback=whole_number(3, MOST_FOLDS), help="Simulated runs for each method."),
     ] = 8,
     seed: Annotated[
         int,
-        _TRIED(callback=whole(0), help="Of the folds and the simulated noise."),
+        _TRIED(callback=whole_number(0), help="Of the folds and the simulated noise."),
     ] = 0,
     terms: Annotated[
         bool,
@@ -114,7 +114,7 @@ def doctor(
     """
     from adadps.estimators.doctor.tables import DoctorRequest, examine_table
 
-    with told():
+    with errors_as_messages():
         request = DoctorRequest(
             public=public,
             text=text,
@@ -130,7 +130,7 @@ def doctor(
             language=language,
             seed=seed,
         )
-        found = examine_table(request, say_to_people)
+        found = examine_table(request, say_on_terminal)
         if as_json:
             print_json(found.describe())
         else:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from adadps.cli.commands import table_options as options
-from adadps.cli.commands.console import told
-from adadps.cli.commands.help_text import panel, whole
+from adadps.cli.commands.console import errors_as_messages
+from adadps.cli.commands.help_text import panel, whole_number
 from adadps.cli.commands.table_options import MOST_EXAMPLES
 from adadps.cli.commands.table_training import show_overlap, train_and_show
 from adadps.estimators.planner.federation import DrawnBy, FederatedSettings, NoiseBy
@@ -55,7 +55,7 @@ def federate(
         int | None,
         _privacy(
             metavar="COUNT",
-            callback=whole(1, MOST_EXAMPLES),
+            callback=whole_number(1, MOST_EXAMPLES),
             help="Declared number of users. Default: that of the file, then assumed public.",
         ),
     ] = None,
@@ -66,7 +66,7 @@ def federate(
         int | None,
         _privacy(
             metavar="COUNT",
-            callback=whole(1),
+            callback=whole_number(1),
             help="With --noise shares: a round with fewer answers is discarded.",
         ),
     ] = None,
@@ -79,16 +79,16 @@ def federate(
     strict: options.Strict = False,
     trials: options.Trials = None,
     rounds: Annotated[
-        int | None, _device(metavar="COUNT", callback=whole(1), help="Cohorts in all.")
+        int | None, _device(metavar="COUNT", callback=whole_number(1), help="Cohorts in all.")
     ] = None,
     cohort: Annotated[
         float | None, _device(metavar="COUNT", help="Users that are asked in a round, on average.")
     ] = None,
     local_epochs: Annotated[
-        int, _device(metavar="COUNT", callback=whole(1), help="Passes over a user's rows.")
+        int, _device(metavar="COUNT", callback=whole_number(1), help="Passes over a user's rows.")
     ] = 1,
     local_batch_size: Annotated[
-        int, _device(metavar="COUNT", callback=whole(1), help="Rows of a local mini-batch.")
+        int, _device(metavar="COUNT", callback=whole_number(1), help="Rows of a local mini-batch.")
     ] = 100,
     local_lr: Annotated[
         float | None, _device(metavar="NUMBER", help="Learning rate on the devices.")
@@ -102,7 +102,9 @@ def federate(
     rows_per_user: Annotated[
         int | None,
         _device(
-            metavar="COUNT", callback=whole(1), help="Rows that a user trains on. Default: 1000."
+            metavar="COUNT",
+            callback=whole_number(1),
+            help="Rows that a user trains on. Default: 1000.",
         ),
     ] = None,
     method: Annotated[Method, _side(metavar="NAME", help=METHODS)] = Method.AUTO,
@@ -130,7 +132,7 @@ def federate(
     """
     from adadps.estimators.tables.request import Request
 
-    with told():
+    with errors_as_messages():
         request = Request(
             data=data,
             epsilon=epsilon,

@@ -1,4 +1,4 @@
-"""How a command explains itself: flowing paragraphs, options in panels, examples at the end."""
+"""The help of a command: paragraphs that wrap, options in panels, examples at the end."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Command]:
     """Add a function to ``app``, with its docstring as help.
 
-    Lines of a paragraph flow. A last paragraph that begins with "Example" is shown below the
-    options, line by line, so that it can be copied.
+    The lines of a paragraph are joined. A last paragraph that begins with "Example" is shown below
+    the options, line by line, so that it can be copied.
     """
 
-    def added(function: Command) -> Command:
-        told, examples = told_and_examples(inspect.getdoc(function) or "")
-        app.command(name, help=told, epilog=examples)(function)
+    def add(function: Command) -> Command:
+        text, examples = help_and_examples(inspect.getdoc(function) or "")
+        app.command(name, help=text, epilog=examples)(function)
         return function
 
-    return added
+    return add
 
 
-def told_and_examples(text: str) -> tuple[str, str | None]:
-    r"""A docstring as help and as examples.
+def help_and_examples(docstring: str) -> tuple[str, str | None]:
+    r"""Split a docstring into the help text and the examples.
 
-    >>> told_and_examples("Do it.\n\nSoon, or\nnot.\n\nExample: adadps do")
+    >>> help_and_examples("Do it.\n\nSoon, or\nnot.\n\nExample: adadps do")
     ('Do it.\n\nSoon, or not.', 'Example:\n\nadadps do')
     """
-    told, found, examples = text.partition("\n\nExample")
-    flowing = "\n\n".join(" ".join(part.split()) for part in told.split("\n\n"))
+    text, found, examples = docstring.partition("\n\nExample")
+    joined = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
     lines = f"Example{examples}".replace(": ", ":\n", 1).splitlines()
-    return flowing, "\n\n".join(lines) if found else None
+    return joined, "\n\n".join(lines) if found else None
 
 
 def panel(title: str) -> Callable[..., Any]:
-    """`typer.Option` under a heading of its own."""
+    """Return `typer.Option` with its own heading in the help."""
     return partial(typer.Option, rich_help_panel=title)
 
 
-def whole(low: int, high: int | None = None) -> Callable[[int | None], int | None]:
-    """Refuse numbers outside of a range that is not worth a place in the help."""
+def whole_number(low: int, high: int | None = None) -> Callable[[int | None], int | None]:
+    """Return a check that refuses numbers outside of a range, without a range in the help."""
     expected = f"at least {low}" if high is None else f"from {low} to {high:,}"
 
     def checked(value: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""`adadps ledger`: look at ledgers on disk."""
+"""`adadps ledger`: show ledgers on disk."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, print_json, told
+from adadps.cli.commands.console import errors_as_messages, out, print_json
 from adadps.cli.commands.help_text import command
 
-app = typer.Typer(help="Look at ledgers on disk.", no_args_is_help=True)
+app = typer.Typer(help="Show ledgers on disk.", no_args_is_help=True, suggest_commands=False)
 
 
 @command(app, "show")
 def show_ledger(
-    file: Annotated[Path, typer.Argument(help="The ledger, or a run's folder; only read.")],
+    file: Annotated[
+        Path, typer.Argument(help="A ledger, or the folder of a run; it is only read.")
+    ],
     delta: Annotated[
-        float | None, typer.Option(help="Default: the budget's, else 1/(10 examples).")
+        float | None, typer.Option(help="Default: that of the budget, else 1/(10 examples).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the runs on a ledger, what they have spent, and what is left.
+    """Show the runs on a ledger, what they have spent, and what remains.
 
     Example: adadps ledger show reviews.ledger
     """
-    from adadps.accounting.ledger.shown import as_rich
     from adadps.accounting.ledger.summary import summarise
+    from adadps.accounting.ledger.summary_table import as_rich
 
-    with told():
+    with errors_as_messages():
         summary = summarise(file, delta)
         if as_json:
             print_json(summary)

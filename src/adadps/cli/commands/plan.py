@@ -1,4 +1,4 @@
-"""`adadps plan`: epsilon, the noise or the number of steps, before any data is touched."""
+"""`adadps plan`: find epsilon, the noise or the number of steps before any data is touched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import typer
 from adadps.accounting.contract import Sampling
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
 from adadps.accounting.plan import make_plan
-from adadps.cli.commands.console import choice, err, out, print_json, table_of_facts, told
+from adadps.cli.commands.console import (
+    choice,
+    err,
+    errors_as_messages,
+    out,
+    print_json,
+    table_of_facts,
+)
 from adadps.cli.commands.help_text import panel
 from adadps.types import Accountant, Relation
 
@@ -34,9 +41,7 @@ def plan(
     ] = None,
     users: Annotated[
         int | None,
-        typer.Option(
-            metavar="COUNT", help="Declared number of users, if a user is protected as one."
-        ),
+        typer.Option(metavar="COUNT", help="Declared number of users, if epsilon protects users."),
     ] = None,
     epochs: Annotated[
         float | None, _asked(metavar="NUMBER", help="Length of the run in epochs.")
@@ -44,17 +49,16 @@ def plan(
     steps: Annotated[
         int | None, _asked(metavar="COUNT", help="Length of the run in steps.")
     ] = None,
-    epsilon: Annotated[
-        float | None, _asked(metavar="NUMBER", help="Privacy budget to fit.")
-    ] = None,
+    epsilon: Annotated[float | None, _asked(metavar="NUMBER", help="Privacy budget.")] = None,
     noise_multiplier: Annotated[
-        float | None, _asked(metavar="NUMBER", help="Noise divided by the clip norm.")
+        float | None,
+        _asked(metavar="NUMBER", help="Standard deviation of the noise, divided by the clip norm."),
     ] = None,
     delta: Annotated[
         float | None, _terms(metavar="NUMBER", help="Default: 1/(10 examples or users).")
     ] = None,
     accountant: Annotated[
-        Accountant | None, _terms(help="Default: pld where it fits, else rdp.")
+        Accountant | None, _terms(help="Default: pld where it applies, else rdp.")
     ] = None,
     sampling: Annotated[
         Sampling, _terms(metavar="NAME", help="How batches are drawn: poisson, fixed or shuffled.")
@@ -63,7 +67,9 @@ def plan(
         str | None,
         _terms(metavar="NAME", help="add-remove, zero-out or replace; default by sampling."),
     ] = None,
-    group_size: Annotated[int, _terms(metavar="COUNT", help="Examples clipped as one group.")] = 1,
+    group_size: Annotated[
+        int, _terms(metavar="COUNT", help="Examples that are clipped together.")
+    ] = 1,
     group_by: Annotated[
         str, _terms(metavar="NAME", help="label or advance; position is refused.")
     ] = "label",
@@ -71,13 +77,13 @@ def plan(
 ) -> None:
     """Compute epsilon, the noise, or the number of steps, before any data is touched.
 
-    Give two of: a length (--epochs or --steps), --epsilon, --noise-multiplier. With --users the
-    unit that epsilon protects is the user: the batch and the epochs are counted in users.
+    Give two of: a length (--epochs or --steps), --epsilon, --noise-multiplier. With --users,
+    epsilon protects a user instead of an example, and batches and epochs are counted in users.
 
     Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
     """
-    with told():
-        with err.status("composing the steps; this takes some seconds"):
+    with errors_as_messages():
+        with err.status("composing the steps; this takes a few seconds"):
             made = make_plan(
                 examples=examples,
                 users=users,

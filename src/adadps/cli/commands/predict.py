@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import Missing, print_json, say_to_people, told
+from adadps.cli.commands.console import Missing, errors_as_messages, print_json, say_on_terminal
 
 
 def predict(
@@ -37,16 +37,16 @@ def predict(
     from adadps.estimators.tables.saved import load_model
     from adadps.files.writing import new_file
 
-    with told(), new_file(out_file, overwrite=force) as draft:
+    with errors_as_messages(), new_file(out_file, overwrite=force) as draft:
         trained = load_model(model)
         if text is not None:
             trained = trained.reading(text)
         if missing is not None:
             trained = trained.treating_missing(fill=missing is Missing.FILL)
-        say_to_people(f"Predicting the rows of {data} ...")
+        say_on_terminal(f"Predicting the rows of {data} ...")
         with draft.open("wb") as stream:
             written = predict_table(trained, data, stream, out_file, probabilities=probabilities)
     if as_json:
         print_json({"out": str(out_file), **written})
     else:
-        say_to_people(f"{written['rows']} predictions are in {out_file}.")
+        say_on_terminal(f"{written['rows']} predictions are in {out_file}.")

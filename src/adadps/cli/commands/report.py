@@ -7,32 +7,32 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import out, print_json, say, told
+from adadps.cli.commands.console import errors_as_messages, out, print_json, say
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of saved models.")],
     out_file: Annotated[Path, typer.Option("--out", help="New html file.")],
     title: Annotated[
-        str | None, typer.Option(help="Heading of the page. Default: by the folders' names.")
+        str | None, typer.Option(help="Heading of the page. Default: the names of the folders.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was written, and of what, as JSON.")
+        bool, typer.Option("--json", help="Print the file, its title and its models as JSON.")
     ] = False,
 ) -> None:
-    """Write one html page: a run, or several runs side by side.
+    """Write one html page about one run, or about several runs side by side.
 
-    It holds everything it needs, and loads nothing from elsewhere. Runs that differ in epsilon or
+    The page is self-contained: it loads nothing from elsewhere. Runs that differ in epsilon or
     delta are shown with a warning.
 
     Example: adadps report model-a model-b --out comparison.html
     """
-    with told():
-        from adadps.report.card.audited import attached_audit
+    with errors_as_messages():
+        from adadps.report.card.audits import attached_audit
         from adadps.report.html import report_of_comparison, report_of_run
-        from adadps.report.html.comparison import differences
-        from adadps.report.result import load_result
+        from adadps.report.html.reports import differences
+        from adadps.report.saved_result import load_result
 
         names = _names(folders)
         places = dict(zip(names, folders, strict=True))
@@ -68,7 +68,7 @@ def report(
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """The folders' own names, or their whole paths where those are the same."""
+    """Return the names of the folders, or their paths where two have the same name."""
     short = [folder.resolve().name for folder in folders]
     if len(set(short)) == len(short):
         return short

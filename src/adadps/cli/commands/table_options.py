@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adadps.cli.commands.console import Missing, Rare
-from adadps.cli.commands.help_text import panel, whole
+from adadps.cli.commands.help_text import panel, whole_number
 
 MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
 _column, _privacy = panel("More about columns"), panel("Privacy")
@@ -75,7 +75,7 @@ Trials = Annotated[
     int | None,
     _privacy(
         metavar="COUNT",
-        callback=whole(0),
+        callback=whole_number(0),
         help="Runs on this data by which settings were chosen; stands on the card.",
     ),
 ]
@@ -90,7 +90,9 @@ LedgerBudget = Annotated[
 
 Words = Annotated[
     int,
-    _side(metavar="COUNT", callback=whole(1, MOST_WORDS), help="Size of the public vocabulary."),
+    _side(
+        metavar="COUNT", callback=whole_number(1, MOST_WORDS), help="Size of the public vocabulary."
+    ),
 ]
 Language = Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")]
 SideFile = Annotated[

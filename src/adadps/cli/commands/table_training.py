@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adadps.cli.commands.console import out, print_json, say, say_to_people, table_of_facts, told
+from adadps.cli.commands.console import (
+    errors_as_messages,
+    out,
+    print_json,
+    say,
+    say_on_terminal,
+    table_of_facts,
+)
 from adadps.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,9 +27,9 @@ def train_and_show(request: Request, title: str, *, as_json: bool) -> None:
     from adadps.estimators.tables.from_table import kept_run, train_from_table
     from adadps.estimators.tables.survey import RareError
 
-    with told(interrupted=lambda: kept_run(request).in_words(_this_command())):
+    with errors_as_messages(interrupted=lambda: kept_run(request).in_words(_this_command())):
         try:
-            result = train_from_table(request, say_to_people)
+            result = train_from_table(request, say_on_terminal)
         except RareError as error:
             paying = f"{_this_command()} --rare other"
             raise DataError(
@@ -40,7 +47,7 @@ def show_overlap(request: Request) -> None:
     """Say on standard error, and nowhere else, how many held-out rows are training rows."""
     from adadps.estimators.tables.overlap_check import overlap_in_words
 
-    with told():
+    with errors_as_messages():
         say(overlap_in_words(request))
 
 
@@ -51,8 +58,8 @@ def _this_command() -> str:
 
 def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
     """What may be shown: nothing here was computed from private data without noise."""
-    from adadps.report.card.not_covered import about_held_out
-    from adadps.report.card.sections import measured_on
+    from adadps.report.card.meaning import about_held_out
+    from adadps.report.card.rendering import measured_on
 
     privacy = result.privacy
     measured = {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adadps.cli.commands import table_options as options
-from adadps.cli.commands.help_text import panel, whole
+from adadps.cli.commands.help_text import panel, whole_number
 from adadps.cli.commands.table_options import MOST_EXAMPLES
 from adadps.cli.commands.table_training import show_overlap, train_and_show
 from adadps.estimators.planner.methods import Method
@@ -51,7 +51,7 @@ def train(
         int | None,
         _privacy(
             metavar="COUNT",
-            callback=whole(1, MOST_EXAMPLES),
+            callback=whole_number(1, MOST_EXAMPLES),
             help="Declared number of rows. Default: that of the file, then assumed public.",
         ),
     ] = None,
@@ -64,13 +64,15 @@ def train(
         int | None,
         _user(
             metavar="COUNT",
-            callback=whole(1, MOST_EXAMPLES),
+            callback=whole_number(1, MOST_EXAMPLES),
             help="Declared number of users. Default: that of the file, then assumed public.",
         ),
     ] = None,
     rows_per_user: Annotated[
         int | None,
-        _user(metavar="COUNT", callback=whole(1), help="Rows that count at once. Default: 16."),
+        _user(
+            metavar="COUNT", callback=whole_number(1), help="Rows that count at once. Default: 16."
+        ),
     ] = None,
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")

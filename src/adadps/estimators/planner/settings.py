@@ -22,7 +22,8 @@ from functools import lru_cache
 
 from dp_accounting import DpEvent
 
-from adadps.accounting.epsilon import Budget, calibrate_noise
+from adadps.accounting.calibration import calibrate_noise
+from adadps.accounting.epsilon import Budget
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.errors import require, require_positive
 from adadps.estimators.planner.methods import Norms

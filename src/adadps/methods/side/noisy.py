@@ -44,7 +44,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingMeasurement:
     """State before anything was drawn: the parameters for which A will be needed."""
 
     params: Params
@@ -106,16 +106,16 @@ class NoisyFrequencies:
             f"{self.noise_multiplier:g}",
         )
 
-    def init(self, params: Params) -> Waiting | Transform:
+    def init(self, params: Params) -> PendingMeasurement | Transform:
         """Check that A will fit; nothing is drawn yet."""
         self._transform(torch.ones(self._width, dtype=torch.float64), params)
-        return Waiting(params)
+        return PendingMeasurement(params)
 
     def observe(
         self,
-        state: Waiting | Transform,
+        state: PendingMeasurement | Transform,
         step: Step,  # noqa: ARG002
-    ) -> tuple[Transform, Waiting | Transform]:
+    ) -> tuple[Transform, PendingMeasurement | Transform]:
         """The same transform at every step; before the first one the noise is drawn."""
         if isinstance(state, Transform):
             return state, state

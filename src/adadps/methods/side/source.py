@@ -67,7 +67,7 @@ class SideSource(Protocol):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class MeasuredSource(Protocol):
     """A source that was measured on private data, with a price that depends on who accounts."""
 
     def event_under(self, relation: Relation, accountant: Accountant) -> DpEvent:

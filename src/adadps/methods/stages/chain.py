@@ -28,7 +28,7 @@ from adadps.engine.objective import Objective
 from adadps.engine.step import Step, Update
 from adadps.engine.waist import GradientBatch
 from adadps.errors import OrderError
-from adadps.methods.side.source import Measured
+from adadps.methods.side.source import MeasuredSource
 from adadps.methods.stages.users import Users
 from adadps.tensors.params import Params
 from adadps.types import Accountant, Kind, Relation
@@ -156,7 +156,7 @@ class Chain:
         found: dict[int, DpEvent] = {}
         for stage in self.informed:
             source = getattr(stage, "side", stage)
-            if isinstance(source, Measured):
+            if isinstance(source, MeasuredSource):
                 found[id(source)] = source.event_under(relation, accountant)
             else:
                 found[id(source)] = stage.event

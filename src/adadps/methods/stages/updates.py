@@ -20,7 +20,7 @@ from adadps.types import Kind
 
 
 @dataclass(frozen=True)
-class Rule:
+class UpdateRule:
     """What all updates share: their place at the end of a chain, and a learning rate."""
 
     lr: Schedule
@@ -45,7 +45,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class SGD(Rule):
+class SGD(UpdateRule):
     """(1 - α_t λ) w - α_t g."""
 
     weight_decay: float
@@ -70,7 +70,7 @@ class SGD(Rule):
 
 
 @dataclass(frozen=True)
-class Adam(Rule):
+class Adam(UpdateRule):
     """m̂ / (√v̂ + ε), with m and v moving averages of g and g²."""
 
     betas: tuple[float, float]
@@ -97,7 +97,7 @@ class Adam(Rule):
 
 
 @dataclass(frozen=True)
-class RMSProp(Rule):
+class RMSProp(UpdateRule):
     """g / (√v + ε), with v a moving average of g²."""
 
     decay: float
@@ -116,7 +116,7 @@ class RMSProp(Rule):
 
 
 @dataclass(frozen=True)
-class AdaGrad(Rule):
+class AdaGrad(UpdateRule):
     """g / (√v + ε), with v the sum of g²."""
 
     epsilon: float

@@ -1,7 +1,7 @@
-"""Line charts as places on a canvas; the template turns them into SVG that follows the theme.
+"""ChartLine charts as places on a canvas; the template turns them into SVG that follows the theme.
 
 Colours, line widths and fonts are the page's (CSS variables), so that a chart is readable on light,
-dark and paper. Ticks are chosen by matplotlib.
+dark and paper.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from matplotlib.ticker import LogLocator, MaxNLocator
-
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 70, 22, 12, 46
 LARGEST = 1e30
 """What is larger than that, or smaller on a log axis, is not drawn."""
+INTERVALS = 5
+"""An axis has at most this many intervals between its ticks."""
+ROUNDING = 1e-7
+"""Part of an interval by which a value may pass the outermost tick: quotients are rounded."""
 STYLES = 8
 """So many lines look different; the ninth looks like the first."""
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """Points to be joined, under a name; a value that is not finite leaves a gap."""
 
     label: str
@@ -38,7 +40,7 @@ class Chart:
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     log_x: bool = False
     log_y: bool = False
     note: str = ""
@@ -63,7 +65,7 @@ class DrawnLine:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class LaidOutChart:
     """A chart with everything in its place."""
 
     chart: Chart
@@ -73,10 +75,10 @@ class Drawing:
     in_words: str
 
 
-def laid_out(chart: Chart) -> Drawing:
+def laid_out(chart: Chart) -> LaidOutChart:
     """Where everything goes.
 
-    >>> line = Line("a", [0, 10], [1.0, 2.0])
+    >>> line = ChartLine("a", [0, 10], [1.0, 2.0])
     >>> laid_out(Chart("loss", "steps", "loss", [line])).in_words
     'loss: loss by steps. a: from 1 at 0 to 2 at 10.'
     """
@@ -91,7 +93,7 @@ def laid_out(chart: Chart) -> Drawing:
     y_ticks, y_range = (_log_ticks if chart.log_y else _linear_ticks)(min(ys), max(ys))
     across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=chart.log_x)
     down = _scale(y_range, (HEIGHT - BOTTOM, TOP), log=chart.log_y)
-    return Drawing(
+    return LaidOutChart(
         chart,
         [_drawn(chart, line, across, down) for line in chart.lines],
         _labelled(x_ticks, across, log=chart.log_x),
@@ -101,7 +103,7 @@ def laid_out(chart: Chart) -> Drawing:
 
 
 def _drawn(
-    chart: Chart, line: Line, across: Callable[[float], float], down: Callable[[float], float]
+    chart: Chart, line: ChartLine, across: Callable[[float], float], down: Callable[[float], float]
 ) -> DrawnLine:
     pieces: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(line.x, line.y, strict=True):
@@ -126,24 +128,32 @@ def _fits_axis(value: float, *, log: bool) -> bool:
 
 
 def _linear_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
+    """Return round numbers around the values, and the range that they span.
+
+    >>> _linear_ticks(0.0, 97.0)[0]
+    [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+    """
     largest = max(abs(low), abs(high))
     if high - low <= 1e-6 * largest or largest < 1 / LARGEST:  # as good as one value
         room = largest / 2 if largest >= 1 / LARGEST else 0.5
         low, high = low - room, high + room
-    ticks = [float(tick) for tick in MaxNLocator(5).tick_values(low, high)]
+    power = 10.0 ** math.floor(math.log10((high - low) / INTERVALS))
+    for step in (1, 2, 2.5, 5, 10, 20):
+        first = math.floor(low / (step * power) + ROUNDING)
+        last = math.ceil(high / (step * power) - ROUNDING)
+        if last - first <= INTERVALS:
+            break
+    ticks = [number * step * power for number in range(first, last + 1)]
     return ticks, (ticks[0], ticks[-1])
 
 
 def _log_ticks(low: float, high: float) -> tuple[list[float], tuple[float, float]]:
-    """Powers of ten around the values, at most about six of them."""
+    """Return powers of ten around the values, at most six of them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = max(last, first + 1)
-    every = [
-        float(tick) for tick in LogLocator(10, numticks=6).tick_values(10.0**first, 10.0**last)
-    ]
-    low, high = 10.0**first, 10.0**last
-    kept = [tick for tick in every if low * 0.999 <= tick <= high * 1.001]
-    return kept, (low, high)
+    stride = math.ceil((last - first) / INTERVALS)
+    ticks = [10.0**exponent for exponent in range(first, last + 1, stride)]
+    return ticks, (10.0**first, 10.0**last)
 
 
 def _scale(

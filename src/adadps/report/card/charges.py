@@ -1,4 +1,4 @@
-"""The recorded mechanism of a run: its sampler again, and what part of its charges is for steps."""
+"""What a result records of its mechanism and its charges, and what they cost by any accountant."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dp_accounting import DpEvent
 
 from adadps.accounting.contract import Grouping, Sampling
 from adadps.accounting.epsilon import epsilon_of
-from adadps.accounting.events import composed
-from adadps.accounting.ledger.event_text import event_of, text_of
+from adadps.accounting.events import composed, event_of, text_of
 from adadps.accounting.samplers import FixedSize, Poisson, Sampler, Shuffled
 from adadps.errors import AdadpsError
 from adadps.types import Accountant, Relation, Unit
@@ -93,3 +92,65 @@ def epsilon_after(privacy: Mapping[str, Any], step: int) -> float | None:
         )
     except (AdadpsError, ValueError, KeyError, TypeError):
         return None
+
+
+Priced = tuple[float | None, str | None]
+"""An epsilon, and a note where something has to be said."""
+
+MOST_BY_PLD = 20.0
+"""Above this epsilon a second number is not worth the minutes that PLD would take."""
+
+OWN = "the run's own: what it paid by"
+WHOLE_BUDGET = (
+    "the whole budget of a ledger with several runs, not the price of this one; with 2δ, if one "
+    "was begun after looking at another"
+)
+
+
+def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``{"pld": {"epsilon": ..., "note": ...}, "rdp": ...}``; where there is no number, a note."""
+    privacy = described["privacy"]
+    several = claims_a_whole_budget(described)
+    own = WHOLE_BUDGET if several and privacy["epsilon"] is not None else OWN
+    found: dict[str, dict[str, Any]] = {}
+    for accountant in Accountant:
+        if accountant.value == privacy["accountant"]:
+            priced: Priced = privacy["epsilon"], own
+        elif privacy["epsilon"] is None:
+            priced = None, "not private"
+        elif several:
+            priced = None, "not computed: the other runs are not recorded here"
+        else:
+            priced = _by_another(privacy, accountant)
+        found[accountant.value] = dict(zip(("epsilon", "note"), priced, strict=True))
+    return found
+
+
+def claims_a_whole_budget(described: Mapping[str, Any]) -> bool:
+    """Is epsilon the budget of a ledger with several runs? Then no charges of one are recorded."""
+    return (
+        described["settings"].get("claim") is not None
+        and described["privacy"].get("charges") is None
+    )
+
+
+def charged_event(privacy: Mapping[str, Any]) -> DpEvent:
+    """All charges of a run as one event."""
+    return composed((event_of(charge["event"]), charge["count"]) for charge in privacy["charges"])
+
+
+def _by_another(privacy: Mapping[str, Any], accountant: Accountant) -> Priced:
+    if privacy["tuning"] is not None:
+        return None, "not computed: the trials are composed by the run's own accountant"
+    if privacy.get("charges") is None:
+        return None, "not computed: the result does not record what was charged"
+    if privacy["relation"] == Relation.REPLACE_ONE.value:
+        return None, "does not apply, or would price other events, under this relation"
+    if accountant is Accountant.PLD and privacy["epsilon"] > MOST_BY_PLD:
+        return None, f"not computed above epsilon = {MOST_BY_PLD:g}"
+    try:
+        event, relation = charged_event(privacy), Relation(privacy["relation"])
+        delta = privacy["delta"]
+        return epsilon_of(event, delta=delta, accountant=accountant, relation=relation), None
+    except (AdadpsError, ValueError) as error:
+        return None, f"cannot be computed: {type(error).__name__}"

@@ -1,19 +1,124 @@
-"""Is a stored result one that adadps could have written? Kinds and ranges of its entries.
+"""Read a saved result, and refuse one that adadps could not have written.
 
-A statement about privacy must not change its meaning when a byte of its file does: numbers as
-texts, a private flag beside reasons against it, or an epsilon below that of its own mechanism are
+A statement about privacy must not change its meaning when a byte of its file does: numbers stored
+as text, a private flag beside reasons against it, or an epsilon below that of its own mechanism are
 refused. This guards against accidents, not against someone who edits the file on purpose.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from adadps.errors import DataError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
+from adadps.errors import DataError
+from adadps.files.strict_json import parse_json
+from adadps.report.result import (
+    FEATURE_WEIGHTS,
+    FORMAT,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    Measurement,
+    PrivacyStatement,
+    Result,
+)
+from adadps.tensors.params import Params
+
+RESTORE = "Restore the folder from a copy: to train again would spend epsilon again."
+CHECK_OR_RESTORE = f"Check the path, or r{RESTORE[1:]}"
 Check = Callable[[Any], bool]
 LARGEST = 1e300
+
+
+def load_result(folder: str | Path) -> Result:
+    """Read a saved result; nothing in it is executed."""
+    held = read_json(folder, RESULT_FILE)
+    file, weights = Path(folder) / RESULT_FILE, Path(folder) / WEIGHTS_FILE
+    found = held.get("format") if isinstance(held, dict) else None
+    if found != FORMAT:
+        raise of_another_format(f"a result of format {FORMAT}", file, found)
+    try:
+        tensors = load_file(weights)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"Expected weights in {weights}, found {_why(error)}. {RESTORE}") from error
+    try:
+        return _result_of(held, tensors)
+    except UnsoundError as error:
+        raise DataError(
+            f"Expected {error.expected} in {file}, found {error.found}. {RESTORE}"
+        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"Expected the entries of a saved result in {file}, found others. {RESTORE}"
+        ) from error
+
+
+def read_json(folder: str | Path, name: str) -> Any:
+    """The content of a file of a saved model; an error names the file and says how to mend it."""
+    try:
+        file = Path(folder) / name
+        return parse_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        there, cure = "no such folder", "Check the path."
+        if file.parent.exists():
+            there, cure = "no such file", CHECK_OR_RESTORE
+        raise DataError(f"Expected a saved model with {file}, found {there}. {cure}") from error
+    except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
+        raise DataError(
+            f"Expected JSON in {folder}/{name}, found {_why(error)}. {RESTORE}"
+        ) from error
+
+
+def of_another_format(expected: str, file: Path, found: Any) -> DataError:
+    """What is said about a file of another version, or of another program."""
+    if found is None:
+        return DataError(
+            f"Expected {expected} in {file}, found a file of something else. {CHECK_OR_RESTORE}"
+        )
+    return DataError(
+        f"Expected {expected} in {file}, found format {found!r}. Read it with the version of "
+        "adadps that wrote it."
+    )
+
+
+def _why(error: Exception) -> str:
+    """Why a file cannot be read, in a few words."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, NotADirectoryError | IsADirectoryError | PermissionError):
+        return "something that cannot be read as a file"
+    return "something else: it is damaged, or of another program"
+
+
+def _result_of(held: dict[str, Any], tensors: Params) -> Result:
+    require_sound(held)
+    privacy = dict(held["privacy"])
+    for name in ("epsilon", "clip_norm"):
+        privacy[name] = math.inf if privacy[name] is None else privacy[name]
+    for name in ("not_private_because", "assumed_public", "measured"):
+        privacy[name] = tuple(privacy.get(name, ()))
+    if privacy.get("charges") is not None:
+        privacy["charges"] = tuple(privacy["charges"])
+    feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
+    return Result(
+        privacy=PrivacyStatement(**privacy),
+        method=held["method"],
+        side_information=tuple(held["side_information"]),
+        settings=held["settings"],
+        history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
+        params=tensors,
+        feature_weights=feature_weights,
+        debug=tuple(held["debug"]),
+        public_facts=held.get("public_facts", {}),
+    )
+
+
+def _with_nan(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "value": math.nan if entry["value"] is None else entry["value"]}
 
 
 def require_sound(held: Any) -> None:
@@ -21,7 +126,7 @@ def require_sound(held: Any) -> None:
 
     >>> require_sound([])
     Traceback (most recent call last):
-    adadps.report.result_soundness.UnsoundError: Expected the entries of a result, found ...
+    adadps.report.saved_result.UnsoundError: Expected the entries of a result, found ...
     """
     if not isinstance(held, dict):
         raise _wrong("the entries of a result", "something else")

@@ -1,31 +1,65 @@
-"""Bounds of numbers from noisy counts on a public dyadic grid.
+"""Noisy histograms: the names that occur in a column, and the range of the numbers in one.
 
-The grid is the same for all data: octaves ±[2^e, 2^(e+1)) for e from -20 to 40, one place for what
-is nearer to zero, and every octave cut into sixteen. A number is counted in its octave and in its
-sixteenth. Bounds are the outermost octaves whose noisy count stands above the noise, and of these
-the outermost sixteenths that do. They are quantiles: beyond a bound lie fewer numbers in each
-octave than the noise hides, and those are clipped to it, row by row.
+Names: a name is released if its noisy count is above a threshold (`Price.threshold`).
+
+Numbers: bounds come from noisy counts on a public dyadic grid, which is the same for all data:
+octaves ±[2^e, 2^(e+1)) for e from -20 to 40, one bin for everything closer to zero, and every
+octave cut into sixteen parts. A number is counted in its octave and in its sixteenth. The bounds
+are the outermost octaves whose noisy count stands out from the noise, and within these the
+outermost sixteenths that do. They are quantiles: beyond a bound, each octave holds fewer numbers
+than the noise hides, and those numbers are clipped to the bound, row by row.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from adadps.accounting.noisy_counts.price import OCCUPIED, Price
 from adadps.engine.noise.randomness import Randomness
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass
+class NameCounts(Generic[Name]):
+    """How many units have each name of one column: at most one each."""
+
+    counts: Counter[Name] = field(default_factory=Counter)
+
+    def add(self, names: Iterable[Name]) -> None:
+        """One of each name that is given, each by another unit."""
+        self.counts.update(names)
+
+    def release(self, price: Price, randomness: Randomness) -> list[Name]:
+        """Those whose noisy count is above τ.
+
+        Names that do not occur have no noise: a name that one unit alone brings can only be told
+        apart from them when it passes τ, for which δ_τ was paid.
+        """
+        if not self.counts:
+            return []
+        held = torch.tensor(list(self.counts.values()), dtype=torch.float64)
+        noisy = randomness.release(held, standard_deviation=price.deviation)
+        above = (noisy > price.threshold).tolist()
+        return [name for name, kept in zip(self.counts, above, strict=True) if kept]
+
 
 Numbers = npt.NDArray[np.float64]
 LOWEST, HIGHEST, PARTS = -20, 40, 16
 OCTAVES = HIGHEST - LOWEST + 1
 PLACES = 2 * OCTAVES + 1
 """From the most negative octave over zero to the most positive one."""
-OCCUPIED, FINER = 4.0, 3.0
-"""An octave, or a sixteenth, counts as occupied so many deviations of the noise above 0. Of 123
-empty octaves one looks occupied with probability 0.4 %, of 32 sixteenths with 4 %, and that only
-widens bounds up to the whole octave."""
+OCCUPIED_PART = 3.0
+"""A sixteenth counts as occupied this many standard deviations of the noise above 0. One of 32
+empty sixteenths looks occupied with probability 4 %, which only widens the bounds up to the whole
+octave."""
 NEAR_ZERO = 2.0**LOWEST
 NEAR = 1 / 8
 """A bound this near to zero, beside the other one, is zero: smaller numbers lie in ever more
@@ -103,7 +137,7 @@ def _edges(place: int, parts: Numbers, deviation: float) -> tuple[float, float]:
     """From where to where the occupied sixteenths of an octave reach; else all of it."""
     if place == OCTAVES:
         return 0.0, 0.0
-    there = np.flatnonzero(parts[place] > FINER * deviation)
+    there = np.flatnonzero(parts[place] > OCCUPIED_PART * deviation)
     first, last = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, PARTS)
     start = 2.0 ** (LOWEST + abs(place - OCTAVES) - 1)
     near, far = start * (1 + first / PARTS), start * (1 + last / PARTS)

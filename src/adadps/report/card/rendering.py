@@ -1,11 +1,14 @@
-"""A card as sections of names and texts: the same for Markdown and for a page."""
+"""A card as sections of facts, as Markdown, and as the files beside a result."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from adadps.data.user_keys import TOLD_APART_BY
@@ -177,3 +180,64 @@ def _plain(value: Any) -> str:
     if value is None:
         return "not a number"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#&~])")
+
+
+def markdown_of(card: Mapping[str, Any], name: str = "") -> str:
+    """The whole card, of the model called ``name``.
+
+    Texts of others stay texts: nothing in them is taken for markup.
+    """
+    headline = headline_of(card)
+    lines = [title_of(name), "", f"## {headline}" if card["private"] else f"# {headline}", ""]
+    for section in sections_of(card):
+        lines += [f"## {section.title}", ""]
+        lines += [f"- **{as_text(name)}:** {as_text(value)}" for name, value in section.facts]
+        lines += [f"- {as_text(point)}" for point in section.points]
+        lines.append("")
+    return "\n".join([*lines, f"Made with {as_text(card['made_with'])}.", ""])
+
+
+def title_of(name: str) -> str:
+    """The first line.
+
+    >>> title_of("reviews"), title_of("")
+    ('# Privacy card of reviews', '# Privacy card')
+    """
+    return f"# Privacy card of {as_text(name)}" if name else "# Privacy card"
+
+
+def as_text(text: str) -> str:
+    r"""The text with what Markdown would take for markup escaped, on one line.
+
+    >>> as_text("f_max *\n<b>")
+    'f\\_max \\* \\<b\\>'
+    """
+    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+
+
+CARD_JSON, CARD_MARKDOWN = "card.json", "card.md"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) that every ``card.json`` keeps to.
+
+    >>> schema()["title"]
+    'adadps privacy card'
+    """
+    text = files("adadps.report.card").joinpath("card_schema.json").read_text(encoding="utf-8")
+    held: dict[str, Any] = json.loads(text)
+    return held
+
+
+def json_of(card: Mapping[str, Any]) -> str:
+    """The card as the text of ``card.json``."""
+    return json.dumps(card, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_card(card: Mapping[str, Any], folder: Path) -> None:
+    """Write both forms of the card into a folder that is being made, and has its name."""
+    (folder / CARD_JSON).write_text(json_of(card), encoding="utf-8")
+    (folder / CARD_MARKDOWN).write_text(markdown_of(card, folder.name), encoding="utf-8")

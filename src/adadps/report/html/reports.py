@@ -1,4 +1,4 @@
-"""The report of several runs side by side, at equal epsilon or with a warning."""
+"""The report of one run, and of several runs side by side."""
 
 from __future__ import annotations
 
@@ -6,17 +6,82 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from adadps.errors import DataError
-from adadps.report.card.meaning import meaning_of
-from adadps.report.card.not_covered import about_held_out
-from adadps.report.card.sections import digits, measured_on, readable
-from adadps.report.html.curves import curves
-from adadps.report.html.noise_facts import noise_section
-from adadps.report.html.page import Page, Section, Table, write
-from adadps.report.html.side_spread import spread_section
-from adadps.report.html.single import Audit, shown_card
+from adadps.report.card import card_of
+from adadps.report.card.meaning import about_held_out, meaning_of
+from adadps.report.card.rendering import digits, headline_of, measured_on, readable, sections_of
+from adadps.report.html.page import Page, PageTable, Section, ShownCard, write
+from adadps.report.html.sections import curves, noise_section, spending, spread_section
 from adadps.report.result import Result
+
+Audit = Mapping[str, Any]
+
+
+def report_of_run(
+    result: Result,
+    path: str | Path,
+    *,
+    title: str = "A private run",
+    audit: Audit | None = None,
+    overwrite: bool = True,
+) -> Path:
+    """Write one self-contained html page about a run: curves, side information, noise, card.
+
+    ``audit`` is what `adadps.report.card.audits.attached_audit` finds in the folder of a saved
+    result.
+    """
+    return write(page_of_run(result, title, audit), Path(path), overwrite=overwrite)
+
+
+def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
+    """The content of that page."""
+    runs = {title: result}
+    card = card_of(result.describe(), audit)
+    shown = _shown(title, card)
+    spent = spending(runs)
+    return Page(
+        title=title,
+        lead=f"Model: {card['model']}." if card["model"] else f"Method: {result.method}",
+        guarantee=shown.headline,
+        meaning=card["guarantee"]["in_words"],
+        private=shown.private,
+        warnings=result.privacy.not_private_because,
+        sections=[
+            Section(
+                "Accuracy and other numbers",
+                texts=about_held_out(m.declared for m in result.history)
+                if result.history
+                else ["No accuracy was measured: no held-out or public rows were given (--test)."],
+                table=_last_values(result),
+                charts=[*curves(runs), *([spent] if spent else [])],
+            ),
+            spread_section(runs),
+            noise_section(runs),
+            Section("Privacy card", cards=[shown]),
+        ],
+        made_with=result.public_facts.get("made_with", ""),
+    )
+
+
+def shown_card(name: str, result: Result, audit: Audit | None = None) -> ShownCard:
+    """A result's privacy card, ready for a page."""
+    return _shown(name, card_of(result.describe(), audit))
+
+
+def _shown(name: str, card: Mapping[str, Any]) -> ShownCard:
+    return ShownCard(name, headline_of(card), card["private"], sections_of(card))
+
+
+def _last_values(result: Result) -> PageTable | None:
+    last = {(m.metric, m.data, m.declared): m for m in result.history}
+    rows = [
+        [readable(m.metric), f"{m.value:#.4g}", measured_on(m.data, m.declared), str(m.step)]
+        for m in last.values()
+    ]
+    return PageTable(["what", "last value", "measured on", "after step"], rows) if rows else None
+
 
 EQUAL = 0.005
 """Epsilons that differ by less than this share are called equal: noise comes in small units."""
@@ -141,7 +206,7 @@ def _weakest(private: list[Result]) -> Result:
     return max(private, key=lambda result: result.privacy.epsilon)
 
 
-def _table(results: Mapping[str, Result], columns: Columns, highlight: str | None) -> Table:
+def _table(results: Mapping[str, Result], columns: Columns, highlight: str | None) -> PageTable:
     metrics = list(
         dict.fromkeys((m.metric, m.data, m.declared) for r in results.values() for m in r.history)
     )
@@ -169,4 +234,4 @@ def _table(results: Mapping[str, Result], columns: Columns, highlight: str | Non
             ]
         )
     place = list(results).index(highlight) if highlight and highlight in results else None
-    return Table(headings, rows, place)
+    return PageTable(headings, rows, place)

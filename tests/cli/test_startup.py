@@ -1,0 +1,64 @@
+"""What commands import: those that need no tensors start without torch."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from adadps import DiskLedger
+
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "dp_accounting")
+REPORT = f"""
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted(set(sys.modules) & set({HEAVY})))))
+from adadps.cli.main import app
+app(sys.argv[1:], prog_name="adadps")
+"""
+
+
+def imported_by(*words, **environment):
+    """Run a command in a new process; return the heavy modules it imported, and what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-c", REPORT, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr, ended.stderr
+    *printed, found = ended.stdout.splitlines()
+    return json.loads(found), "\n".join([*printed, ended.stderr])
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], [], ["--version"], ["audit", "--help"], ["trian"]], ids=" ".join
+)
+def test_what_only_prints_text_imports_nothing_heavy(words):
+    found, printed = imported_by(*words)
+    assert found == []
+    assert "adadps" in printed
+
+
+def test_completion_of_a_command_imports_nothing_heavy():
+    shell = {"_ADADPS_COMPLETE": "complete_bash", "COMP_WORDS": "adadps ", "COMP_CWORD": "1"}
+    found, printed = imported_by(**shell)
+    assert found == []
+    assert {"plan", "train", "reproduce"} <= set(printed.split())
+
+
+def test_a_plan_needs_no_torch():
+    words = ["--examples", 1000, "--batch-size", 10, "--steps", 20, "--noise-multiplier", 1]
+    found, printed = imported_by("plan", *words, "--json")
+    assert "torch" not in found
+    assert "sklearn" not in found
+    assert '"epsilon"' in printed
+
+
+def test_a_ledger_is_shown_without_torch(tmp_path):
+    with DiskLedger(tmp_path / "a.ledger"):
+        pass
+    found, printed = imported_by("ledger", "show", tmp_path / "a.ledger")
+    assert "torch" not in found
+    assert "ledger" in printed
