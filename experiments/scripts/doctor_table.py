@@ -29,8 +29,8 @@ from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.estimators import doctor
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
-from adadps.estimators.doctor.simulation import zero_layer
 from adadps.estimators.doctor.verdict import Shown
+from adadps.estimators.models import linear_layer
 from adadps_experiments.data.amazon import amazon_reviews
 from adadps_experiments.data.finding import require as find
 from adadps_experiments.data.imdb import imdb
@@ -156,7 +156,7 @@ def real_row(problem, epsilon, candidate, seed):
     )
     plan = plan_for(case, candidate)
     run = adadps.PrivateRun(
-        zero_layer(case.features, problem.classes),
+        linear_layer(case.features, problem.classes),
         adadps.losses.cross_entropy,
         adadps.examples(*problem.private),
         method=plan.chain(case.public),

@@ -152,7 +152,7 @@ def test_public_texts_give_vocabulary_and_frequencies(tmp_path, data):
 
 def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
     """Half of the private rows are in the public table."""
-    from adadps.estimators.tables import from_table
+    from adadps.estimators.tables import training
 
     seen = []
 
@@ -162,7 +162,7 @@ def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
         seen.append(private_rows(examples, method.public_rows))
         raise SettingError("Expected nothing more, found enough. Stop.")
 
-    monkeypatch.setattr(from_table, "fit", watched)
+    monkeypatch.setattr(training, "fit", watched)
     half = make(tmp_path / "public.csv", rows(300))
     because = ("--public", half, "--public-because", "they were printed")
     shown = call(

@@ -16,7 +16,7 @@ from adadps.cli.commands.console import (
     table_of_rows,
 )
 from adadps.cli.commands.help_text import panel, whole_number
-from adadps.cli.commands.table_options import MOST_EXAMPLES, MOST_WORDS
+from adadps.cli.commands.table_commands import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
     from adadps.estimators.doctor.tables import TableFindings

@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands import table_options as options
-from adadps.cli.commands.console import errors_as_messages
+from adadps.cli.commands import table_commands as options
 from adadps.cli.commands.help_text import panel, whole_number
-from adadps.cli.commands.table_options import MOST_EXAMPLES
-from adadps.cli.commands.table_training import show_overlap, train_and_show
-from adadps.estimators.planner.federation import DrawnBy, FederatedSettings, NoiseBy
+from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
+from adadps.estimators.planner.federation import DrawnBy, NoiseBy
 from adadps.estimators.planner.methods import Method
 
 _privacy = panel("Privacy")
@@ -33,10 +31,10 @@ def federate(
     epsilon: Annotated[
         float, typer.Option(metavar="NUMBER", help="What this run may spend, per user.")
     ],
-    out_folder: options.OutFolder,
+    out: options.OutFolder,
     label: options.Label = None,
     classes: options.Classes = None,
-    text: options.Texts = None,
+    texts: options.Texts = None,
     numeric: options.Numbers = None,
     categorical: options.Categories = None,
     test: Annotated[
@@ -81,8 +79,9 @@ def federate(
     rounds: Annotated[
         int | None, _device(metavar="COUNT", callback=whole_number(1), help="Cohorts in all.")
     ] = None,
-    cohort: Annotated[
-        float | None, _device(metavar="COUNT", help="Users that are asked in a round, on average.")
+    batch_size: Annotated[
+        float | None,
+        _device("--cohort", metavar="COUNT", help="Average number of users in a round."),
     ] = None,
     local_epochs: Annotated[
         int, _device(metavar="COUNT", callback=whole_number(1), help="Passes over a user's rows.")
@@ -130,55 +129,4 @@ def federate(
       --classes ham,spam --noise shares --minimum 50 \
       --cohort 60 --rounds 50 --epsilon 8 --out model
     """
-    from adadps.estimators.tables.request import Request
-
-    with errors_as_messages():
-        request = Request(
-            data=data,
-            epsilon=epsilon,
-            out=out_folder,
-            schema=schema,
-            texts=tuple(text or ()),
-            numeric=tuple(numeric or ()),
-            categorical=tuple(categorical or ()),
-            label=label,
-            classes=classes,
-            label_separator=label_separator,
-            missing=None if missing is None else missing.value,
-            rare=None if rare is None else rare.value,
-            user=user,
-            users=users,
-            rows_per_user=rows_per_user,
-            method=method,
-            side=side,
-            side_source=side_source,
-            side_because=side_because,
-            public=public,
-            public_because=public_because,
-            delta=delta,
-            batch_size=cohort,
-            clip_norm=clip_norm,
-            words=words,
-            language=language,
-            ledger=ledger,
-            ledger_budget=ledger_budget,
-            checkpoint=checkpoint,
-            store=store,
-            strict=strict,
-            trials=trials,
-            test=test,
-            federation=FederatedSettings(
-                local_epochs=local_epochs,
-                local_batch_size=local_batch_size,
-                local_lr=local_lr,
-                server_momentum=server_momentum,
-                noise=noise,
-                minimum=minimum,
-                sampling=sampling,
-                rounds=rounds,
-            ),
-        )
-    if check_overlap:
-        show_overlap(request)
-    else:
-        train_and_show(request, "Federated", as_json=as_json)
+    train_on_table(locals(), "Federated", federated=True)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands import table_options as options
+from adadps.cli.commands import table_commands as options
 from adadps.cli.commands.help_text import panel, whole_number
-from adadps.cli.commands.table_options import MOST_EXAMPLES
-from adadps.cli.commands.table_training import show_overlap, train_and_show
+from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
 from adadps.estimators.planner.methods import Method
 
 _column, _privacy = panel("More about columns"), panel("Privacy")
@@ -24,9 +23,9 @@ def train(
         Path, typer.Argument(help="Private table: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
     epsilon: Annotated[float, typer.Option(metavar="NUMBER", help="What this run may spend.")],
-    out_folder: options.OutFolder,
+    out: options.OutFolder,
     label: options.Label = None,
-    text: options.Texts = None,
+    texts: options.Texts = None,
     numeric: options.Numbers = None,
     categorical: options.Categories = None,
     test: Annotated[
@@ -112,49 +111,4 @@ def train(
       --user sender --users 900 --ledger mails.ledger --ledger-budget 3 \
       --epsilon 1 --out model
     """
-    from adadps.estimators.tables.request import Request
-
-    request = Request(
-        data=data,
-        epsilon=epsilon,
-        out=out_folder,
-        schema=schema,
-        texts=tuple(text or ()),
-        numeric=tuple(numeric or ()),
-        categorical=tuple(categorical or ()),
-        label=label,
-        classes=classes,
-        label_separator=label_separator,
-        regression=regression,
-        label_bounds=label_bounds,
-        missing=None if missing is None else missing.value,
-        rare=None if rare is None else rare.value,
-        examples=examples,
-        user=user,
-        users=users,
-        rows_per_user=rows_per_user,
-        method=method,
-        side=side,
-        side_source=side_source,
-        side_because=side_because,
-        public=public,
-        public_because=public_because,
-        delta=delta,
-        batch_size=batch_size,
-        epochs=epochs,
-        clip_norm=clip_norm,
-        lr=lr,
-        words=words,
-        language=language,
-        ledger=ledger,
-        ledger_budget=ledger_budget,
-        checkpoint=checkpoint,
-        store=store,
-        strict=strict,
-        trials=trials,
-        test=test,
-    )
-    if check_overlap:
-        show_overlap(request)
-    else:
-        train_and_show(request, "Trained", as_json=as_json)
+    train_on_table(locals(), "Trained")

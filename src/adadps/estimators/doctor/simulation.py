@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from sklearn.model_selection import KFold
-from torch import nn
 
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import Poisson, Rows
@@ -26,7 +25,7 @@ from adadps.engine.losses import cross_entropy
 from adadps.engine.noise.randomness import reproducible_not_private
 from adadps.estimators.doctor.case import Array, Case
 from adadps.estimators.doctor.plans import CandidatePlan
-from adadps.tensors.feature_major import sparse_linear
+from adadps.estimators.models import linear_layer
 from adadps.training.evaluation import accuracy, on_public
 from adadps.training.run import PrivateRun
 from adadps.types import Accountant, Relation
@@ -85,7 +84,7 @@ def simulated_run(case: Case, plan: CandidatePlan, split: Split) -> PrivateRun:
     )
     side = case.public.take(torch.from_numpy(split.side))
     return PrivateRun(
-        zero_layer(case.features, case.classes),
+        linear_layer(case.features, case.classes),
         cross_entropy,
         case.public.take(torch.from_numpy(split.trained)),
         method=plan.simulated(planned.noise_multiplier * share).chain(side),
@@ -105,10 +104,3 @@ def simulated_accuracy(case: Case, plan: CandidatePlan, split: Split) -> float:
     held_out = case.public.take(torch.from_numpy(split.held_out))
     shown = on_public("public", held_out.features, held_out.targets, accuracy=accuracy)
     return run.evaluate(shown)[0].value
-
-
-def zero_layer(features: int, classes: int) -> nn.Linear:
-    """A linear model without bias that starts at zero."""
-    layer = sparse_linear(features, classes, bias=False)
-    torch.nn.init.zeros_(layer.weight)
-    return layer

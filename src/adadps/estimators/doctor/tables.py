@@ -21,7 +21,7 @@ from adadps.estimators.doctor.case import Array
 from adadps.estimators.doctor.examination import FOLDS, Findings, examine
 from adadps.estimators.planner.methods import Method, shaped
 from adadps.estimators.planner.settings import Settings
-from adadps.estimators.tables.word_list import frequencies_from_file
+from adadps.estimators.tables.public_words import frequencies_from_file
 from adadps.methods.side import Frequencies, word_frequencies
 
 WORDS, LANGUAGE = 10_000, "en"

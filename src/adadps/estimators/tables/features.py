@@ -1,7 +1,7 @@
-"""Rows of a table as features of norm at most 1, each of its own row alone.
+"""Rows of a table as features of norm at most 1; each depends on its own row alone.
 
 A row has blocks: the words of each text column, all numbers, all categories, and a constant where
-there are numbers or categories. Each block has norm at most 1, and B of them are divided by √B:
+there are numbers or categories. Each block has norm at most 1, and B blocks are divided by √B:
 
 - a text column: log(1 + count) of public words, divided by its norm;
 - n numbers, each scaled to [-1, 1] by its bounds, divided by √n;
@@ -30,7 +30,7 @@ from adadps.estimators.planner.typical_texts import (
     median_norm,
     typical_texts,
 )
-from adadps.estimators.tables.cells import levels, numbers, texts
+from adadps.estimators.tables.cells import numbers, texts
 from adadps.estimators.tables.schema import OTHER, Categorical, Schema
 from adadps.methods.side import Frequencies
 from adadps.methods.side.fixed import Fixed
@@ -45,28 +45,28 @@ class RowFeatures:
 
     @property
     def has_constant(self) -> bool:
-        """Texts alone have none: it would take half of every gradient."""
+        """Return whether there is a constant; for texts alone it would take half of a gradient."""
         return bool(self.schema.numeric or self.schema.categorical)
 
     @property
     def words(self) -> int:
-        """How many features are words; they come first."""
+        """Return how many features are words; they come first."""
         return len(self.schema.texts) * len(self.vocabulary)
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
+        """Return how many features a row has."""
         one_hot = sum(len(column.known_levels) for column in self.schema.categorical)
         return self.words + len(self.schema.numeric) + one_hot + self.has_constant
 
     @property
     def blocks(self) -> int:
-        """B: how many blocks share a row's norm."""
+        """Return B, the number of blocks that share a row's norm."""
         others = (self.schema.numeric, self.schema.categorical, self.has_constant)
         return len(self.schema.texts) + sum(map(bool, others))
 
     def __call__(self, table: Table, *, refuse_unseen: bool = True) -> sparse.csr_matrix:
-        """One row each. A level that is not known is refused, or has no feature at all."""
+        """Return one row per row of the table. Unknown levels are refused, or have no feature."""
         schema = self.schema
         parts = []
         for name in schema.texts:
@@ -79,7 +79,7 @@ class RowFeatures:
         return self._joined(parts, len(table))
 
     def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
-        """Rows drawn at random from what is public: words by frequency, the rest uniformly."""
+        """Return rows drawn from public facts: words by frequency, the rest uniformly."""
         rng, schema, size = np.random.default_rng(0), self.schema, TYPICAL_TEXTS
         parts: list[sparse.csr_matrix] = [
             typical_texts(len(self.vocabulary), frequencies, rng) for _ in schema.texts
@@ -103,7 +103,7 @@ class RowFeatures:
 
     def _one_hot(self, table: Table, column: Categorical, refuse_unseen: bool) -> sparse.csr_matrix:
         known = {level: place for place, level in enumerate(column.known_levels)}
-        found = levels(table, column.name, fill_missing=self.schema.fill_missing)
+        found = texts(table, column.name, fill_missing=self.schema.fill_missing)
         places = np.array([known.get(level, known.get(OTHER, -1)) for level in found], np.int64)
         missing = np.array([not level.strip() for level in found])
         unseen = np.flatnonzero((places < 0) & ~missing)

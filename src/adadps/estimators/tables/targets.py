@@ -1,4 +1,4 @@
-"""Labels as targets, and outputs as predictions: classes, several labels, or numbers."""
+"""Labels as targets, and outputs as predictions: of classes, several labels, or numbers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TYPICAL_ERROR = 1.0
 
 @dataclass(frozen=True)
 class Targets:
-    """How the labels of a table are learned."""
+    """How the labels of a table become targets, and outputs become predictions."""
 
     label: Label
 
     def __call__(self, table: Table) -> npt.NDArray[Any]:
-        """Class numbers, distributions over classes, or numbers in [-1, 1]; one entry a row."""
+        """Return class numbers, distributions over classes, or numbers in [-1, 1], one per row."""
         label = self.label
         if label.regression:
             held = self._bounds.to_unit(numbers(table, label.column))
@@ -52,20 +52,20 @@ class Targets:
             return np.array([place for (place,) in places], np.int64)
         shares = np.zeros((len(table), len(number)), np.float32)
         for row, found in enumerate(places):
-            several = sorted(set(found))  # rare ones may be the same class
+            several = sorted(set(found))  # rare labels may be the same class
             shares[row, several] = 1 / len(several)
         return shares
 
     @property
     def loss(self) -> Loss:
-        """One value per example."""
+        """Return the loss, with one value per example."""
         if self.label.regression:
             return squared_error
         return cross_entropy if self.label.separator is None else label_cross_entropy
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """What is measured on held-out rows."""
+        """Return the metrics on held-out rows."""
         if self.label.regression:
             return {"mean absolute error": self._absolute_error}
         if self.label.separator is not None:
@@ -82,7 +82,7 @@ class Targets:
     def predictions(
         self, outputs: Tensor, *, probabilities: bool
     ) -> dict[str, Sequence[str] | Sequence[float]]:
-        """Columns for a table: the prediction, and what goes with it."""
+        """Return columns for a table: the prediction, and its probabilities."""
         label = self.label
         if label.regression:
             scaled = outputs.double().squeeze(1).numpy()
@@ -100,7 +100,7 @@ class Targets:
         return columns
 
     def _absolute_error(self, outputs: Tensor, targets: Tensor) -> float:
-        """In the label's own unit."""
+        """Return the error in the unit of the label."""
         error = (outputs.double().clamp(-1, 1).squeeze(1) - targets.double()).abs().mean()
         return float(error * self._bounds.half.item())
 

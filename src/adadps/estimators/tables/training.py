@@ -16,14 +16,12 @@ from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
 from adadps.estimators.planner.plan import TrainingPlan, plan_training
-from adadps.estimators.tables.budgeting import shared_ledger, terms_for
 from adadps.estimators.tables.features import prepare_for_rows
-from adadps.estimators.tables.kept_run import KeptRun
-from adadps.estimators.tables.loading import load_rows
-from adadps.estimators.tables.paid_levels import Measured, paid_levels
-from adadps.estimators.tables.public_words import PublicWords
-from adadps.estimators.tables.request import Declared, Request
-from adadps.estimators.tables.saved import TableModel, save_model
+from adadps.estimators.tables.model import TableModel, load_rows, save_model
+from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
+from adadps.estimators.tables.public_words import PublicVocabulary
+from adadps.estimators.tables.request import Declared, TrainingRequest
+from adadps.estimators.tables.run_folder import RunFolder, budget_of, shared_ledger
 from adadps.estimators.tables.survey import complete, facts
 from adadps.files.writing import new_folder
 from adadps.report.result import Result
@@ -33,7 +31,7 @@ from adadps.training.fit import fit
 LARGE_EPSILON = 10.0
 HELD_OUT = "held-out rows"
 ROWS_DIFFERENTIATED_AT_ONCE = 8192
-"""Larger batches are differentiated in pieces, which changes neither the result nor the price."""
+"""Larger batches are differentiated in pieces, which changes neither the result nor the cost."""
 Say = Callable[[str], None]
 
 
@@ -42,31 +40,27 @@ class _Prepared:
     """A model, its rows, and what is public about both."""
 
     model: TableModel
-    words: PublicWords
+    vocabulary: PublicVocabulary
     train: Examples
     test: Examples | None
     assumed_public: list[str]
     read_off: list[str]
 
 
-def kept_run(request: Request) -> KeptRun:
-    """Where this run is kept."""
-    return KeptRun(request.run_folder, request.ledger, is_ours=request.checkpoint is None)
-
-
-def train_from_table(request: Request, say: Say) -> Result:
-    """Train and save as asked; the folder appears when everything has gone well."""
+def train_from_table(request: TrainingRequest, say: Say) -> Result:
+    """Train and save a model; its folder appears once everything has succeeded."""
     declared = request.declared()
-    kept = kept_run(request)
-    with new_folder(request.out) as draft, kept.cleaned(), ExitStack() as opened:
+    folder = RunFolder.of(request)
+    with new_folder(request.out) as draft, folder.cleaned(), ExitStack() as opened:
         if request.epsilon > LARGE_EPSILON:
             say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
         say(f"Reading {request.data} ...")
-        words = _words(request, declared)
-        measured = paid_levels(request, declared, words, kept, opened) if declared.pays else None
-        if measured is not None:
+        vocabulary = _vocabulary(request, declared)
+        measured = None
+        if declared.pays:
+            measured = measure_levels(request, declared, vocabulary, folder, opened)
             say(f"Paid for {', '.join(declared.schema.unknown)}: {measured.paid.facts[0]}.")
-        prepared = _prepare(request, declared, words, measured, opened)
+        prepared = _prepare(request, declared, vocabulary, measured, opened)
         say("Planning the noise ...")
         plan = _plan(request, declared, prepared, measured)
         settings = plan.settings
@@ -76,73 +70,73 @@ def train_from_table(request: Request, say: Say) -> Result:
             f"{settings.noise_multiplier:g} for ε = {settings.budget.epsilon:g} at "
             f"δ = {settings.budget.delta:.3g} ..."
         )
-        held = kept.latest()
-        if held is not None:
-            say(f"Resuming from step {held.taken} of {held.planned}, by {kept.folder} ...")
-        result = _train(request, prepared, plan, kept, measured)
+        latest = folder.latest()
+        if latest is not None:
+            say(f"Resuming from step {latest.taken} of {latest.planned}, by {folder.path} ...")
+        result = _train(request, prepared, plan, folder, measured)
         save_model(prepared.model, result, draft)
-    kept.end(request.out)
+    folder.finish(request.out)
     return result
 
 
-def _words(request: Request, declared: Declared) -> PublicWords:
+def _vocabulary(request: TrainingRequest, declared: Declared) -> PublicVocabulary:
     if not declared.schema.texts:
-        return PublicWords((), "")
+        return PublicVocabulary((), "")
     known_classes = declared.schema.label.known_classes
     informed = declared.method.takes_side_information
-    return request.word_source.read(declared.schema, known_classes, informed=informed)
+    return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
 
 
 def _prepare(
-    request: Request,
+    request: TrainingRequest,
     declared: Declared,
-    words: PublicWords,
-    measured: Measured | None,
+    vocabulary: PublicVocabulary,
+    measured: MeasuredSchema | None,
     stores: ExitStack,
 ) -> _Prepared:
     schema = measured.schema if measured else declared.schema
     read_off = schema.unknown
     if read_off:
         schema = complete(schema, read_chunks(request.data))
-    model = TableModel(schema, words.vocabulary)
+    model = TableModel(schema, vocabulary.words)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
-    if request.test is not None:  # all of it, whether or not it was trained on: see overlap_check
+    if request.test is not None:  # all rows, whether or not they were trained on: see overlap
         test = _stored(request, request.test, model, stores, named=False)
-    told = [f"the vocabulary: {words.in_words}"] if schema.texts else []
+    told = [f"the vocabulary: {vocabulary.in_words}"] if schema.texts else []
     told += facts(declared.schema, schema, only_found=False if measured else None)
-    if declared.counted is None:
-        told.insert(0, f"the number of {declared.units}, read off the data: {_count(train)}")
-    return _Prepared(model, words, train, test, told, read_off)
+    if declared.count is None:
+        told.insert(0, f"the number of {declared.unit_name}, read off the data: {_count(train)}")
+    return _Prepared(model, vocabulary, train, test, told, read_off)
 
 
 def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
-    """Tell, before anything is trained, what epsilon does not cover, and the two ways out.
+    """Say what epsilon does not cover before anything is trained, and the two ways out.
 
-    A number of examples or users alone is no warning: people are told of it, and so is the card.
+    A number of examples or users alone is no warning: it is said on a terminal, and on the card.
     """
     paying = " or pay for classes, levels and bounds by --rare other;" if read_off else ""
-    number = [f"the number of {declared.units}"] if declared.counted is None else []
-    told = (
+    number = [f"the number of {declared.unit_name}"] if declared.count is None else []
+    text = (
         f"Read off the private data, and assumed public: {', '.join([*read_off, *number])}. "
         f"Epsilon does not cover that. Declare what is known without the data;{paying} "
         "--strict refuses instead."
     )
     if read_off:
-        warnings.warn(told, AssumedPublicWarning, stacklevel=3)
+        warnings.warn(text, AssumedPublicWarning, stacklevel=3)
     elif number:
-        say(told)
+        say(text)
 
 
 @declared_read(DeclaredRead.NUMBER)
 def _count(rows: Examples) -> int:
-    """How many units of privacy there are: users where they are known, else rows."""
+    """Count the units of privacy: users where they are known, else rows."""
     return len(rows) if rows.users is None else int(rows.users.max()) + 1
 
 
 def _stored(
-    request: Request,
+    request: TrainingRequest,
     path: Path,
     model: TableModel,
     stores: ExitStack,
@@ -156,12 +150,37 @@ def _stored(
     return load_rows(path, model, store, named=named, user=user)
 
 
+def _plan(
+    request: TrainingRequest,
+    declared: Declared,
+    prepared: _Prepared,
+    measured: MeasuredSchema | None,
+) -> TrainingPlan:
+    """Plan the run; where something was paid for before, with the settings planned then."""
+    model = prepared.model
+    method = prepare_for_rows(declared.method, model.features, prepared.vocabulary.frequencies)
+    if measured:
+        return replace(measured.plan, prepared=method)
+    examples = declared.count or _count(prepared.train)
+    run = budget_of(request, examples)
+    return plan_training(
+        method,
+        examples=examples,
+        budget=run.budget,
+        loss=model.targets.loss_facts,
+        accountant=run.accountant,
+        given=request.given,
+        users=declared.user_column,
+        federation=request.federation,
+    )
+
+
 def _train(
-    request: Request,
+    request: TrainingRequest,
     prepared: _Prepared,
     plan: TrainingPlan,
-    kept: KeptRun,
-    measured: Measured | None,
+    folder: RunFolder,
+    measured: MeasuredSchema | None,
 ) -> Result:
     model, settings = prepared.model, plan.settings
     layer, targets = model.layer(), model.targets
@@ -191,19 +210,19 @@ def _train(
                 budget=settings.budget if ledger is None else None,
                 physical_batch_size=ROWS_DIFFERENTIATED_AT_ONCE if many else None,
                 assumed_public=prepared.assumed_public,
-                checkpoints=kept.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
+                checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
                 most_epsilon=settings.budget.epsilon,
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
                 settings={**plan.describe(), "model": model.in_words},
             )
         except BudgetError as error:
-            raise _with_what_is_left(error, request.ledger) from error
+            raise _with_remaining_epsilon(error, request.ledger) from error
         return result if ledger is None else _claimed(result, ledger)
 
 
 def _claimed(result: Result, ledger: DiskLedger) -> Result:
-    """What may be claimed beside other runs on the ledger: its whole budget."""
+    """Claim the whole budget of the ledger if other runs have been charged to it."""
     own = sum(charge["count"] for charge in result.privacy.charges or ())
     if ledger.budget is None or ledger.entries == own:
         return result
@@ -211,28 +230,6 @@ def _claimed(result: Result, ledger: DiskLedger) -> Result:
     return result.claiming(ledger.budget.epsilon, steps_paid=steps_paid)
 
 
-def _plan(
-    request: Request, declared: Declared, prepared: _Prepared, measured: Measured | None
-) -> TrainingPlan:
-    """Plan the run; where something was paid for before, keep the settings planned then."""
-    model = prepared.model
-    method = prepare_for_rows(declared.method, model.features, prepared.words.frequencies)
-    if measured:
-        return replace(measured.plan, prepared=method)
-    examples = declared.counted or _count(prepared.train)
-    terms = terms_for(request, examples)
-    return plan_training(
-        method,
-        examples=examples,
-        budget=terms.budget,
-        loss=model.targets.loss_facts,
-        accountant=terms.accountant,
-        given=request.given,
-        users=declared.users,
-        federation=request.federation,
-    )
-
-
-def _with_what_is_left(error: BudgetError, ledger: Path | None) -> BudgetError:
+def _with_remaining_epsilon(error: BudgetError, ledger: Path | None) -> BudgetError:
     left = summarise(ledger)["left"] if ledger is not None else None
     return error if left is None else BudgetError(f"{error} Left: epsilon = {left:.4g}.")
