@@ -1,4 +1,4 @@
-"""Print the coefficients of the polynomials in `adadps.tensors.kernels.noise` and their errors."""
+"""Print the coefficients of the polynomials in `adadps.engine.noise.normals` and their errors."""
 
 import mpmath as mp
 

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from adadps import dp_sgd, examples, fit, load_result, poisson, privatize
-from adadps.data.assumed import NOT_DECLARED, AssumedPublic, declared
-from adadps.data.provenance import digest_of
+from adadps.data.provenance import NOT_DECLARED, AssumedPublic, declared, digest_of
 from adadps.errors import DataError
 from support.problems import squared
 
@@ -17,7 +16,7 @@ def trained(**options):
         nn.Linear(2, 1),
         squared,
         data,
-        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), 0.1),
+        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), lr=0.1),
         sampler=poisson(examples=40, expected_size=4),
         steps=1,
         **options,

@@ -8,10 +8,9 @@ from adadps import reproducible_not_private
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import secure
-from adadps.engine.rules.factored import FactoredRows
+from adadps.engine.rules.sparse import FactoredRows
 from adadps.errors import ContractError
-from adadps.tensors.outer_sum import OuterSum
-from adadps.tensors.row_sparse import in_main_memory
+from adadps.tensors.sums import OuterSum, in_main_memory
 
 WORDS, WIDTH, SIZE = 9, 4, 5
 
@@ -166,7 +165,7 @@ def test_side_information_that_is_written_to_while_a_change_waits_is_refused():
     late = LateRows(torch.zeros(WORDS, WIDTH), 0, secure())
     late.add(change_of(0, 0, held)[0], deviation=1.0, keep=1.0)
     held[0].mul_(1000)
-    with pytest.raises(ContractError, match="stays as it was"):
+    with pytest.raises(ContractError, match="does not change while"):
         late.settle()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adadps import by_user, dp_sgd, examples, fit, fixed_size, poisson, privatize, shuffled
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import ContractError, SettingError
 from adadps.methods.stages import by_each_device, by_server, in_shares
 from adadps.methods.stages.noise_place import deviation
@@ -47,8 +47,8 @@ def test_what_is_released_has_that_noise(place):
     """An empty cohort's sum is noise alone: its variance over a million weights, within 6σ."""
     stage = privatize(clip_norm=0.5, noise_multiplier=SIGMA, groups=by_user(most=3, noise=place))
     params = {"weight": torch.zeros(1000, 1000)}
-    from adadps.engine.chunked import ChunkedGradients
     from adadps.engine.noise.randomness import secure
+    from adadps.engine.objective import ChunkedGradients
 
     step = Step(index=1, expected_size=COHORT, noise=secure(), mean_gradient=None)
     released, _ = stage.apply(ChunkedGradients(()), params, step)
@@ -62,8 +62,8 @@ def trained(place, sampler):
     data = examples(rng.normal(size=(80, 3)), rng.integers(2, size=80), users=np.arange(80) % USERS)
     private = privatize(clip_norm=1.0, noise_multiplier=SIGMA, groups=by_user(most=2, noise=place))
     model = sparse_linear(3, 2, bias=False)
-    return fit(model, cross_entropy, data, method=dp_sgd(private, 0.1), sampler=sampler, steps=10,
-               progress=False, delta=1e-3)  # fmt: skip
+    return fit(model, cross_entropy, data, method=dp_sgd(private, lr=0.1), sampler=sampler,
+               steps=10, progress=False, delta=1e-3)  # fmt: skip
 
 
 def test_each_place_is_accounted_for_what_it_is():

@@ -19,7 +19,7 @@ from adadps.audit.canaries import Canaries, View, joined
 from adadps.audit.one_run_bound import best_ranking, one_run_epsilon
 from adadps.audit.outcome import AuditResult, PrivacyClaim, require_confidence
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.training.progress import progress_bar

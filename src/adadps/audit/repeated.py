@@ -22,10 +22,10 @@ from adadps.accounting.samplers import Sampler
 from adadps.audit.outcome import AuditResult, PrivacyClaim, require_confidence
 from adadps.audit.repeated_bound import HitCounts, Numbers, bound
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.training.progress import progress_bar
 from adadps.training.run import PrivateRun, RunOptions
 

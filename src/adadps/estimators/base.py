@@ -18,7 +18,7 @@ from adadps.accounting.noisy_counts.price import CountedColumns, Paid, Price, pa
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import SettingError
 from adadps.estimators.account import Terms, Wish, agree, ledger_of, stated
 from adadps.estimators.checks import (
@@ -43,8 +43,8 @@ from adadps.estimators.rows import Rows, Table
 from adadps.estimators.statement import StatedEstimator, how_features_were_made
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
+from adadps.training.describe import plan_of
 from adadps.training.fit import fit as train
-from adadps.training.run_facts import plan_of
 from adadps.types import Relation
 
 

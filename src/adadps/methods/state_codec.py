@@ -18,7 +18,7 @@ from adadps.errors import ContractError, DataError
 from adadps.methods.side.noisy import PendingMeasurement
 from adadps.methods.side.public import GradientMoments
 from adadps.methods.side.source import Transform
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 _RECORDS: dict[str, Any] = {
     kind.__name__: kind for kind in (GradientMoments, PendingMeasurement, Transform)

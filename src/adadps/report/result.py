@@ -20,7 +20,7 @@ from adadps.errors import DataError
 from adadps.files.writing import new_folder
 from adadps.report.card import card_of, write_card
 from adadps.report.card.rendering import digits
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 FORMAT = 1
 RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"
@@ -104,7 +104,7 @@ class Result:
     """A finished run. Save it with `save`, read it back with `load_result`.
 
     ``public_facts`` is what a report tells of the run beside its privacy: number of parameters,
-    learning rates, spread of public side information (`adadps.training.public_facts`).
+    learning rates, spread of public side information (`adadps.training.describe`).
     """
 
     privacy: PrivacyStatement

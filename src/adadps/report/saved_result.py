@@ -26,7 +26,7 @@ from adadps.report.result import (
     PrivacyStatement,
     Result,
 )
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 RESTORE = "Restore the folder from a copy: to train again would spend epsilon again."
 CHECK_OR_RESTORE = f"Check the path, or r{RESTORE[1:]}"

@@ -56,7 +56,7 @@ class CandidatePlan:
         privacy = privatize(
             clip_norm=settings.clip_norm, noise_multiplier=settings.noise_multiplier
         )
-        return adadps_public(_declared_public(public), statistics, privacy, settings.lr)
+        return adadps_public(_declared_public(public), statistics, privacy, lr=settings.lr)
 
     def simulated(self, noise_multiplier: float) -> CandidatePlan:
         """Return the plan with the noise of a simulation, in which stand-ins play private rows.

@@ -93,17 +93,17 @@ class PreparedMethod:
         """
         method, side = self.method, self.side
         if method in (Method.DP_SGD, Method.DP_ADAM):
-            return dp_adam(privacy, lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr)
+            return dp_adam(privacy, lr=lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr=lr)
         if side is None or not method.takes_side_information:
             raise SideInformationError(
                 f"Expected side information for {method.value}, found none, or a method without a "
                 "chain of its own. Give it, or use dp-sgd."
             )
         if method is Method.ADADPS:
-            return adadps(side, privacy, lr)
+            return adadps(side, privacy, lr=lr)
         if method is Method.ADADPS_TWO_SIDED:
-            return adadps_two_sided(side, side, privacy, lr)
-        return dp_sgd_weighted(side, privacy, lr, at=self.at)
+            return adadps_two_sided(side, side, privacy, lr=lr)
+        return dp_sgd_weighted(side, privacy, lr=lr, at=self.at)
 
 
 def prepare_method(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adadps.data.tables import Table
-from adadps.data.user_keys import MISSING, user_key
+from adadps.data.users import MISSING, user_key
 from adadps.errors import DataError
 from adadps.estimators.tables.schema import Label, Schema
 

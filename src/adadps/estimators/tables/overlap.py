@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.identity import Identities, identities_of_cells, joined
-from adadps.data.same_text import normalised
+from adadps.data.identity import Identities, identities_of_cells, joined, normalised
 from adadps.data.tables import read_chunks
 from adadps.errors import SettingError
 from adadps.estimators.tables.cells import users

@@ -33,7 +33,7 @@ from adadps.estimators.tables.schema_file import schema_of
 from adadps.estimators.tables.survey import facts
 from adadps.files.strict_json import parse_json
 from adadps.files.writing import new_file
-from adadps.training.run_facts import plan_of
+from adadps.training.describe import plan_of
 from adadps.types import Relation
 
 MEASURED = "measured with noise"

@@ -17,7 +17,7 @@ from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
 from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import Table
-from adadps.data.user_keys import MISSING
+from adadps.data.users import MISSING
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import DataError
 from adadps.estimators.tables.cells import is_missing, labels, numbers, texts, users

@@ -30,12 +30,12 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Features, as_features
 from adadps.data.provenance import Provenance
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.noise.randomness import secure
-from adadps.engine.step import SMALLEST_DEVIATION, Step
+from adadps.engine.noise.randomness import SMALLEST_DEVIATION, secure
+from adadps.engine.waist import Step
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.frequency import formula, relative_to_largest, require_shape
 from adadps.methods.side.source import Transform, inverse_scale
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Accountant, Relation, Unit
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-6, 1e6

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.side.source import Transform, positive
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from adadps.engine.objective import Objective
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.fixed import Fixed, Uniform
 from adadps.methods.stages.informed import ReadsSide
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

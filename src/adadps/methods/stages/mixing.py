@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from adadps.data.examples import PublicExamples
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.stages.chain import AFTER_RELEASE
 from adadps.methods.stages.informed import ReadsPublic
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adadps.engine.step import Step
-from adadps.engine.waist import GradientBatch
+from adadps.engine.waist import GradientBatch, Step
 from adadps.methods.side.source import SideSource, Transform
 from adadps.methods.stages.chain import AFTER_RELEASE
 from adadps.methods.stages.informed import ReadsSide
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import secure
 from adadps.engine.objective import Objective
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import OrderError, SideInformationError, require
 from adadps.methods.side.source import SideSource
 from adadps.methods.stages.chain import Stage
 from adadps.methods.stages.informed import ReadsPublic, ReadsSide
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 _BEFORE: Mapping[Kind, Kind] = {Kind.EXAMPLES: Kind.EXAMPLES}

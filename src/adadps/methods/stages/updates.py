@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from adadps.engine.step import Leaf, Step, Update
+from adadps.engine.waist import Leaf, Step, Update
 from adadps.errors import require, require_positive
 from adadps.methods.schedules import Schedule, at, described
 from adadps.methods.stages.chain import TO_UPDATE
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

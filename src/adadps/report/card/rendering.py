@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from adadps.data.user_keys import TOLD_APART_BY
+from adadps.data.users import TOLD_APART_BY
 from adadps.types import Unit
 
 NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
