@@ -12,7 +12,7 @@ from adadps.estimators.doctor import before_the_clip, nothing, public_gradients
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.simulation import (
-    MOST_ROWS_A_BATCH,
+    MOST_ROWS_PER_BATCH,
     StandIns,
     simulated_accuracy,
     simulated_run,
@@ -44,7 +44,7 @@ def test_noise_is_that_of_the_private_run(examples):
         run.step(batch)
     settings = plan.settings
     b = settings.sampler.expected_size
-    assert (b > MOST_ROWS_A_BATCH) == (examples == 40_000)
+    assert (b > MOST_ROWS_PER_BATCH) == (examples == 40_000)
     expected = settings.lr * settings.noise_multiplier * settings.clip_norm / b * math.sqrt(10)
     assert float(run.params["weight"].std()) == pytest.approx(expected, rel=0.07)
 

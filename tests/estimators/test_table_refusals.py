@@ -15,7 +15,7 @@ from dp_accounting import GaussianDpEvent
 from adadps import Accountant, Budget, DiskLedger, Relation, load_result
 from adadps.errors import AssumedPublicWarning
 from adadps.estimators.tables.request import TrainingRequest
-from adadps.estimators.tables.run_folder import RunFolder
+from adadps.estimators.tables.run_folder import TableRunFolder
 from adadps.estimators.tables.training import train_from_table
 from support.commands import files, plain
 from support.mixed_tables import HEADER, call, make, rows
@@ -394,14 +394,14 @@ def test_a_named_checkpoint_stays(tmp_path, monkeypatch):
 
 
 def test_large_models_are_kept_less_often(tmp_path):
-    folder = RunFolder(tmp_path, None, is_ours=True)
+    folder = TableRunFolder(tmp_path, None, is_ours=True)
     assert folder.checkpoints(steps=400, weights=1000).every == 8
     assert folder.checkpoints(steps=400, weights=10**8).every == 50
     assert folder.checkpoints(steps=3, weights=1000).every == 1
 
 
 def test_what_was_paid_without_a_checkpoint_is_told_after_an_interruption(tmp_path):
-    folder = RunFolder(tmp_path / "run", None, is_ours=True)
+    folder = TableRunFolder(tmp_path / "run", None, is_ours=True)
     assert "nothing was spent" in folder.in_words("again")
     (tmp_path / "run").mkdir()
     with DiskLedger(tmp_path / "run" / "ledger", budget=Budget(9.0, 1e-5)) as ledger:

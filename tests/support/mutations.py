@@ -377,7 +377,7 @@ MUTATIONS = {
     ),
     "an estimator tries its module after it has paid": Mutation(
         "src/adadps/estimators/base.py",
-        "objective(model, task.loss, form_of(X, task.targets, task.rows))",
+        "objective(model, task.loss, no_examples_like(X, task.targets, task.scaling))",
         "pass",
         "tests/hazards/test_hazards_levels.py -k tried_before",
     ),

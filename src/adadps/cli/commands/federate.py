@@ -27,7 +27,7 @@ def federate(
     data: Annotated[
         Path, typer.Argument(help="Table of all users: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
-    user: Annotated[str, typer.Option(metavar="NAME", help="Column that tells users apart.")],
+    user: Annotated[str, typer.Option(metavar="NAME", help="Column of users.")],
     epsilon: Annotated[
         float, typer.Option(metavar="NUMBER", help="What this run may spend, per user.")
     ],
@@ -70,14 +70,14 @@ def federate(
     ] = None,
     sampling: Annotated[
         DrawnBy | None,
-        _privacy(help="How cohorts are drawn. Default: poisson; with noise of devices shuffled."),
+        _privacy(help="How cohorts are drawn. Default: poisson, or shuffled if devices add noise."),
     ] = None,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
     strict: options.Strict = False,
     trials: options.Trials = None,
     rounds: Annotated[
-        int | None, _device(metavar="COUNT", callback=whole_number(1), help="Cohorts in all.")
+        int | None, _device(metavar="COUNT", callback=whole_number(1), help="Number of rounds.")
     ] = None,
     batch_size: Annotated[
         float | None,
@@ -93,17 +93,17 @@ def federate(
         float | None, _device(metavar="NUMBER", help="Learning rate on the devices.")
     ] = None,
     clip_norm: Annotated[
-        float | None, _device(metavar="NUMBER", help="Longest update that counts in full.")
+        float | None, _device(metavar="NUMBER", help="Norm at which updates are clipped.")
     ] = None,
     server_momentum: Annotated[
-        float, _device(metavar="NUMBER", help="Of the updates that the server has released.")
+        float, _device(metavar="NUMBER", help="Momentum of the released updates at the server.")
     ] = 0.0,
     rows_per_user: Annotated[
         int | None,
         _device(
             metavar="COUNT",
             callback=whole_number(1),
-            help="Rows that a user trains on. Default: 1000.",
+            help="Rows per user. Default: 1000.",
         ),
     ] = None,
     method: Annotated[Method, _side(metavar="NAME", help=METHODS)] = Method.AUTO,
@@ -119,8 +119,8 @@ def federate(
 ) -> None:
     r"""Federated training with user-level privacy, simulated in this process.
 
-    Users train on their own rows; what they bring is clipped and noised, so that epsilon protects
-    a user with all their rows. The same method runs on real devices with Flower.
+    Users train on their own rows; their updates are clipped and noised, so that epsilon protects a
+    user with all their rows. The same method runs on real devices with Flower.
 
     Examples:
     adadps federate mails.csv --user sender --text body --label kind \

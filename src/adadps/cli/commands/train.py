@@ -58,7 +58,7 @@ def train(
     trials: options.Trials = None,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
-    user: Annotated[str | None, _user(metavar="NAME", help="Column that tells them apart.")] = None,
+    user: Annotated[str | None, _user(metavar="NAME", help="Column of users.")] = None,
     users: Annotated[
         int | None,
         _user(
@@ -69,9 +69,7 @@ def train(
     ] = None,
     rows_per_user: Annotated[
         int | None,
-        _user(
-            metavar="COUNT", callback=whole_number(1), help="Rows that count at once. Default: 16."
-        ),
+        _user(metavar="COUNT", callback=whole_number(1), help="Rows per step. Default: 16."),
     ] = None,
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
@@ -90,7 +88,7 @@ def train(
         float | None, _setting(metavar="NUMBER", help="Expected examples (or users) in a batch.")
     ] = None,
     clip_norm: Annotated[
-        float | None, _setting(metavar="NUMBER", help="Longest gradient that counts in full.")
+        float | None, _setting(metavar="NUMBER", help="Norm at which gradients are clipped.")
     ] = None,
     lr: Annotated[float | None, _setting(metavar="NUMBER", help="Learning rate.")] = None,
     checkpoint: options.CheckpointFolder = None,
@@ -98,9 +96,9 @@ def train(
 ) -> None:
     r"""Train a private linear model on texts, numbers and categories at one epsilon.
 
-    Nothing about the private rows is shown or stored but the noised weights, and what is declared
-    or said to be assumed public. Accuracy is measured only on --test, whose rows are all measured
-    as they are given: they are outside of epsilon.
+    Of the private rows, only noised weights are shown or stored, and what is declared or stated as
+    assumed public. Accuracy is measured only on --test, on all of its rows; epsilon does not cover
+    them.
 
     Examples:
     adadps train reviews.csv --text review --label stars --epsilon 1 --out model

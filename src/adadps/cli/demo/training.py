@@ -16,7 +16,7 @@ from adadps.cli.demo.data import VOCABULARY, DemoData
 from adadps.data.debian import SECTIONS
 from adadps.engine.losses import cross_entropy
 from adadps.estimators.planner.methods import Method
-from adadps.estimators.planner.plan import TrainingPlan, plan_training
+from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.planner.settings import GivenSettings
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
 from adadps.estimators.tables.schema import Label, Schema
@@ -52,7 +52,7 @@ def train(
     return _timed(data, method, sampler_for(data), STEPS, setting, TUNING_TRIALS)
 
 
-def default_plan(data: DemoData, epsilon: float) -> TrainingPlan:
+def default_plan(data: DemoData, epsilon: float) -> PlannedRun:
     """Return the plan of `adadps train` for a column of texts and declared sections."""
     schema = Schema(("description",), (), (), Label("section", SECTIONS))
     method = Method.AUTO.resolved(informed=True)

@@ -13,7 +13,7 @@ from adadps.estimators.doctor.candidates import DP_SGD, Candidate, nothing
 from adadps.estimators.doctor.case import Case, case_of, require_folds
 from adadps.estimators.doctor.plans import CandidatePlan, plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, simulated_size, splits
-from adadps.estimators.doctor.terms import Terms, terms_of
+from adadps.estimators.doctor.terms import BoundTerms, terms_of
 from adadps.estimators.doctor.verdict import Finding, Verdict, decide, gain_needed
 from adadps.training.progress import Progress, progress_bar
 from adadps.types import Unit
@@ -33,11 +33,11 @@ class Findings:
 
     @property
     def plan(self) -> CandidatePlan:
-        """How the advised candidate would be trained on the private data."""
+        """Return how the advised candidate would be trained on the private data."""
         return self.verdict.advised.plan
 
     def describe(self) -> dict[str, Any]:
-        """Everything, ready for JSON. Its epsilon is what is planned, none is spent."""
+        """Return everything, ready for JSON. Its epsilon is planned; none is spent."""
         return {
             "verdict": self.verdict.shown.in_words,
             "candidate": self.verdict.name,
@@ -76,10 +76,10 @@ def examine(
 ) -> Findings:
     """Weigh ``candidates`` on *public* examples for a planned run on private ones.
 
-    ``features`` and ``labels`` (0 to K-1) are public and stand in for ``examples`` private ones, a
-    declared number; ``epsilon`` and ``delta`` (default: 1/(10 examples)) are what the private run
-    may spend. Nothing is spent here. DP-SGD is always among the candidates. ``otherwise`` names the
-    candidate to advise where no gain can be shown, and no loss of it.
+    ``features`` and ``labels`` (0 to K-1) are public and take the place of ``examples`` private
+    ones, a declared number; ``epsilon`` and ``delta`` (default: 1/(10 examples)) are what the
+    private run may spend. Nothing is spent here. DP-SGD is always among the candidates.
+    ``otherwise`` names the candidate to advise where no gain can be shown, unless it shows a loss.
 
     >>> import numpy as np
     >>> rows = np.random.default_rng(0).normal(size=(60, 4))
@@ -118,7 +118,7 @@ def examine(
 def _scores(
     case: Case, plan: CandidatePlan, folds: int, seed: int, bar: Progress
 ) -> tuple[float, ...]:
-    """One simulated accuracy a fold; the folds are the same for every candidate."""
+    """Return one simulated accuracy per fold; all candidates have the same folds."""
     scores = []
     for split in splits(len(case), folds, seed):
         bar.note(plan.candidate.name)
@@ -127,7 +127,7 @@ def _scores(
     return tuple(scores)
 
 
-def _terms(case: Case, plan: CandidatePlan, bar: Progress) -> Terms:
+def _terms(case: Case, plan: CandidatePlan, bar: Progress) -> BoundTerms:
     bar.note("terms of the theorem")
     found = terms_of(
         case,
@@ -143,10 +143,10 @@ def _compared(
     rows: int,
     plans: list[CandidatePlan],
     scores: list[tuple[float, ...]],
-    terms: list[Terms],
+    terms: list[BoundTerms],
     confidence: float,
 ) -> list[Finding]:
-    """Each candidate beside DP-SGD, which is the first."""
+    """Compare each candidate with DP-SGD, which comes first."""
     found = []
     for plan, mine, of_mine in zip(plans, scores, terms, strict=True):
         gains = tuple(one - other for one, other in zip(mine, scores[0], strict=True))
@@ -157,7 +157,7 @@ def _compared(
 
 
 def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """DP-SGD first, then all others; names must tell them apart."""
+    """Return DP-SGD, then all others; names must differ."""
     others = [one for one in candidates if not one.is_plain]
     names = [one.name for one in others]
     if len(set(names)) != len(names):

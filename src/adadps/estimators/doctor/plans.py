@@ -22,7 +22,7 @@ from adadps.estimators.doctor.candidates import (
 from adadps.estimators.doctor.case import Case
 from adadps.estimators.doctor.terms import gradient_norms, moments_at
 from adadps.estimators.planner.methods import Method, Norms, PreparedMethod, norms_for
-from adadps.estimators.planner.plan import TrainingPlan
+from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.planner.settings import (
     GivenSettings,
     Settings,
@@ -49,7 +49,7 @@ class CandidatePlan:
         """Return the chain of the run; ``public`` are examples whose gradients it may read."""
         side, settings = self.candidate.side, self.settings
         if not isinstance(side, PublicGradients):
-            return TrainingPlan(PreparedMethod(self.candidate.method, side), settings).chain
+            return PlannedRun(PreparedMethod(self.candidate.method, side), settings).chain
         statistics = RMSPropStatistics(
             decay=side.decay, epsilon=side.floor * self.row_norm, debias=True
         )

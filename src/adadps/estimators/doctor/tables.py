@@ -87,11 +87,11 @@ class TableFindings:
 
     def describe(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        told = self.findings.describe()
-        for finding in told["findings"]:
+        described = self.findings.describe()
+        for finding in described["findings"]:
             method = self.methods[finding["candidate"]]
             finding |= {"method": method.method.value, "word_list": method.word_list}
-        return {**told, "next_command": self.next_command}
+        return {**described, "next_command": self.next_command}
 
 
 def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFindings:

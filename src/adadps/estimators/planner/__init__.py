@@ -11,5 +11,5 @@ estimators, the doctor, the demo and the experiments all plan here::
 - `typical_texts`: rows drawn from public word frequencies, of which those norms are measured;
 - `settings`: batch size, steps, noise multiplier, clip norm and learning rate by one rule;
 - `federation`: what changes where users train locally;
-- `plan`: all of it in one call.
+- `plan`: the whole plan in one call.
 """

@@ -97,7 +97,7 @@ class PreparedMethod:
         if side is None or not method.takes_side_information:
             raise SideInformationError(
                 f"Expected side information for {method.value}, found none, or a method without a "
-                "chain of its own. Give it, or use dp-sgd."
+                "chain. Give it, or use dp-sgd."
             )
         if method is Method.ADADPS:
             return adadps(side, privacy, lr=lr)

@@ -45,7 +45,7 @@ class LossFacts:
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class PlannedRun:
     """A run that costs its budget; nothing in it depends on private data."""
 
     prepared: PreparedMethod
@@ -76,8 +76,8 @@ class TrainingPlan:
         """Return the settings that a result states beside those of its chain."""
         local = self.method is not Method.DP_ADAM and self.federation is not None
         lr = self.settings.local_lr if local else self.settings.lr
-        told = {"method": self.method.value, "epochs": self.settings.epochs, "lr": lr}
-        return told if self.federation is None else {**told, "federated": True}
+        described = {"method": self.method.value, "epochs": self.settings.epochs, "lr": lr}
+        return described if self.federation is None else {**described, "federated": True}
 
 
 def plan_training(
@@ -92,7 +92,7 @@ def plan_training(
     federation: FederatedSettings | None = None,
     rule: DefaultRule = RULE,
     besides: tuple[DpEvent, ...] = (),
-) -> TrainingPlan:
+) -> PlannedRun:
     """Plan a run on a declared number of examples, with noise that fits the budget.
 
     With ``users``, ``examples`` is the declared number of users; with a ``federation`` they train
@@ -129,6 +129,6 @@ def plan_training(
         settings = replace(settings, lr=lr if adaptive else loss.bounded(lr, norms))
     if federation is not None:
         settings = federation.adapted(settings, prepared.method, given.clip_norm)
-    plan = TrainingPlan(prepared, settings, users, federation)
+    plan = PlannedRun(prepared, settings, users, federation)
     _ = plan.chain  # so that what cannot be chained is refused now
     return plan

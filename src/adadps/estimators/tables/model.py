@@ -79,10 +79,10 @@ class TableModel:
         reads += [f"'{column.name}' (number)" for column in schema.numeric]
         reads += [f"'{column.name}' (category)" for column in schema.categorical]
         what = "a number" if label.regression else f"one of {label.outputs} classes"
-        told = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
+        text = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
         if schema.texts:
-            told += f"; texts as log(1 + count) of {len(self.vocabulary)} public words"
-        return told
+            text += f"; texts as log(1 + count) of {len(self.vocabulary)} public words"
+        return text
 
     def describe(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""

@@ -20,14 +20,14 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.engine.noise.randomness import secure
 from adadps.errors import AdadpsError, ContractError, DataError
-from adadps.estimators.planner.plan import TrainingPlan, plan_training
+from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.cells import users
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.model import TableModel
 from adadps.estimators.tables.paid_survey import columns_of, measure
-from adadps.estimators.tables.public_words import PublicVocabulary
+from adadps.estimators.tables.public_words import TableVocabulary
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import RunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
 from adadps.estimators.tables.schema import Schema
 from adadps.estimators.tables.schema_file import schema_of
 from adadps.estimators.tables.survey import facts
@@ -45,7 +45,7 @@ class MeasuredSchema:
     """A whole schema, the plan under which it was paid for, and the ledger of both."""
 
     schema: Schema
-    plan: TrainingPlan
+    plan: PlannedRun
     paid: Paid
     ledger: DiskLedger
 
@@ -53,8 +53,8 @@ class MeasuredSchema:
 def measure_levels(
     request: TrainingRequest,
     declared: Declared,
-    vocabulary: PublicVocabulary,
-    folder: RunFolder,
+    vocabulary: TableVocabulary,
+    folder: TableRunFolder,
     opened: ExitStack,
 ) -> MeasuredSchema:
     """Pay for and measure what is not declared, or read what this run has measured before."""
@@ -86,16 +86,16 @@ def measure_levels(
         shared_ledger(request, run.budget) or DiskLedger(folder.own_ledger, budget=run.budget)
     )
     held = _measured_once(request, declared.schema, price, plan, folder, ledger)
-    told = (price.in_words(), *facts(declared.schema, held.schema, MEASURED, only_found=True))
-    return MeasuredSchema(held.schema, plan, Paid(held.run, price.events, told), ledger)
+    measured = (price.in_words(), *facts(declared.schema, held.schema, MEASURED, only_found=True))
+    return MeasuredSchema(held.schema, plan, Paid(held.run, price.events, measured), ledger)
 
 
 def _measured_once(
     request: TrainingRequest,
     schema: Schema,
     price: Price,
-    plan: TrainingPlan,
-    folder: RunFolder,
+    plan: PlannedRun,
+    folder: TableRunFolder,
     ledger: DiskLedger,
 ) -> _LevelsFile:
     settings, chain = plan.settings, plan.chain

@@ -88,7 +88,7 @@ class ColumnCounts:
 
     def release(self, schema: Schema, price: Price, randomness: Randomness) -> Schema:
         """Return a schema with the noisy counts filled in."""
-        kept = {name: tuple(sorted(held.release(price, randomness)))
+        released = {name: tuple(sorted(held.release(price, randomness)))
                 for name, held in self.names.items()}  # fmt: skip
         bounds = {
             name: _required(held.release(price.deviation, randomness), name)
@@ -103,12 +103,12 @@ class ColumnCounts:
                 for column in schema.numeric
             ),
             categorical=tuple(
-                replace(column, levels=(*kept[column.name], OTHER))
-                if column.name in kept
+                replace(column, levels=(*released[column.name], OTHER))
+                if column.name in released
                 else column
                 for column in schema.categorical
             ),
-            label=_label(schema.label, kept, bounds),
+            label=_label(schema.label, released, bounds),
         )
 
 
@@ -157,20 +157,20 @@ def _name(cell: str) -> str | None:
 
 
 def _label(
-    label: Label, kept: dict[str, tuple[str, ...]], bounds: dict[str, tuple[float, float]]
+    label: Label, released: dict[str, tuple[str, ...]], bounds: dict[str, tuple[float, float]]
 ) -> Label:
     if label.is_known:
         return label
     if label.regression:
         low, high = bounds[label.column]
         return replace(label, low=low, high=high)
-    if not kept[label.column]:
+    if not released[label.column]:
         raise DataError(
             f"Expected at least one class in column '{label.column}' that is common enough to be "
             "released, found none above the noise; the privacy cost has already been charged. "
             "Declare them: --classes a,b,c."
         )
-    return replace(label, classes=(*kept[label.column], OTHER))
+    return replace(label, classes=(*released[label.column], OTHER))
 
 
 def _required(bounds: tuple[float, float] | None, name: str) -> tuple[float, float]:

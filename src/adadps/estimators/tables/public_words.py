@@ -30,7 +30,7 @@ MOST_IN_ALL = 1.01
 
 
 @dataclass(frozen=True)
-class PublicVocabulary:
+class TableVocabulary:
     """Words, where they come from, and their frequencies if the method reads them."""
 
     words: tuple[str, ...]
@@ -52,16 +52,16 @@ class VocabularySource:
 
     def read(
         self, schema: Schema, class_names: Sequence[str], *, informed: bool
-    ) -> PublicVocabulary:
+    ) -> TableVocabulary:
         """Return the vocabulary, with frequencies if the method is ``informed`` by them."""
         if self.public is not None:
             return self._of_texts(self.public, schema, class_names)
         known = public_vocabulary(self.words, self.language)
         vocabulary = with_class_names(known, class_names)
-        told = f"the {self.words} most frequent words of wordfreq, language {self.language}"
-        told += _and_class_words(len(vocabulary) - len(known))
+        origin = f"the {self.words} most frequent words of wordfreq, language {self.language}"
+        origin += _and_class_words(len(vocabulary) - len(known))
         if not informed:
-            return PublicVocabulary(vocabulary, told)
+            return TableVocabulary(vocabulary, origin)
         if self.side in (None, "wordfreq"):
             found = word_frequencies(vocabulary, self.language)
         else:
@@ -71,13 +71,13 @@ class VocabularySource:
                 source=self.side_source,
                 public_because=self.side_because,
             )
-        return PublicVocabulary(vocabulary, told, found)
+        return TableVocabulary(vocabulary, origin, found)
 
-    def _of_texts(self, path: Path, schema: Schema, class_names: Sequence[str]) -> PublicVocabulary:
+    def _of_texts(self, path: Path, schema: Schema, class_names: Sequence[str]) -> TableVocabulary:
         if not self.public_because or not self.public_because.strip():
             raise SideInformationError(
                 f"Expected a reason why {path} is public, found none. Add --public-because TEXT: "
-                "it stands in the result."
+                "it is stated in the result."
             )
         joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema)]
         known = _words_in(joined, self.words, path)
@@ -88,9 +88,9 @@ class VocabularySource:
             source=f"{len(joined)} public texts in {path.name}",
             public_because=self.public_because,
         )
-        told = f"the {len(known)} most frequent words of {len(joined)} public texts"
-        told += _and_class_words(len(vocabulary) - len(known))
-        return PublicVocabulary(vocabulary, told, found)
+        origin = f"the {len(known)} most frequent words of {len(joined)} public texts"
+        origin += _and_class_words(len(vocabulary) - len(known))
+        return TableVocabulary(vocabulary, origin, found)
 
 
 def _and_class_words(count: int) -> str:
@@ -130,7 +130,7 @@ def frequencies_from_file(
     if not source or not public_because:
         raise SideInformationError(
             f"Expected where {path} comes from and why it is public, found nothing. Add "
-            "--side-source TEXT and --side-because TEXT: both stand in the result."
+            "--side-source TEXT and --side-because TEXT: both are stated in the result."
         )
     table = read_table(path)
     numbers = _frequency_column(table)

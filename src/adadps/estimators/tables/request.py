@@ -53,7 +53,7 @@ class Declared:
 class TrainingRequest:
     """The options of a training on a table, by their names; those that are None have defaults.
 
-    A ``federation`` has settings of its own; its batch size counts users.
+    A ``federation`` has further settings; its batch size counts users.
     """
 
     data: Path

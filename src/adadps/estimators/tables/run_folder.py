@@ -1,8 +1,8 @@
 """What a run on a table has on disk: its checkpoint folder, and the ledger that pays for it.
 
-Unless a folder is named, it stands beside the model and is removed once the model is written; a
-ledger of its own then moves into the model's folder. A folder in which nothing was paid is not left
-behind. Files of others are never removed, and a ledger is never deleted.
+Unless a folder is named, it is created beside the model and removed once the model is written; the
+run's own ledger then moves into the model's folder. A folder in which nothing was paid is removed.
+Files of others are never removed, and a ledger is never deleted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def shared_ledger(request: TrainingRequest, budget: Budget) -> DiskLedger | None
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class TableRunFolder:
     """The folder of a run. An unnamed one (``is_ours``) is removed at the end of the run."""
 
     path: Path
@@ -84,7 +84,7 @@ class RunFolder:
     is_ours: bool
 
     @classmethod
-    def of(cls, request: TrainingRequest) -> RunFolder:
+    def of(cls, request: TrainingRequest) -> TableRunFolder:
         """Return the folder of a requested run."""
         return cls(request.run_folder, request.ledger, is_ours=request.checkpoint is None)
 

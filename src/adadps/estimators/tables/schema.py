@@ -162,7 +162,7 @@ class Schema:
         if twice is not None:
             raise DataError(
                 f"Expected different columns for texts, numbers, categories and labels, found "
-                f"'{twice}' more than once. Labels become classes, which stand in the model."
+                f"'{twice}' more than once. Labels become classes, which are stored in the model."
             )
 
     @property

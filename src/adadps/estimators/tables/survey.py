@@ -145,9 +145,10 @@ class _Names:
                 raise RareError(
                     f"Expected values that occur at least {RARE} times in column '{name}' of "
                     f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
-                    "Classes and levels stand in the model for everyone to read: correct the line, "
-                    "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema), or "
-                    "pay for those that are common and map the rest to 'other': --rare other."
+                    "Classes and levels are stored in the model for everyone to read: correct the "
+                    "line, declare them (--classes a,b,c, --categorical NAME=a,b,other, or a "
+                    "schema), or pay for those that are common and map the rest to 'other': --rare "
+                    "other."
                 )
         return tuple(sorted(self.seen))
 
@@ -163,26 +164,26 @@ def facts(
     ``how`` says how it was found. ``only_found`` restricts the facts to what was found, or (False)
     to what was declared.
     """
-    told: list[tuple[bool, str]] = []
+    found: list[tuple[bool, str]] = []
     for before, after in zip(declared.numeric, known.numeric, strict=True):
         words = _bounds_in_words(f"'{after.name}'", after.bounds, before.is_known, how)
-        told.append((before.is_known, words))
+        found.append((before.is_known, words))
         if known.fill_missing:
             filled = f"that missing values of '{after.name}' count as {after.filling:g}"
-            told.append((before.is_known, filled))
+            found.append((before.is_known, filled))
     for given, category in zip(declared.categorical, known.categorical, strict=True):
-        listed, said = ", ".join(category.known_levels), "declared" if given.levels else how
-        told.append((bool(given.levels), f"the levels of '{category.name}', {said}: {listed}"))
+        listed, origin = ", ".join(category.known_levels), "declared" if given.levels else how
+        found.append((bool(given.levels), f"the levels of '{category.name}', {origin}: {listed}"))
     label, is_known = known.label, declared.label.is_known
     if label.regression:
-        told.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
+        found.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
     else:
-        listed, said = ", ".join(label.known_classes), "declared" if is_known else how
-        told.append((is_known, f"the classes, {said}: {listed}"))
-    return [words for was_declared, words in told if was_declared is not only_found]
+        listed, origin = ", ".join(label.known_classes), "declared" if is_known else how
+        found.append((is_known, f"the classes, {origin}: {listed}"))
+    return [words for was_declared, words in found if was_declared is not only_found]
 
 
 def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool, how: str) -> str:
     extremes = " as its smallest and largest value" if how == READ_OFF else ""
-    said = "declared" if is_declared else f"{how}{extremes}"
-    return f"the bounds of {what}, {said}: {bounds[0]:g} to {bounds[1]:g}"
+    origin = "declared" if is_declared else f"{how}{extremes}"
+    return f"the bounds of {what}, {origin}: {bounds[0]:g} to {bounds[1]:g}"

@@ -15,13 +15,13 @@ from adadps.data.examples import Examples
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
-from adadps.estimators.planner.plan import TrainingPlan, plan_training
+from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.model import TableModel, load_rows, save_model
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
-from adadps.estimators.tables.public_words import PublicVocabulary
+from adadps.estimators.tables.public_words import TableVocabulary
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import RunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
 from adadps.estimators.tables.survey import complete, facts
 from adadps.files.writing import new_folder
 from adadps.report.result import Result
@@ -40,7 +40,7 @@ class _Prepared:
     """A model, its rows, and what is public about both."""
 
     model: TableModel
-    vocabulary: PublicVocabulary
+    vocabulary: TableVocabulary
     train: Examples
     test: Examples | None
     assumed_public: list[str]
@@ -50,7 +50,7 @@ class _Prepared:
 def train_from_table(request: TrainingRequest, say: Say) -> Result:
     """Train and save a model; its folder appears once everything has succeeded."""
     declared = request.declared()
-    folder = RunFolder.of(request)
+    folder = TableRunFolder.of(request)
     with new_folder(request.out) as draft, folder.cleaned(), ExitStack() as opened:
         if request.epsilon > LARGE_EPSILON:
             say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
@@ -79,9 +79,9 @@ def train_from_table(request: TrainingRequest, say: Say) -> Result:
     return result
 
 
-def _vocabulary(request: TrainingRequest, declared: Declared) -> PublicVocabulary:
+def _vocabulary(request: TrainingRequest, declared: Declared) -> TableVocabulary:
     if not declared.schema.texts:
-        return PublicVocabulary((), "")
+        return TableVocabulary((), "")
     known_classes = declared.schema.label.known_classes
     informed = declared.method.takes_side_information
     return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
@@ -90,7 +90,7 @@ def _vocabulary(request: TrainingRequest, declared: Declared) -> PublicVocabular
 def _prepare(
     request: TrainingRequest,
     declared: Declared,
-    vocabulary: PublicVocabulary,
+    vocabulary: TableVocabulary,
     measured: MeasuredSchema | None,
     stores: ExitStack,
 ) -> _Prepared:
@@ -104,11 +104,11 @@ def _prepare(
     test = None
     if request.test is not None:  # all rows, whether or not they were trained on: see overlap
         test = _stored(request, request.test, model, stores, named=False)
-    told = [f"the vocabulary: {vocabulary.in_words}"] if schema.texts else []
-    told += facts(declared.schema, schema, only_found=False if measured else None)
+    assumed = [f"the vocabulary: {vocabulary.in_words}"] if schema.texts else []
+    assumed += facts(declared.schema, schema, only_found=False if measured else None)
     if declared.count is None:
-        told.insert(0, f"the number of {declared.unit_name}, read off the data: {_count(train)}")
-    return _Prepared(model, vocabulary, train, test, told, read_off)
+        assumed.insert(0, f"the number of {declared.unit_name}, read off the data: {_count(train)}")
+    return _Prepared(model, vocabulary, train, test, assumed, read_off)
 
 
 def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
@@ -155,7 +155,7 @@ def _plan(
     declared: Declared,
     prepared: _Prepared,
     measured: MeasuredSchema | None,
-) -> TrainingPlan:
+) -> PlannedRun:
     """Plan the run; where something was paid for before, with the settings planned then."""
     model = prepared.model
     method = prepare_for_rows(declared.method, model.features, prepared.vocabulary.frequencies)
@@ -178,8 +178,8 @@ def _plan(
 def _train(
     request: TrainingRequest,
     prepared: _Prepared,
-    plan: TrainingPlan,
-    folder: RunFolder,
+    plan: PlannedRun,
+    folder: TableRunFolder,
     measured: MeasuredSchema | None,
 ) -> Result:
     model, settings = prepared.model, plan.settings

@@ -25,7 +25,7 @@ from adadps.estimators.planner.methods import (
     PreparedMethod,
     norms_for,
 )
-from adadps.estimators.planner.plan import LossFacts, TrainingPlan, plan_training
+from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
 from adadps.estimators.planner.settings import DefaultRule, Settings, first_gradient
 from adadps.estimators.planner.typical_texts import WORDS_PER_TEXT, typical_norm
 from adadps.methods import paper as methods
@@ -138,7 +138,7 @@ def rule_of(setting: Setting, steps: int = STEPS) -> DefaultRule:
     )
 
 
-def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> TrainingPlan:
+def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> PlannedRun:
     """Apply the rule; without privacy only its batch size is of use."""
     setting = {"clip": 1.0, "noise": 1.0, "door": NO_DOOR, **job.setting}
     return plan_training(
