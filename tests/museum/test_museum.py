@@ -23,7 +23,7 @@ from adadps.engine.losses import squared_error
 from adadps.errors import ContractError, SettingError
 from adadps.methods import ideal
 from adadps.methods.stages import Groups, by_position
-from adadps.training.run import PrivateRun
+from adadps.training.private_run import PrivateRun
 
 
 def caught(name):

@@ -32,7 +32,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "src/adadps/methods/stages/precondition.py",
-        "return signal.scale(transform.kept()), following",
+        "return signal.scale(transform.stable_scale()), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),
@@ -73,7 +73,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k drawing_examples",
     ),
     "counts of rows are charged as counts of users": Mutation(
-        "src/adadps/training/preflight.py",
+        "src/adadps/training/batches.py",
         "count = len(torch.unique(data.users))",
         "count = len(data)",
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
@@ -344,8 +344,8 @@ MUTATIONS = {
     ),
     "rows that are scaled are not found in the corpus any more": Mutation(
         "src/adadps/data/overlap.py",
-        "names = identities_of_rows(data.features) if data.before is None else data.before",
-        "names = identities_of_rows(data.features)",
+        "hashes = identities_of_rows(data.features) if data.before is None else data.before",
+        "hashes = identities_of_rows(data.features)",
         "tests/estimators/test_estimator_classifier.py -k corpus_behind_side",
     ),
     "held-out rows that were trained on are left out": Mutation(
@@ -516,7 +516,7 @@ MUTATIONS = {
         "tests/training/test_federated_dry_runs.py -k do_not_show",
     ),
     "a refusal that rows might have raised counts": Mutation(
-        "src/adadps/training/federated/readiness.py",
+        "src/adadps/training/federated/dry_runs.py",
         "and not (ready and answer.while_reading)",
         "",
         "tests/training/test_federated_dry_runs.py -k might_have_raised",

@@ -14,8 +14,7 @@ from adadps.data.row_kind import RowKind
 from adadps.errors import DataError, DeviceError, ModelError, SettingError
 from adadps.methods.stages import by_each_device, by_user, chain, privatize, sgd, train_locally
 from adadps.training.federated import Preview, Refusal, dry_run
-from adadps.training.federated.dry_runs import OF_CODE
-from adadps.training.federated.readiness import refusing, require_ready
+from adadps.training.federated.dry_runs import OF_CODE, refusing, require_ready
 from support.broken_devices import (
     PATIENT,
     fails_on_rows,
@@ -293,8 +292,8 @@ def test_kinds_travel():
     for data in (rows_of(0), rows_of(0, "dense"), examples(torch.zeros(1, 2, 3), torch.ones(1, 4))):
         kind = RowKind.of(data)
         assert RowKind.from_settings(kind.as_settings()) == kind
-        assert RowKind.of(kind.nobody()) == kind
-        assert len(kind.nobody()) == 0
+        assert RowKind.of(kind.no_examples()) == kind
+        assert len(kind.no_examples()) == 0
     with pytest.raises(SettingError, match="one of"):
         RowKind.from_settings({**kind.as_settings(), "dtype": "complex64"})
     with pytest.raises(SettingError, match="the settings"):

@@ -52,7 +52,7 @@ from adadps.training.tuning import (
     private_selection,
     search,
 )
-from adadps.training.tuning.grid import settings_of
+from adadps.training.tuning.price import settings_of
 from adadps.training.tuning.score import tolerant
 from adadps.training.tuning.trial import Trials
 from support.ledgers import spend_all

@@ -107,7 +107,7 @@ def test_users_go_with_their_rows_and_are_not_shown():
 
 @pytest.mark.parametrize("most", [0, -1, 2.5, True, None, "3"])
 def test_a_bound_that_is_no_number_of_rows_is_refused(most):
-    with pytest.raises(SettingError, match="rows a user"):
+    with pytest.raises(SettingError, match="rows per user"):
         by_user(most=most)
 
 
@@ -119,7 +119,7 @@ def test_a_column_needs_a_name():
 @pytest.mark.parametrize("make", [poisson, fixed_size, shuffled])
 def test_a_sampler_counts_examples_or_users(make):
     for wrong in ({}, {"examples": 5, "users": 5}):
-        with pytest.raises(SettingError, match="examples or of users, found both or none"):
+        with pytest.raises(SettingError, match="either examples or users, found both or none"):
             make(expected_size=2, **wrong)
     with pytest.raises(SettingError, match="between 0 and the 5 users"):
         make(users=5, expected_size=6)
@@ -223,9 +223,9 @@ def test_a_ledger_serves_one_unit(make, tmp_path):
         for other, refused in runs.items():
             if other == first:
                 continue
-            with pytest.raises(ContractError, match="as this ledger has begun") as refusal:
+            with pytest.raises(ContractError, match="the terms of this ledger") as refusal:
                 trained(*refused, ledger=ledger, accountant=RDP)
-            assert f"{first}, as" in str(refusal.value)
+            assert f"{first}, the terms" in str(refusal.value)
             assert f"{other}. " in str(refusal.value)
         assert ledger.entries == 2, "nothing was charged for what was refused"
 

@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PublicRows:
-    """What is known to be public: rows of features, texts, or both; only their keyed names."""
+    """Public rows of features, texts, or both, by their keyed hashes alone."""
 
     rows: Identities | None
     texts: Identities | None
 
 
 def public_rows(features: Any, texts: Sequence[str] | None) -> PublicRows:
-    """The rows, and where they are given the texts, behind a public statistic."""
+    """Return the rows, and the texts if they are given, behind a public statistic."""
     return PublicRows(identities_of_rows(features), text_identities(texts, len(features)))
 
 
 @declared_read(DeclaredRead.PUBLIC_TOO)
 def text_identities(texts: Sequence[str] | None, rows: int) -> Identities | None:
-    """Names of the texts, one for each of so many rows."""
+    """Return the hashes of the texts, one per row."""
     if texts is None:
         return None
-    named = identities_of_texts(texts)
-    if len(named) != rows:
+    hashes = identities_of_texts(texts)
+    if len(hashes) != rows:
         raise DataError(
-            f"Expected one text a row, found {len(named)} texts for {rows} rows. Check that both "
-            "come from the same table."
+            f"Expected one text per row, found {len(hashes)} texts for {rows} rows. Check that "
+            "both come from the same table."
         )
-    return named
+    return hashes
 
 
 def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
-    """For each row of ``data``: is it in none of the public sets, neither by features nor by text?
+    """Mark the rows of ``data`` that are in none of the public sets, by features or by text.
 
-    Texts are compared when `normalised`, so that a text is found again though its features were
-    made in another way. Whether a row is left out depends on that row and on public data alone, so
-    that the filter costs no privacy. How many were left out is not told.
+    Texts are compared when `normalised`, so that a text is recognised though its features were
+    computed in another way. Whether a row is left out depends on that row and on public data alone,
+    so that the filter costs no privacy. How many were left out is not reported.
 
     >>> from adadps.data.examples import examples
     >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
@@ -67,8 +67,8 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
         )
     with declared_read(DeclaredRead.PUBLIC_TOO):
         if rows:
-            names = identities_of_rows(data.features) if data.before is None else data.before
-            private &= ~torch.from_numpy(names.within(rows))
+            hashes = identities_of_rows(data.features) if data.before is None else data.before
+            private &= ~torch.from_numpy(hashes.within(rows))
         if texts and data.texts is not None:
             private &= ~torch.from_numpy(data.texts.within(texts))
     return private

@@ -27,7 +27,7 @@ from adadps.estimators.doctor.case import Array, Case
 from adadps.estimators.doctor.plans import CandidatePlan
 from adadps.estimators.models import linear_layer
 from adadps.training.evaluation import accuracy, on_public
-from adadps.training.run import PrivateRun
+from adadps.training.private_run import PrivateRun
 from adadps.types import Accountant, Relation
 
 MOST_ROWS_PER_BATCH = 1024
