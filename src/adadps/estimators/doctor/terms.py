@@ -79,7 +79,7 @@ class BoundTerms:
 
 
 @dataclass(frozen=True)
-class GradientMoments:
+class MomentsAtPoint:
     """First and second moment of the rows' gradients at one point, and the residuals p - y."""
 
     mean: Array
@@ -123,7 +123,7 @@ def terms_of(
 
 def combined(
     optimum: Array,
-    moments: list[GradientMoments],
+    moments: list[MomentsAtPoint],
     diagonals: list[Array],
     rows: Matrix,
     *,
@@ -150,12 +150,12 @@ def combined(
     )
 
 
-def moments_at(weights: Array, rows: Matrix, labels: Array) -> GradientMoments:
+def moments_at(weights: Array, rows: Matrix, labels: Array) -> MomentsAtPoint:
     """Return moments of cross-entropy's gradients (p - y) xᵀ at ``weights``, one row per class."""
     residuals = softmax(rows @ weights.T, axis=1)
     residuals[np.arange(len(labels)), labels] -= 1
     count = len(labels)
-    return GradientMoments(
+    return MomentsAtPoint(
         mean=_dense(rows.T @ residuals).T / count,
         square=_dense(_squared(rows).T @ residuals**2).T / count,
         residuals=residuals,
