@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from adadps.errors import AdadpsError, DataError, SettingError, SideInformationError
 from adadps.estimators.planner.methods import Method
 from adadps.methods.side import Frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 _SHOWS_NO_VALUE = re.compile(
     r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input

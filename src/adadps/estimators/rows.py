@@ -18,8 +18,7 @@ from sklearn.preprocessing import normalize
 from adadps.data.bounds import Bounds, is_sparse
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features, examples
-from adadps.data.identity import identities_of_rows
-from adadps.data.overlap import PublicRows
+from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.row_kind import without_rows
 from adadps.errors import SideInformationError
 
@@ -80,7 +79,7 @@ def private_examples(
     Training leaves out rows that are ``public``, such as those of a corpus behind side information;
     after scaling they would not be recognised. How many there are is neither stated nor refused.
 
-    >>> from adadps.data.overlap import private_rows, public_rows
+    >>> from adadps.data.identity import private_rows, public_rows
     >>> import torch
     >>> table, scaling = np.array([[3.0, 4.0], [0.0, 2.0]]), RowScaling(None, normalised=True)
     >>> corpus = [public_rows(torch.tensor([[3.0, 4.0]]), None)]

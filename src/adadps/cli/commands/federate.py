@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adadps.cli.commands import table_commands as options
-from adadps.cli.commands.help_text import panel, whole_number
+from adadps.cli.commands.console import panel, whole_number
 from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
 from adadps.estimators.planner.federation import DrawnBy, NoiseBy
 from adadps.estimators.planner.methods import Method

@@ -19,12 +19,13 @@ from adadps.cli.commands.console import (
     Rare,
     errors_as_messages,
     out,
+    panel,
     print_json,
     say,
     say_on_terminal,
     table_of_facts,
+    whole_number,
 )
-from adadps.cli.commands.help_text import panel, whole_number
 from adadps.errors import DataError
 
 if TYPE_CHECKING:

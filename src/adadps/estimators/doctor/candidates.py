@@ -26,7 +26,7 @@ from adadps.errors import SideInformationError, require, require_positive
 from adadps.estimators.doctor.case import Array, Case, Matrix
 from adadps.estimators.planner.methods import FLOOR, POWER_BEFORE, POWER_ON_BOTH_SIDES, Method
 from adadps.methods.side import Frequencies, frequency, idf
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 DP_SGD = "DP-SGD"
 FEATURE_POWER = 1.0

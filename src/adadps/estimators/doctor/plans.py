@@ -31,7 +31,7 @@ from adadps.estimators.planner.settings import (
 )
 from adadps.methods.paper import adadps_public
 from adadps.methods.side import RMSPropStatistics
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
 
 PUBLIC_BATCH = 256

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from adadps.methods.side import Frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 TYPICAL_TEXTS = 400
 WORDS_PER_TEXT = 100

@@ -33,7 +33,7 @@ from adadps.estimators.planner.typical_texts import (
 from adadps.estimators.tables.cells import numbers, texts
 from adadps.estimators.tables.schema import OTHER, Categorical, Schema
 from adadps.methods.side import Frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 
 @dataclass(frozen=True)
