@@ -14,8 +14,8 @@ from adadps.estimators.doctor import (
     nothing,
     public_gradients,
 )
+from adadps.estimators.doctor.candidates import of_typical_norm_one, weighted_rows
 from adadps.estimators.doctor.case import case_of
-from adadps.estimators.doctor.scales import of_typical_norm_one, weighted_rows
 from adadps.estimators.doctor.terms import (
     Moments,
     Terms,
