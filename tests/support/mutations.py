@@ -337,13 +337,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards.py -k hazard_20",
     ),
     "public texts are trained on as private ones": Mutation(
-        "src/adadps/data/overlap.py",
+        "src/adadps/data/identity.py",
         "private &= ~torch.from_numpy(data.texts.within(texts))",
         "pass",
         "tests/data/test_overlap.py -k hazard_20",
     ),
     "rows that are scaled are not found in the corpus any more": Mutation(
-        "src/adadps/data/overlap.py",
+        "src/adadps/data/identity.py",
         "hashes = identities_of_rows(data.features) if data.before is None else data.before",
         "hashes = identities_of_rows(data.features)",
         "tests/estimators/test_estimator_classifier.py -k corpus_behind_side",

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from adadps.accounting.groups import Groups
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
-from adadps.data.overlap import private_rows
+from adadps.data.identity import private_rows
 from adadps.data.users import UserRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
