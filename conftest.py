@@ -1,8 +1,9 @@
 """Shared by all tests: the same hypothesis cases in every run, a fixed initialisation."""
 
 import pytest
-import torch
 from hypothesis import settings
+
+pytest_plugins = ["support.cheaper"]
 
 settings.register_profile("adadps", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile("adadps")
@@ -10,6 +11,8 @@ settings.load_profile("adadps")
 
 @pytest.fixture(autouse=True)
 def _same_initialisation():
+    import torch
+
     torch.manual_seed(0)
 
 

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "museum"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from exhibits import EXHIBITS  # noqa: E402
+from museum.exhibits import EXHIBITS  # noqa: E402
 
 from adadps.audit.built_in import CanarySettings, RepeatedSettings  # noqa: E402
 from adadps.audit.engine_paths import METHODS, PATHS, usual_steps  # noqa: E402
