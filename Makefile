@@ -1,4 +1,5 @@
-# Every target makes what it needs: the first call creates .venv and installs the package.
+# Every target makes what it needs: the first call creates .venv and installs both distributions,
+# adadps and adadps-experiments, in editable form.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,11 +11,11 @@ demo: $(VENV)/core
 	$(BIN)/adadps demo
 
 test: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers, one thread each
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # two workers with one thread each
 
 torture: $(VENV)/dev $(VENV)/federated bench-check
 	OMP_NUM_THREADS=1 ADADPS_KILLS=200 ADADPS_EVERY_LINE=7 $(BIN)/pytest -q tests/training/test_kills.py
-	OMP_NUM_THREADS=1 ADADPS_WORLDS=10 $(BIN)/pytest -q -n 2 tests/test_two_worlds_*.py
+	OMP_NUM_THREADS=1 ADADPS_WORLDS=10 $(BIN)/pytest -q -n 2 tests/hazards/test_two_worlds_*.py
 	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/hazards/test_mutations.py
 	OMP_NUM_THREADS=1 ADADPS_FLOWER=1 $(BIN)/pytest -q tests/torture
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
@@ -29,7 +30,7 @@ bench: $(VENV)/bench
 	$(BIN)/adadps bench
 
 bench-check: $(VENV)/bench
-	$(BIN)/adadps bench --check  # a minute or two: the ratios that we promise
+	$(BIN)/adadps bench --check  # a minute or two: the promised ratios of time
 
 docs: $(VENV)/docs
 	$(BIN)/mkdocs build --strict
@@ -47,7 +48,7 @@ $(VENV)/core: pyproject.toml experiments/pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e '.[dev]' -e 'experiments[h5]'
 	touch $@
 
 $(VENV)/federated: $(VENV)/core

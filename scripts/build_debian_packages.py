@@ -1,26 +1,24 @@
 """Build the embedded files `debian_packages.csv.xz` and `debtags.txt` from apt's own index files.
 
-What it makes: one row for each package of Debian bookworm (main, amd64 and all) that carries
-at least one debtag, with the columns `package,source,section,tags,maintainer,user,title,body`,
-sorted by package name, as a UTF-8 CSV file packed with xz. The same index files give the same
-bytes (with the same liblzma). Beside it, `debtags.txt`: all tags that the index uses, one a line,
-sorted.
+Output: one row for each package of Debian bookworm (main, amd64 and all) that carries at least one
+debtag, with the columns `package,source,section,tags,maintainer,user,title,body`, sorted by package
+name, as a UTF-8 CSV file compressed with xz. The same index files give the same bytes (with the
+same liblzma). Beside it, `debtags.txt`: all tags that the index uses, one per line, sorted.
 
-From what: `Packages` (section, maintainer, debtags, short description, Description-md5),
+Input: `Packages` (section, maintainer, debtags, short description, Description-md5),
 `Translation-en` (long descriptions, joined by Description-md5) and `Sources` (uploaders), as
-`apt-get update` leaves them on a Debian machine. A machine that does not keep translations gets
-them with
+`apt-get update` leaves them on a Debian machine. On a machine without translations, get them with
 
     apt-get -o Acquire::Languages=en update
 
-and one that does not keep `Sources` with a `deb-src` line for bookworm main.
+and on one without `Sources`, add a `deb-src` line for bookworm main.
 
-A package's user is whoever looks after it: its maintainer, or the first uploader of its source
-where the maintainer's address is that of a team. Teams without uploaders, and the group to which
-packages fall that nobody has, are users themselves.
+The user of a package is its maintainer, or the first uploader of its source where the maintainer's
+address is that of a team. Teams without uploaders, and the group that takes orphaned packages, are
+users themselves.
 
-Licence remark: the descriptions are part of Debian's package index, and each one carries the
-licence of its package; everything in `main` is free under the Debian Free Software Guidelines.
+Licence: the descriptions are part of Debian's package index, and each one carries the licence of
+its package; everything in `main` is free under the Debian Free Software Guidelines.
 
 Personal data: maintainers and users are replaced by numbers, in the order of first appearance, and
 e-mail addresses inside the descriptions by `<email>`. Names that authors wrote into a
@@ -66,14 +64,14 @@ or name the file with {{option}} FILE"""
 ADDRESS = r"[\w.%+-]+@(?:[\w-]+\.)+[^\W\d_]{2,}"
 EMAIL = re.compile(f"<{ADDRESS}>|{ADDRESS}")
 TEAM = re.compile(r"@.*lists|@tracker\.|@packages\.|team")
-"""Addresses behind which there are several people."""
+"""Matches addresses that several people share."""
 BRACES = re.compile(r"([^\s,{}]+)\{([^{}]*)\}")
 
 Stanza = dict[str, str]
 
 
 def find_index(kind: str, option: str) -> Path:
-    """The file where apt keeps an index of this kind, or exit with advice."""
+    """Return the file where apt stores an index of this kind, or exit with advice."""
     wanted = {"CREATED_BY": kind, "ORIGIN": "Debian", "CODENAME": CODENAME, "COMPONENT": COMPONENT}
     wanted |= OF_KIND[kind]
     line_format = "|".join(f"$({field})" for field in (*TARGET_FIELDS, "FILENAME"))
@@ -81,7 +79,7 @@ def find_index(kind: str, option: str) -> Path:
     try:
         listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"cannot ask apt for its index files: {error}")
+        sys.exit(f"apt does not list its index files: {error}")
     for line in listing.splitlines():
         *values, filename = line.split("|", len(TARGET_FIELDS))
         target = dict(zip(TARGET_FIELDS, values, strict=True))
@@ -91,7 +89,7 @@ def find_index(kind: str, option: str) -> Path:
 
 
 def read_index(path: Path) -> str:
-    """The text of an index file, whichever way apt compressed it."""
+    """Return the text of an index file, however apt has compressed it."""
     command = [APT_HELPER, "cat-file", str(path)]
     try:
         return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode("utf-8")
@@ -100,7 +98,7 @@ def read_index(path: Path) -> str:
 
 
 def stanzas(text: str) -> Iterator[Stanza]:
-    """The paragraphs of an index; a field keeps its continuation lines, with their blank."""
+    """Yield the paragraphs of an index; continuation lines of a field keep their leading blank."""
     for paragraph in re.split(r"\n{2,}", text.strip("\n")):
         stanza: Stanza = {}
         name = ""
@@ -114,7 +112,7 @@ def stanzas(text: str) -> Iterator[Stanza]:
 
 
 def version_key(version: str) -> tuple[object, ...]:
-    """A sort key that orders version numbers as dpkg does."""
+    """Return a sort key that orders version numbers as dpkg does."""
 
     def part_key(part: str) -> tuple[tuple[tuple[int, ...], int], ...]:
         pairs = re.findall(r"(\D*)(\d*)", part)
@@ -131,13 +129,13 @@ def version_key(version: str) -> tuple[object, ...]:
 
 
 def newest_packages(text: str) -> list[Stanza]:
-    """One stanza for each package name, the newest version, sorted by name."""
+    """Return the newest version of each package, sorted by name."""
     newest = newest_of(s for s in stanzas(text) if s.get("Architecture") in ARCHITECTURES)
     return [newest[name] for name in sorted(newest)]
 
 
 def newest_of(found: Iterable[Stanza]) -> dict[str, Stanza]:
-    """Name -> stanza of the newest version."""
+    """Map each name to the stanza of its newest version."""
     newest: dict[str, Stanza] = {}
     for stanza in found:
         known = newest.get(stanza["Package"])
@@ -147,12 +145,12 @@ def newest_of(found: Iterable[Stanza]) -> dict[str, Stanza]:
 
 
 def users_of_sources(text: str) -> dict[str, str]:
-    """Source -> address of the person who looks after it."""
+    """Map each source to the address of the person who maintains it."""
     return {name: person(stanza) for name, stanza in newest_of(stanzas(text)).items()}
 
 
 def person(source: Stanza) -> str:
-    """The maintainer, or the first uploader of what a team maintains."""
+    """Return the maintainer, or the first uploader if a team maintains the source."""
     maintainer = address_of(source["Maintainer"])
     listed = " ".join(source.get("Uploaders", "").split())
     uploaders = [address.lower() for _, address in getaddresses([listed]) if "@" in address]
@@ -164,18 +162,18 @@ def address_of(field: str) -> str:
 
 
 def long_descriptions(text: str) -> dict[str, str]:
-    """Description-md5 -> long description."""
+    """Map each Description-md5 to its long description."""
     return {s["Description-md5"]: long_part(s["Description-en"]) for s in stanzas(text)}
 
 
 def long_part(description: str) -> str:
-    """The lines after the first, without their leading blank; a lone dot is an empty line."""
+    """Return the lines after the first without their leading blank; a dot is an empty line."""
     lines = [line[1:].rstrip() for line in description.split("\n")[1:]]
     return "\n".join("" if line.strip() == "." else line for line in lines)
 
 
 def debtags(field: str) -> list[str]:
-    """The tags of a Tag field, with `a::{b,c}` written out as `a::b`, `a::c`."""
+    """Return the tags of a Tag field, with `a::{b,c}` expanded to `a::b`, `a::c`."""
 
     def expand(match: re.Match[str]) -> str:
         return ",".join(match[1] + tail.strip() for tail in match[2].split(","))
@@ -191,7 +189,7 @@ def without_addresses(text: str) -> str:
 def table(
     packages: list[Stanza], bodies: dict[str, str], people: dict[str, str]
 ) -> Iterator[tuple[str | int, ...]]:
-    """The rows of the data set, for the packages that have a debtag."""
+    """Yield the rows of the data set: the packages that have a debtag."""
     maintainers: dict[str, int] = {}
     users: dict[str, int] = {}
     for stanza in packages:
@@ -212,7 +210,7 @@ def table(
 
 
 def tag_list(rows: list[tuple[str | int, ...]]) -> str:
-    """All tags of the rows, one a line, sorted."""
+    """Return all tags of the rows, one per line, sorted."""
     place = COLUMNS.index("tags")
     tags = {tag for row in rows for tag in str(row[place]).split()}
     return "".join(f"{tag}\n" for tag in sorted(tags))

@@ -1,9 +1,9 @@
-"""Build the embedded file `technical_words.csv.xz` from apt's index.
+"""Build the file `technical_words.csv.xz` of the experiments from apt's index.
 
-The descriptions of Debian's packages are public text about software, and tell which words such
-texts use, and how often. Those with debtags are examples of a problem here, so the others are
-counted: the file has the columns `word,packages`, the 20,000 words that most of those descriptions
-have, the commonest first, after a first row with no word and the number of all descriptions.
+The descriptions of Debian's packages are public texts about software: they show which words such
+texts use, and how often. Packages with debtags are examples of an experiment, so the words of all
+others are counted. The file has the columns `word,packages` and holds the 20,000 most common words,
+the most common first. Its first row has no word, and the number of all descriptions.
 
 The index files are those of `build_debian_packages.py`, which says how to get them.
 """
@@ -18,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 
 from build_debian_packages import (
-    DATA_FOLDER,
     debtags,
     find_index,
     long_descriptions,
@@ -31,10 +30,11 @@ from sklearn.feature_extraction.text import CountVectorizer
 from adadps_experiments.data.technical_words import TECHNICAL_TOKEN
 
 MOST = 20_000
+DATA_FOLDER = Path(__file__).parents[1] / "experiments/src/adadps_experiments/data/embedded"
 
 
 def described(packages: Path, translation: Path) -> list[str]:
-    """Titles and descriptions of the packages without tags."""
+    """Return titles and descriptions of the packages without tags."""
     bodies = long_descriptions(read_index(translation))
     texts = []
     for stanza in newest_packages(read_index(packages)):
@@ -46,10 +46,10 @@ def described(packages: Path, translation: Path) -> list[str]:
 
 
 def packed_words(texts: list[str]) -> bytes:
-    """The table of words, packed; equally common words stand in alphabetical order."""
+    """Return the compressed table of words; equally common words are in alphabetical order."""
     words = CountVectorizer(token_pattern=TECHNICAL_TOKEN).build_analyzer()
-    having = Counter(word for text in texts for word in set(words(text)))
-    rows = sorted(having.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST]
+    counts = Counter(word for text in texts for word in set(words(text)))
+    rows = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST]
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([("word", "packages"), ("", len(texts)), *rows])

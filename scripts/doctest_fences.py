@@ -1,4 +1,4 @@
-"""For the reference: shows the doctests of docstrings as code (an extension of griffe)."""
+"""An extension of griffe that shows doctests as code in the reference pages."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import griffe
 
 DOCTEST = re.compile(r"^( *)>>> .*(?:\n(?! *$).*)*", re.MULTILINE)
 LITERAL = re.compile(r"^ *::$\n", re.MULTILINE)
-"""A mark of reStructuredText; Markdown takes what is indented as code without it."""
+"""A mark of reStructuredText. Markdown needs none: what is indented is code."""
 
 
 def fenced(docstring: str) -> str:
@@ -16,9 +16,9 @@ def fenced(docstring: str) -> str:
 
 
 class DoctestFences(griffe.Extension):
-    """Fences in every docstring that is loaded."""
+    """Put the doctests of every docstring that is loaded into fences."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
-        """Once for every module, class, function and attribute."""
+        """Change the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)

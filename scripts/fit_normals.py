@@ -1,4 +1,4 @@
-"""Print the coefficients of the polynomials in `adadps.tensors.kernels.noise` and their errors."""
+"""Print the coefficients of the polynomials in `adadps.engine.noise.normals` and their errors."""
 
 import mpmath as mp
 
@@ -38,4 +38,4 @@ FITS = {
 
 for name, (function, end, count) in FITS.items():
     coefficients, error = mp.chebyfit(function, [0, end], count, error=True)
-    print(name, *(repr(float(c)) for c in reversed(coefficients)), f"off by {float(error):.1e}")
+    print(name, *(repr(float(c)) for c in reversed(coefficients)), f"error {float(error):.1e}")

@@ -1,9 +1,9 @@
-"""Pictures of a report, light, dark and on a phone, with Debian's chromium.
+"""Take screenshots of a report with Debian's chromium: light, dark, and on a phone.
 
     adadps demo --out adadps-demo
     python scripts/report_screenshots.py adadps-demo/report.html --out docs/report
 
-The phone is a frame of 360 pixels: a window of chromium cannot be that narrow.
+The phone is an inner frame of 360 pixels: a window of chromium cannot be that narrow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 import matplotlib.image
 
 LARGEST = 300_000
-"""No picture is larger than so many bytes."""
+"""Size in bytes that no picture may exceed."""
 PHONE = 360
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 SHOTS = {"light": (1000, 1700, 1), "dark": (1000, 1700, 0), "phone": (PHONE, 1700, 1)}
-"""Width, height and preferred colour scheme (0 is dark)."""
+"""The width, the height and the preferred colour scheme (0 is dark) of each."""
 
 
 def shoot(page: Path, file: Path, width: int, height: int, scheme: int) -> None:
@@ -71,7 +71,9 @@ def main() -> None:
         size = file.stat().st_size
         print(f"{file}: {size} bytes")
         if size > LARGEST:
-            raise SystemExit(f"{file} has more than {LARGEST} bytes: make it smaller.")
+            raise SystemExit(
+                f"Expected at most {LARGEST} bytes in {file}, found {size}. Make it smaller."
+            )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from museum.exhibits import EXHIBITS  # noqa: E402
 
-from adadps.audit.built_in import CanarySettings, RepeatedSettings  # noqa: E402
-from adadps.audit.engine_paths import METHODS, PATHS, usual_steps  # noqa: E402
+from adadps.audit.built_in import METHODS, PATHS, CanarySettings, RepeatedSettings, usual_steps  # noqa: E402  # noqa: E402
 from adadps.files.writing import write_json  # noqa: E402
 
 JSON = ROOT / "docs" / "results" / "audit.json"

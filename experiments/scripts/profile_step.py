@@ -15,8 +15,8 @@ import adadps
 from adadps.engine import ghost
 from adadps.engine.noise import late, normals
 from adadps.engine.noise import randomness as noise
-from adadps.engine.rules import layered, sequence
-from adadps.tensors import outer_sum, threads
+from adadps.engine.rules import gradients, sequence
+from adadps.tensors import sums, threads
 from adadps_experiments.bench import ours
 from adadps_experiments.bench.contenders import CONTENDERS
 from adadps_experiments.bench.plain import has_sparse_form
@@ -46,13 +46,13 @@ def watched(owner, name, label):
 
 def watch():
     watched(normals, "box_muller", "normals: Box-Muller")
-    watched(normals._Desk, "draw", "normals: AES")
+    watched(normals._BlockBuffer, "draw", "normals: AES")
     watched(late, "release_rows", "rows: change, noise, grid, write")
-    watched(noise, "add_noised", "dense: noise, grid, write")
-    watched(outer_sum.OuterSum, "entries", "dense: clipped sum in float64")
-    watched(layered.LayeredGradients, "norms", "norms")
+    watched(noise, "_add_noised", "dense: noise, grid, write")
+    watched(sums.OuterSum, "entries", "dense: clipped sum in float64")
+    watched(gradients.LayeredGradients, "norms", "norms")
     watched(ghost, "output_gradients", "loss")
-    watched(sequence.Sequence, "uses", "forward and backward")
+    watched(sequence.LayerSequence, "uses", "forward and backward")
 
 
 def step_of(workload, contender):

@@ -1,4 +1,4 @@
-"""Write the tables of docs/results/text.md and of the README from the rows of the experiments.
+"""Write the tables of docs/results from the rows of the experiments.
 
     python experiments/scripts/results_tables.py          # fill the tables in
     python experiments/scripts/results_tables.py --check  # exit 1 if one is not what the rows say
@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGES = (
-    *(ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated")),
-    ROOT / "README.md",
-)
+PAGES = tuple(ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated"))
 ROWS = ROOT / "docs/results/text"
 DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
 FEDERATED = ROOT / "docs/results/federated/federated.json"

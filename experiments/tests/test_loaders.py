@@ -3,7 +3,7 @@
 import pytest
 
 from adadps.data.debian import debian_packages
-from adadps.data.same_text import normalised
+from adadps.data.identity import normalised
 from adadps_experiments.data import amazon, imdb, titles
 from adadps_experiments.data.finding import DATA, find
 from adadps_experiments.data.named_sets import AMAZON, IMDB, TITLES

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from adadps.data.identity import identities_of_texts
-from adadps.data.same_text import normalised
+from adadps.data.identity import identities_of_texts, normalised
 from adadps_experiments.data.amazon import Amazon
 from adadps_experiments.data.imdb import Imdb, Reviews
 from adadps_experiments.reproduce import corpora

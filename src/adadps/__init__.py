@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adadps import methods
-    from adadps.accounting.epsilon import (
-        Budget,
-        calibrate_noise,
-        calibrate_steps,
-        epsilon_of_run,
-    )
+    from adadps.accounting.calibration import calibrate_noise, calibrate_steps
+    from adadps.accounting.epsilon import Budget, epsilon_of_run
     from adadps.accounting.ledger import DiskLedger
     from adadps.accounting.samplers import fixed_size, poisson, shuffled
     from adadps.data.examples import examples, public_examples
@@ -31,7 +27,8 @@ if TYPE_CHECKING:
     from adadps.methods import side, stages
     from adadps.methods.paper import adadps, dp_adam, dp_sgd
     from adadps.methods.stages import by_user, chain, privatize
-    from adadps.report.result import Result, load_result
+    from adadps.report.result import Result
+    from adadps.report.saved_result import load_result
     from adadps.tensors.feature_major import sparse_linear
     from adadps.training.checkpoint import Checkpoints
     from adadps.training.evaluation import accuracy, on_held_out, on_public
@@ -43,7 +40,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "accounting.epsilon": "Budget calibrate_noise calibrate_steps epsilon_of_run",
+    "accounting.calibration": "calibrate_noise calibrate_steps",
+    "accounting.epsilon": "Budget epsilon_of_run",
     "accounting.ledger": "DiskLedger",
     "accounting.samplers": "fixed_size poisson shuffled",
     "data.examples": "examples public_examples",
@@ -54,7 +52,8 @@ _HOMES = {
     "methods": "side stages",
     "methods.paper": "adadps dp_adam dp_sgd",
     "methods.stages": "by_user chain privatize",
-    "report.result": "Result load_result",
+    "report.result": "Result",
+    "report.saved_result": "load_result",
     "tensors.feature_major": "sparse_linear",
     "training.checkpoint": "Checkpoints",
     "training.evaluation": "accuracy on_held_out on_public",

@@ -38,8 +38,8 @@ from adadps import (
 )
 from adadps.accounting.contract import Grouping
 from adadps.accounting.epsilon import Life
+from adadps.accounting.events import event_of, text_of
 from adadps.accounting.ledger import MemoryLedger, RunFacts
-from adadps.accounting.ledger.event_text import event_of, text_of
 from adadps.errors import BudgetError, ContractError, DataError, ModelError
 from adadps.methods.paper import adadps
 from adadps.methods.side import fixed

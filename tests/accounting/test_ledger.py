@@ -20,8 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from adadps.accounting.calibration import calibrate_steps
 from adadps.accounting.contract import Grouping
-from adadps.accounting.epsilon import Budget, calibrate_steps, epsilon_of
+from adadps.accounting.epsilon import Budget, epsilon_of
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import poisson, shuffled
 from adadps.data.examples import examples

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from adadps import Budget, DiskLedger, dp_sgd, examples, fit, poisson, privatize
 from adadps.accounting.ledger import RunFacts, file
-from adadps.accounting.ledger.shown import _facts
 from adadps.accounting.ledger.summary import summarise
+from adadps.accounting.ledger.summary_table import _facts
 from adadps.cli import main as cli
 from adadps.cli.main import app
 from adadps.errors import DataError

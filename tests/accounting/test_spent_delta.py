@@ -6,10 +6,17 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from adadps import Accountant, Budget
-from adadps.accounting.epsilon import calibrate_noise, epsilon_of
-from adadps.accounting.events import DeltaDpEvent, delta_of, in_words, without_delta
+from adadps.accounting.calibration import calibrate_noise
+from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.events import (
+    DeltaDpEvent,
+    delta_of,
+    event_of,
+    in_words,
+    text_of,
+    without_delta,
+)
 from adadps.accounting.ledger import DiskLedger, MemoryLedger
-from adadps.accounting.ledger.event_text import event_of, text_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.samplers import poisson
 from adadps.errors import BudgetError

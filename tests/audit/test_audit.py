@@ -28,7 +28,7 @@ from adadps import (
 )
 from adadps.audit import (
     AuditResult,
-    Claim,
+    PrivacyClaim,
     Released,
     audit_one_run,
     audit_repeated,
@@ -38,9 +38,8 @@ from adadps.audit import (
     own_feature_canaries,
     trainer_of,
 )
-from adadps.audit.built_in import CanarySettings, RepeatedSettings
+from adadps.audit.built_in import METHODS, PATHS, CanarySettings, RepeatedSettings, usual_steps
 from adadps.audit.canaries import joined
-from adadps.audit.engine_paths import METHODS, PATHS, usual_steps
 from adadps.audit.outcome import CONSISTENT
 from adadps.audit.worst_case import WIDTH, pull, worst_case, zero_linear
 from adadps.cli.main import app
@@ -121,7 +120,7 @@ LATE_METHODS = [method for method, path in PAIRS if path == "late"]
 
 
 def test_noise_that_waits_in_vain_is_seen_by_repeated_runs(monkeypatch):
-    monkeypatch.setattr(late, "_Past", NeverDrawn)
+    monkeypatch.setattr(late, "_StepHistory", NeverDrawn)
     found = repeated("dp-sgd", "late", steps=3).audit(runs=250, confidence=SURE)
     assert found.broken, found.describe()
 
@@ -131,12 +130,12 @@ def test_on_the_late_path_noise_waits_for_all_steps(method, monkeypatch):
     """Else an audit of it says nothing about waiting."""
     waits = []
 
-    class Watched(late._Past):
+    class Watched(late._StepHistory):
         def gathered(self, since):
             waits.append(self.now - since.min())
             return super().gathered(since)
 
-    monkeypatch.setattr(late, "_Past", Watched)
+    monkeypatch.setattr(late, "_StepHistory", Watched)
     repeated(method, "late").audit(runs=16, confidence=0.9)
     assert waits.count(PATHS["late"].steps) >= 16
     waits.clear()
@@ -185,7 +184,9 @@ def test_a_claim_that_depends_on_the_data_is_refused():
     claims = iter(range(1, 99))
 
     def train(_data):
-        return Released(Claim(float(next(claims)), 0.1, "add or remove one"), np.zeros((2, WIDTH)))
+        return Released(
+            PrivacyClaim(float(next(claims)), 0.1, "add or remove one"), np.zeros((2, WIDTH))
+        )
 
     with pytest.raises(ContractError, match="same claim"):
         audit_repeated(
@@ -204,7 +205,7 @@ def test_too_few_runs_are_refused(runs):
 
 
 def test_a_released_number_that_is_none_is_a_score_like_any_other():
-    claim = Claim(1.0, 0.1, "add or remove one")
+    claim = PrivacyClaim(1.0, 0.1, "add or remove one")
     seen = iter([np.nan, 0.0] * 500)
     found = audit_repeated(
         lambda _data: Released(claim, np.full((2, 1), next(seen))),
@@ -395,14 +396,14 @@ def test_the_command_refuses_what_makes_no_sense(wrong):
 
 
 def test_a_result_says_broken_only_above_the_claim():
-    held = AuditResult("one run", Claim(1.0, 0.1, "r"), 1.0, 2.0, 0.9, 1, 1, 1, 1)
+    held = AuditResult("one run", PrivacyClaim(1.0, 0.1, "r"), 1.0, 2.0, 0.9, 1, 1, 1, 1)
     assert not held.broken
     assert held.verdict == CONSISTENT
     assert replace(held, lower_bound=1.001).broken
 
 
 def test_a_result_says_nothing_of_a_claim_that_it_could_not_refute():
-    held = AuditResult("one run", Claim(2.0, 0.1, "r"), 1.0, 2.0, 0.9, 1, 1, 1, 1)
+    held = AuditResult("one run", PrivacyClaim(2.0, 0.1, "r"), 1.0, 2.0, 0.9, 1, 1, 1, 1)
     assert not held.could_refute
     assert held.verdict.startswith("says nothing")
     assert replace(held, largest_bound=2.001).verdict == CONSISTENT

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.layered import LayeredGradients, Several, Stored
+from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients, TiedGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
 from adadps.engine.waist import Units, clip_weights
@@ -129,7 +129,7 @@ def several(rng, size, kind):
     """A tied parameter: uses that cancel."""
     b = cancelling(rng, size, kind)
     a = torch.from_numpy(rng.normal(size=(1, 2))).float()
-    return Several(tuple(Outer(a, row.unsqueeze(0)) for row in b), 1)
+    return TiedGradients(tuple(Outer(a, row.unsqueeze(0)) for row in b), 1)
 
 
 WITHIN = {
@@ -186,7 +186,7 @@ def test_positions_that_cancel_leave_the_other_examples_alone(form, size):
         leaf = TokenRows(words, with_opposites(draw(4, 3)), 2)
     elif form == "tied":
         b, a = with_opposites(draw(4, 3)), draw(2)
-        leaf = Several((*(Outer(a, b[:, t]) for t in range(4)), Outer(draw(2), draw(3))), 50)
+        leaf = TiedGradients((*(Outer(a, b[:, t]) for t in range(4)), Outer(draw(2), draw(3))), 50)
     else:
         outputs = draw(4, width)
         outputs[25] = outputs[25, 0]
@@ -198,7 +198,7 @@ def test_positions_that_cancel_leave_the_other_examples_alone(form, size):
 def group_of(form, rows):
     """Rows of three numbers as gradients of one parameter."""
     if form == "stored":
-        return Stored(rows)
+        return MaterialisedGradients(rows)
     if form == "outer":
         return Outer(torch.ones(len(rows), 2), rows)
     if form == "over time":

@@ -13,7 +13,7 @@ from adadps.data.examples import examples
 from adadps.engine.choice import engine_for, reads_in_sequence
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import ModelError
 from support.engine_checks import (
     assert_right,

@@ -11,9 +11,9 @@ from adadps import losses
 from adadps.data.examples import examples
 from adadps.engine.choice import engine_for
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.engine.rules import outer
-from adadps.engine.rules.affine import LeafMap
+from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import OverTime
 from adadps.errors import AdadpsError, DataError, ModelError
 from support.engine_checks import (

@@ -15,8 +15,8 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import engine_for
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.passes.probing import objective
-from adadps.engine.rules.affine import LeafMap
+from adadps.engine.passes.validation import objective
+from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.sparse import SparseOuter
 from adadps.errors import ModelError
 from support.engine_checks import as_dense, assert_right, contribution, only, trainable, with_rows

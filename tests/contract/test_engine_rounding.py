@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.affine import LeafMap
+from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import Outer
-from adadps.engine.rules.rounding import LARGE, sum_dtype
 from adadps.engine.rules.sparse import SparseOuter
+from adadps.engine.rules.squares import LARGE, sum_dtype
 from adadps.engine.waist import clip_weights
-from adadps.tensors.outer_sum import dense
+from adadps.tensors.sums import dense
 from support import exact_norms
 from support.engine_checks import contribution, only, trainable
 from support.leaves import FACTORS, LEAVES, SCALES, SIZE, leaf_of, map_of, mapped, numbers

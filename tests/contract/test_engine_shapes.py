@@ -15,8 +15,7 @@ from adadps.data.examples import examples
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.waist import Units
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse, dense
 from support import ground_truth
 from support.engine_checks import trainable
 from support.problems import squared

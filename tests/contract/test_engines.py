@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adadps.data.examples import Examples
 from adadps.engine.waist import Units, clip_weights, reduce
-from adadps.tensors.outer_sum import dense
+from adadps.tensors.sums import dense
 from support import ground_truth
 from support.engine_checks import objective_of, trainable, with_rows
 from support.problems import PROBLEMS, linear_dense, linear_sparse

@@ -36,7 +36,7 @@ WIDE = [(50, 1), (64, 64), (300, 3), (784, 1000), (1000, 1)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_products_of_padded_batches_are_bit_equal(inputs, outputs, dtype):
     """The measurement behind the multiple of 16: without padding, small batches differ."""
-    from adadps.engine.passes.synthetic import padding_for
+    from adadps.engine.objective import padding_for
 
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(512, inputs, dtype=dtype, generator=generator)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from adadps.data.examples import PublicExamples
-from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.noise.randomness import secure
-from adadps.engine.step import Step
+from adadps.engine.objective import ChunkedGradients
+from adadps.engine.waist import Step
 from adadps.errors import DataError, SettingError
 from adadps.methods.side import (
     AdaGradStatistics,
@@ -23,7 +23,7 @@ from adadps.methods.side import (
     public,
 )
 from adadps.methods.stages import chain, mix, precondition, privatize, sgd
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from support.surveys import RMSPROP, gradient_on, parameters, step, survey
 
 GRADIENTS = [[0.5, -2.0, 0.0], [1.0, 0.25, 0.0], [-0.5, 4.0, 0.0], [2.0, -1.0, 0.0]]

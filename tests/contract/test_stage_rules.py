@@ -19,8 +19,8 @@ from dp_accounting import (
 
 from adadps import public_examples, stages
 from adadps.engine.noise.randomness import secure
-from adadps.engine.rules.layered import LayeredGradients, Stored
-from adadps.engine.step import Step
+from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients
+from adadps.engine.waist import Step
 from adadps.errors import ContractError, OrderError, SettingError
 from adadps.methods.side import RMSPropStatistics, fixed, oracle, public
 from adadps.methods.stages import (
@@ -44,7 +44,7 @@ from adadps.methods.stages import (
     train_locally,
 )
 from adadps.methods.stages.chain import Informed, Preparation, Release, Stage
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 TOLD = {"source": "a book", "public_because": "published"}
@@ -80,7 +80,10 @@ def parameters() -> Params:
 def per_unit() -> LayeredGradients:
     weight = torch.arange(24.0).reshape(4, 3, 2) - 11
     present = torch.ones(4, dtype=torch.bool)
-    return LayeredGradients({"weight": Stored(weight), "bias": Stored(weight[:, :, 0])}, present)
+    return LayeredGradients(
+        {"weight": MaterialisedGradients(weight), "bias": MaterialisedGradients(weight[:, :, 0])},
+        present,
+    )
 
 
 def released() -> Params:

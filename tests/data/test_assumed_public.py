@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from adadps import dp_sgd, examples, fit, load_result, poisson, privatize
-from adadps.data.assumed import NOT_DECLARED, AssumedPublic, declared
-from adadps.data.provenance import digest_of
+from adadps.data.provenance import NOT_DECLARED, AssumedPublic, declared, digest_of
 from adadps.errors import DataError
 from support.problems import squared
 

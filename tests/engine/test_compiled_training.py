@@ -8,10 +8,9 @@ from adadps import reproducible_not_private
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import secure
-from adadps.engine.rules.factored import FactoredRows
+from adadps.engine.rules.sparse import FactoredRows
 from adadps.errors import ContractError
-from adadps.tensors.outer_sum import OuterSum
-from adadps.tensors.row_sparse import in_main_memory
+from adadps.tensors.sums import OuterSum, in_main_memory
 
 WORDS, WIDTH, SIZE = 9, 4, 5
 

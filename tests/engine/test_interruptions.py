@@ -28,7 +28,7 @@ from adadps.errors import DataError
 from adadps.methods.side.source import Transform
 from adadps.methods.stages import precondition, sgd
 from adadps.tensors import threads
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import Changed
 
 ROWS, WIDTH = 6, 3
@@ -78,12 +78,12 @@ def begun(steps=3):
 
 def require_sound(held):
     """Every row that waits has noise coming, and points into its own step."""
-    waiting_rows = np.flatnonzero(held._waiting._slot >= 0)
+    waiting_rows = np.flatnonzero(held._pending._slot >= 0)
     for row in waiting_rows:
-        step = held._waiting._steps[int(held._waiting._slot[row])]
-        assert held._since[row] < held._past.now
-        assert step.rows[held._waiting._place[row]] == row
-    variance = held._past._variance[: held._past.now + 1]
+        step = held._pending._steps[int(held._pending._slot[row])]
+        assert held._since[row] < held._history.now
+        assert step.rows[held._pending._place[row]] == row
+    variance = held._history._variance[: held._history.now + 1]
     assert (np.diff(variance) <= 0).all()  # who waits longer has more
     assert len(variance) == 1 or variance[-2] >= 1.0 - 1e-12  # the last step's noise is all there
 
@@ -177,18 +177,18 @@ def test_hazard_16_a_signal_handler_that_draws_repeats_nothing_and_ends(monkeypa
 def test_hazard_16_a_block_drawn_ahead_knows_its_own_number(monkeypatch):
     """Whoever is interrupted on the way to it loses it; nobody draws it again."""
     monkeypatch.setattr(threads, "usable_cores", lambda: 8)
-    source, numbers, draw = Normals(bytes(32)), [], normals_room._Desk.draw
+    source, numbers, draw = Normals(bytes(32)), [], normals_room._BlockBuffer.draw
 
     def spy(desk, key, number, size):
         numbers.append(number)
         return draw(desk, key, number, size)
 
-    monkeypatch.setattr(normals_room._Desk, "draw", spy)
+    monkeypatch.setattr(normals_room._BlockBuffer, "draw", spy)
     for _ in range(5):
         source.draw(2 * BLOCK, lambda _start, _values: None)
         if source._ahead:
             source._next_block()  # taken, and then interrupted
-    threads.crew.idle.submit(len, ()).result()
+    threads.pools.ahead.submit(len, ()).result()
     assert len(set(numbers)) == len(numbers)
 
 

@@ -15,9 +15,9 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise import late
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import secure
-from adadps.engine.rules.factored import FactoredRows
+from adadps.engine.rules.sparse import FactoredRows
 from adadps.errors import ContractError
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import BATCHES, NOISE, TABLES, WORDS, Changed, begun, take
 
 tables = pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
@@ -70,9 +70,9 @@ def touched(*rows, width=3, height=6):
 def late_table(noise, room=10_000, width=3):
     """A table of 6 rows, and ``room`` bytes for changes that wait."""
     table = torch.randn(6, width)
-    with mock.patch("adadps.engine.noise.pending_updates.WAITING_BYTES", room):
+    with mock.patch("adadps.engine.noise.pending_updates.PENDING_BYTES", room):
         held = LateRows(table, 0, noise)
-        held._waiting._allowed = room  # small tables would have less
+        held._pending._allowed = room  # small tables would have less
         return table, held
 
 
@@ -137,7 +137,7 @@ def test_only_so_many_steps_wait():
         # Rows 1 to 5 are read before they change, and 0 to 2 have to go.
         assert noise.rows == 5 + 3
         late.settle()
-    assert len(late._waiting._steps) == 3
+    assert len(late._pending._steps) == 3
 
 
 @pytest.mark.parametrize("deviations", [(1.0, 1.0), (0.3, 0.07), (0.07, 0.3)])
@@ -167,7 +167,7 @@ def far_table(turned):
     held = LateRows(table, 0, secure())
     held.add(touched(), deviation=1e-7, keep=1.0)
     held.settle()
-    assert held._rest.all(1).any()
+    assert held._residual.all(1).any()
     return table, held
 
 
@@ -175,12 +175,12 @@ def far_table(turned):
 def test_what_is_written_to_large_weights_counts_to_the_last_bit(turned):
     """The rest that their rounding left over goes with them."""
     table, late = far_table(turned)
-    before = table.double() + torch.from_numpy(late._rest)
+    before = table.double() + torch.from_numpy(late._residual)
     table[:3] = torch.tensor([0.0, 1e-9, float("inf")])
     late.add(touched(), deviation=0.0, keep=1.0)
     late.settle()
     assert torch.equal(table[:3], torch.tensor([0.0, 1e-9, float("inf")]).expand(3, 3))
-    assert torch.equal(table[3:].double() + torch.from_numpy(late._rest[3:]), before[3:])
+    assert torch.equal(table[3:].double() + torch.from_numpy(late._residual[3:]), before[3:])
 
 
 def without_entries():
@@ -204,16 +204,16 @@ def test_a_step_without_rows_is_noised_and_draws_nothing(empty):
     begin = table.clone()
     late.add(empty(), deviation=1.0, keep=1.0)
     late.add(change, deviation=1.0, keep=1.0)
-    held = len(late._waiting._steps)
+    held = len(late._pending._steps)
     for _ in range(3):
         late.add(empty(), deviation=1.0, keep=1.0)
     assert noise.rows == 1  # the row that the change has touched
-    assert len(late._waiting._steps) == held == 1
-    _, deviation = late._past.gathered(late._since)
+    assert len(late._pending._steps) == held == 1
+    _, deviation = late._history.gathered(late._since)
     assert deviation.tolist() == pytest.approx([5**0.5] * 4 + [4**0.5] + [5**0.5])
     late.settle()
     assert (table != begin).all()
-    late._waiting.put(np.empty(0, np.int64), empty().factors(), 1.0)
+    late._pending.put(np.empty(0, np.int64), empty().factors(), 1.0)
     late.settle()
     assert noise.rows == 1 + 6
 

@@ -13,7 +13,7 @@ from adadps.engine.waist import Units, reduce
 from adadps.errors import SettingError, SideInformationError
 from adadps.methods.stages import average, chain, momentum, sgd, train_locally
 from adadps.tensors.feature_major import lay_out_by_feature, sparse_linear
-from adadps.tensors.outer_sum import dense
+from adadps.tensors.sums import dense
 from support.problems import cross_entropy
 
 RNG = np.random.default_rng(7)

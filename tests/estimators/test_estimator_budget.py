@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import adadps
 from adadps import AdaDPSClassifier, AdaDPSRegressor, PrivacyWarning
-from adadps.report.whole_budget import CLAIM
+from adadps.report.result import WHOLE_BUDGET_CLAIM
 
 pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
 
@@ -64,7 +64,7 @@ def test_calls_share_one_budget_and_the_one_that_does_not_fit_changes_nothing():
     steps = model.privacy_.steps
     assert model.ledger_.entries == calls * steps == model.privacy_.steps_paid
     assert model.epsilon_ == 2.0, "with several runs, the budget is the claim"
-    assert model.result_.settings["claim"] == CLAIM
+    assert model.result_.settings["claim"] == WHOLE_BUDGET_CLAIM
     assert "with 2 delta, if one was begun after looking at another" in str(model.privacy_)
     assert model.result_.settings["epsilon_of_this_run"] <= 0.8
     assert model.privacy_.accountant == "rdp"

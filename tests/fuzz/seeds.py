@@ -39,7 +39,7 @@ from adadps import (
     side,
 )
 from adadps import accuracy as share_right
-from adadps.accounting.ledger.event_text import text_of
+from adadps.accounting.events import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.data.tables import write_table
 from adadps.errors import AssumedPublicWarning

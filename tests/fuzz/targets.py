@@ -15,9 +15,9 @@ from typing import Any
 
 from adadps import DiskLedger, examples, load_result
 from adadps.accounting.epsilon import epsilon_of
-from adadps.accounting.ledger.event_text import event_of
-from adadps.accounting.ledger.shown import as_rich
+from adadps.accounting.events import event_of
 from adadps.accounting.ledger.summary import summarise
+from adadps.accounting.ledger.summary_table import as_rich
 from adadps.data.row_store import RowStore
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.data.text import BagOfWords
@@ -29,7 +29,7 @@ from adadps.estimators.tables.word_list import frequencies_from_file
 from adadps.report.card import card_of, markdown_of
 from adadps.report.card.checking import check
 from adadps.report.html.page import render
-from adadps.report.html.single import page_of_run
+from adadps.report.html.reports import page_of_run
 from adadps.types import Accountant, Relation
 from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of

@@ -11,7 +11,7 @@ from scipy import sparse
 from typer.testing import CliRunner
 
 from adadps import AdadpsError, Budget, DiskLedger, examples, load_result, public_examples, side
-from adadps.accounting.ledger.event_text import event_of
+from adadps.accounting.events import event_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.cli.main import app
 from adadps.data.sparse_rows import SparseRows

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from adadps import examples, public_examples
 from adadps.data.examples import PublicExamples
-from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.objective import Objective
-from adadps.engine.passes.probing import objective
-from adadps.engine.step import Step
+from adadps.engine.objective import ChunkedGradients, Objective
+from adadps.engine.passes.validation import objective
+from adadps.engine.waist import Step
 from adadps.errors import SideInformationError
 from adadps.methods import paper as methods
 from adadps.methods.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, fixed, uniform

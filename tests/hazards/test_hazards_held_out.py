@@ -20,7 +20,7 @@ from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, splits
 from adadps.estimators.statement import FITTED_BEFORE
-from adadps.report.card.not_covered import HELD_OUT_RECORDS
+from adadps.report.card.meaning import HELD_OUT_RECORDS
 from adadps.report.html import report_of_comparison, report_of_run
 from adadps.training.tuning import highest
 from support.commands import app, files, plain, runner, write

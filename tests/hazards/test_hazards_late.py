@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from adadps.engine.noise.randomness import secure
-from adadps.engine.step import Unrealised, Update
+from adadps.engine.waist import Unrealised, Update
 from adadps.engine.weights import Weights
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import Changed
 
 NAME, SHAPE = "weight", (6, 3)

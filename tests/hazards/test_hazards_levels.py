@@ -17,9 +17,8 @@ from scipy import sparse
 from torch import nn
 
 from adadps import AdaDPSClassifier, AdaDPSRegressor, load_result
-from adadps.accounting.events import DeltaDpEvent
+from adadps.accounting.events import DeltaDpEvent, event_of
 from adadps.accounting.ledger import DiskLedger
-from adadps.accounting.ledger.event_text import event_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.tables import read_table, write_table
 from adadps.errors import AssumedPublicWarning, ModelError, SettingError

@@ -8,10 +8,10 @@ from torch import nn
 
 from adadps import PrivateRun, dp_sgd, examples, losses, poisson
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.passes.probing import objective
 from adadps.engine.passes.synthetic import ROWS
+from adadps.engine.passes.validation import objective
 from adadps.errors import DataError
-from adadps.tensors.outer_sum import dense
+from adadps.tensors.sums import dense
 from support.habits import MODELS, NOISY, SILENT, WIDTH, N, Wrapped, private_rows, run_on
 from support.late_tables import bag, embedding, linear, nothing
 from support.problems import cross_entropy

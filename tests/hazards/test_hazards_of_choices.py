@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from adadps import examples
 from adadps.engine.general import GeneralEngine
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import ModelError
 from support import ground_truth
 from support.habits import (

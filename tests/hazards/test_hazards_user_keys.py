@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import adadps
 from adadps import examples
-from adadps.data.user_keys import TOLD_APART_BY, user_key
+from adadps.data.users import TOLD_APART_BY, user_key
 from adadps.errors import DataError
 from adadps.estimators.tables.from_table import train_from_table
 from adadps.estimators.tables.request import Request

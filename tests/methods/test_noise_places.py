@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adadps import by_user, dp_sgd, examples, fit, fixed_size, poisson, privatize, shuffled
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import ContractError, SettingError
 from adadps.methods.stages import by_each_device, by_server, in_shares
 from adadps.methods.stages.noise_place import deviation
@@ -47,8 +47,8 @@ def test_what_is_released_has_that_noise(place):
     """An empty cohort's sum is noise alone: its variance over a million weights, within 6σ."""
     stage = privatize(clip_norm=0.5, noise_multiplier=SIGMA, groups=by_user(most=3, noise=place))
     params = {"weight": torch.zeros(1000, 1000)}
-    from adadps.engine.chunked import ChunkedGradients
     from adadps.engine.noise.randomness import secure
+    from adadps.engine.objective import ChunkedGradients
 
     step = Step(index=1, expected_size=COHORT, noise=secure(), mean_gradient=None)
     released, _ = stage.apply(ChunkedGradients(()), params, step)

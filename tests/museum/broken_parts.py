@@ -17,7 +17,7 @@ from adadps.engine.noise.normals import Normals
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.waist import reduce, zeros_like
 from adadps.methods.stages.privatize import Privatize
-from adadps.tensors.outer_sum import dense
+from adadps.tensors.sums import dense
 
 
 @dataclass(frozen=True)

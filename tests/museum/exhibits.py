@@ -22,9 +22,15 @@ from adadps import (
     privatize,
     shuffled,
 )
-from adadps.audit import Claim, Neighbours, Released, audit_repeated, observers_along, trainer_of
-from adadps.audit.observers import Observer, in_one_line
-from adadps.audit.repeated import Trainer
+from adadps.audit import (
+    Neighbours,
+    PrivacyClaim,
+    Released,
+    audit_repeated,
+    observers_along,
+    trainer_of,
+)
+from adadps.audit.repeated import Observer, Trainer, in_one_line
 from adadps.audit.worst_case import WIDTH, pull, worst_case, zero_linear
 from adadps.engine.losses import squared_error
 from adadps.engine.noise.randomness import secure
@@ -159,7 +165,7 @@ def one_row_a_step(sampler) -> Trainer:
     chosen = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=SMALL_SIGMA), LR)
     accountant = Accountant.PLD
     epsilon = epsilon_of_run(chosen, sampler, EPOCH, delta=SHUFFLED_DELTA, accountant=accountant)
-    claim = Claim(epsilon, SHUFFLED_DELTA, sampler.relation.value)
+    claim = PrivacyClaim(epsilon, SHUFFLED_DELTA, sampler.relation.value)
     rng = secure().generator
 
     def train(data):
@@ -225,7 +231,7 @@ def resumed(make_randomness) -> Trainer:
                 randomness=make(),
             )
             path.append(part(data).weights[-1])
-        return Released(Claim(epsilon, DELTA, sampler.relation.value), np.stack(path))
+        return Released(PrivacyClaim(epsilon, DELTA, sampler.relation.value), np.stack(path))
 
     return train
 

@@ -18,7 +18,7 @@ CONFIDENCE = 1 - 1e-6
 
 WAITING = {"epsilon": 1.5, "delta": 1e-12, "steps": 64, "rate": 0.5}
 
-Past = late._Past
+Past = late._StepHistory
 
 
 class NeverDrawn(Past):
@@ -50,7 +50,7 @@ class LateExhibit:
         asked = CanarySettings(
             method=self.method, path="late", canaries=factor * self.canaries, **WAITING
         )
-        with patch.object(late, "_Past", past):
+        with patch.object(late, "_StepHistory", past):
             return asked.audit(confidence=CONFIDENCE)
 
 

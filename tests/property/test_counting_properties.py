@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadps.accounting.measured.octaves import (
+from adadps.accounting.noisy_counts.histograms import (
     HIGHEST,
     OCTAVES,
     PLACES,

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from adadps import adadps, chain, dp_sgd, privatize, side
 from adadps.data.examples import Examples, public_examples
 from adadps.engine.noise.randomness import reproducible_not_private, secure
-from adadps.engine.step import Step
-from adadps.engine.waist import Units, clip_weights, reduce
+from adadps.engine.waist import Step, Units, clip_weights, reduce
 from adadps.methods import adas, dp_r_pub, plain_sgd
 from adadps.methods.side import RMSPropStatistics
 from adadps.methods.stages import precondition, reparametrise, sgd
-from adadps.tensors.outer_sum import dense
+from adadps.tensors.sums import dense
 from support.engine_checks import objective_of
 from support.problems import linear_dense, linear_sparse, perceptron
 

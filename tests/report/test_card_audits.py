@@ -9,7 +9,7 @@ from adadps import Accountant
 from adadps.errors import DataError
 from adadps.methods import plain_sgd
 from adadps.report.card import card_of, markdown_of, schema
-from adadps.report.card.audited import fitting_audit
+from adadps.report.card.audits import fitting_audit
 from support.small_runs import trained
 
 RDP = Accountant.RDP

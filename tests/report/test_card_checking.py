@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from adadps import Accountant, adadps
 from adadps.report.card import card_of
-from adadps.report.card.checking import check
-from adadps.report.card.comparing import differences_of_cards
+from adadps.report.card.checking import check, differences_of_cards
 from support.small_runs import before_the_clip, noisy_words, privacy, trained
 
 RDP = Accountant.RDP

@@ -36,14 +36,12 @@ from adadps.engine.losses import cross_entropy
 from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, privatize
 from adadps.report.card import card_of, markdown_of, schema
+from adadps.report.card.charges import MOST_BY_PLD, WHOLE_BUDGET, epsilon_after
 from adadps.report.card.checking import check
-from adadps.report.card.epsilons import MOST_BY_PLD, WHOLE_BUDGET
-from adadps.report.card.markdown import as_text
 from adadps.report.card.meaning import factor_of, meaning_of
-from adadps.report.card.mechanism import epsilon_after
-from adadps.report.card.sections import digits, measured_on
-from adadps.report.html.curves import spending
-from adadps.report.whole_budget import CLAIM
+from adadps.report.card.rendering import as_text, digits, measured_on
+from adadps.report.html.sections import spending
+from adadps.report.result import WHOLE_BUDGET_CLAIM
 from adadps.training.tuning import fixed_grid, highest
 from support.small_runs import (
     FEATURES,
@@ -377,7 +375,7 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(card)))
     found = check(described)
     assert (found.agrees, found.recomputed_epsilon) == (None, None)
-    assert CLAIM in found.says
+    assert WHOLE_BUDGET_CLAIM in found.says
     assert spending({"run": model.result_}) is None
     first = clone(model).partial_fit(FEATURES, LABELS).result_
     assert check(first.describe()).agrees is True

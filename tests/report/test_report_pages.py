@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadps.errors import DataError
-from adadps.report.card.sections import CardSection
+from adadps.report.card.rendering import CardSection
 from adadps.report.html import charts
-from adadps.report.html.charts import Chart, Line, laid_out
-from adadps.report.html.page import Page, Section, ShownCard, Table, render, write
+from adadps.report.html.charts import Chart, ChartLine, laid_out
+from adadps.report.html.page import Page, PageTable, Section, ShownCard, render, write
 from adadps_experiments import plots
 from adadps_experiments.plots import Curve, Panel, curves_of, draw
 
@@ -37,14 +37,17 @@ CHART = Chart(
     "loss by epoch",
     "epochs",
     "loss",
-    [Line("DP-SGD", [1, 2, 3], [3.0, 2.0, 1.0]), Line("AdaDPS", [1, 2, 3], [2.0, 1.0, 0.5], 1)],
+    [
+        ChartLine("DP-SGD", [1, 2, 3], [3.0, 2.0, 1.0]),
+        ChartLine("AdaDPS", [1, 2, 3], [2.0, 1.0, 0.5], 1),
+    ],
     note="A note.",
 )
 CARD = ShownCard("DP-SGD", "ε = 3", True, [CardSection("Guarantee", [("unit", "example")], ["a"])])
 SECTION = Section(
     "Results",
     texts=["A text."],
-    table=Table(["method", "accuracy"], [["DP-SGD", "0.61"], ["AdaDPS", "0.69"]], highlight=1),
+    table=PageTable(["method", "accuracy"], [["DP-SGD", "0.61"], ["AdaDPS", "0.69"]], highlight=1),
     charts=[CHART],
     points=["Noise is fresh in every run."],
     cards=[CARD],
@@ -231,8 +234,8 @@ PLACES: dict[str, Callable[[], Page]] = {
     "version": lambda: replace(PAGE, made_with=ATTACK),
     "title of a section": lambda: page_with(title=ATTACK),
     "text": lambda: page_with(texts=[ATTACK]),
-    "heading": lambda: page_with(table=Table([ATTACK], [["a"]])),
-    "cell": lambda: page_with(table=Table(["a"], [[ATTACK]])),
+    "heading": lambda: page_with(table=PageTable([ATTACK], [["a"]])),
+    "cell": lambda: page_with(table=PageTable(["a"], [[ATTACK]])),
     "point": lambda: page_with(points=[ATTACK]),
     "name of a card": lambda: page_with(cards=[replace(CARD, name=ATTACK)]),
     "fact of a card": lambda: page_with(
@@ -241,7 +244,7 @@ PLACES: dict[str, Callable[[], Page]] = {
     "chart": lambda: page_with(charts=[replace(CHART, title=ATTACK, note=ATTACK)]),
     "axes": lambda: page_with(charts=[replace(CHART, x_label=ATTACK, y_label=ATTACK)]),
     "label of a line": lambda: page_with(
-        charts=[replace(CHART, lines=[Line(ATTACK, [1, 2], [1.0, 2.0])] * 2)]
+        charts=[replace(CHART, lines=[ChartLine(ATTACK, [1, 2], [1.0, 2.0])] * 2)]
     ),
 }
 
@@ -276,7 +279,7 @@ def test_the_page_is_written_where_it_is_wanted(tmp_path):
 
 
 def places(x: list[float], y: list[float], **axes: bool) -> list[tuple[float, float]]:
-    (line,) = laid_out(Chart("t", "x", "y", [Line("a", x, y)], **axes)).lines
+    (line,) = laid_out(Chart("t", "x", "y", [ChartLine("a", x, y)], **axes)).lines
     return [
         tuple(float(part) for part in pair.split(","))
         for piece in line.pieces
@@ -304,7 +307,7 @@ finite = st.floats(-1e12, 1e12) | st.floats(1e-9, 1.0)
     st.booleans(),
 )
 def test_every_point_and_tick_is_on_the_canvas(points, log_x, log_y):
-    lines = [Line("a", [x for x, _ in points], [y for _, y in points])]
+    lines = [ChartLine("a", [x for x, _ in points], [y for _, y in points])]
     drawing = laid_out(Chart("t", "x", "y", lines, log_x=log_x, log_y=log_y))
     shown = [
         tuple(float(part) for part in pair.split(","))
@@ -327,9 +330,9 @@ def test_every_point_and_tick_is_on_the_canvas(points, log_x, log_y):
 
 
 def test_a_value_that_is_no_number_leaves_a_gap():
-    line = Line("a", [1, 2, 3, 4, 5], [1.0, 2.0, math.nan, 2.0, 1.0])
+    line = ChartLine("a", [1, 2, 3, 4, 5], [1.0, 2.0, math.nan, 2.0, 1.0])
     (drawn,) = laid_out(Chart("t", "x", "y", [line])).lines
     assert len(drawn.pieces) == 2
-    alone = Line("a", [1, 2, 3], [1.0, math.nan, 2.0])
+    alone = ChartLine("a", [1, 2, 3], [1.0, math.nan, 2.0])
     (drawn,) = laid_out(Chart("t", "x", "y", [alone])).lines
     assert (len(drawn.pieces), len(drawn.dots)) == (0, 2)

@@ -19,10 +19,15 @@ from adadps.errors import DataError
 from adadps.methods import adadps_public, dp_sgd_weighted, plain_sgd
 from adadps.methods.side.public import RMSPropStatistics
 from adadps.report.html import report_of_comparison, report_of_run
-from adadps.report.html.comparison import differences
-from adadps.report.html.curves import MOST_POINTS, curves, spending
-from adadps.report.html.noise_facts import noise_facts, noise_section
-from adadps.report.html.side_spread import spread_section
+from adadps.report.html.reports import differences
+from adadps.report.html.sections import (
+    MOST_POINTS,
+    curves,
+    noise_facts,
+    noise_section,
+    spending,
+    spread_section,
+)
 from adadps.training.evaluation import accuracy
 from support.small_runs import (
     FEATURES,

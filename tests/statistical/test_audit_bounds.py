@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from adadps.audit.one_run_bound import best_of, best_ranking, one_run_epsilon, p_value
-from adadps.audit.repeated_bound import Frequencies, at_least, at_most, bound, count
+from adadps.audit.repeated_bound import HitCounts, at_least, at_most, bound, count
 from adadps.errors import SettingError
 
 CONFIDENCE = 0.9
@@ -59,11 +59,11 @@ def test_interval_ends_are_where_the_binomial_tail_is_the_error(hits):
 def test_worlds_that_never_overlap_are_bounded_by_the_number_of_runs():
     """p ≥ a and q ≤ 1 - a with a = (error / 2)^(1/n), and ε ≥ log((a - δ) / (1 - a))."""
     a = 0.05 ** (1 / 50)
-    seen = Frequencies(50, 50, 0, 50)
+    seen = HitCounts(50, 50, 0, 50)
     found = seen.epsilon(delta=0.1, confidence=0.9)
     assert found == pytest.approx(math.log((a - 0.1) / (1 - a)))
-    assert Frequencies(5, 50, 5, 50).epsilon(delta=0.0, confidence=0.9) == 0
-    assert Frequencies(50, 50, 0, 50).epsilon(delta=0.99, confidence=0.9) == 0
+    assert HitCounts(5, 50, 5, 50).epsilon(delta=0.0, confidence=0.9) == 0
+    assert HitCounts(50, 50, 0, 50).epsilon(delta=0.99, confidence=0.9) == 0
 
 
 def test_one_guess_can_be_computed_by_hand():

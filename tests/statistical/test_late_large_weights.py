@@ -15,7 +15,7 @@ from scipy import stats
 
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import grid, secure
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import BOUND
 
 COLUMNS, STEPS, START = 10_000, 1024, 5.0
@@ -51,7 +51,7 @@ def trained(table, keep):
         late.add(change, deviation=NOISE, keep=keep)
         late.settle(torch.tensor([OFTEN]))
     late.settle()
-    return table.double().numpy() + late._rest
+    return table.double().numpy() + late._residual
 
 
 @pytest.mark.parametrize("table", [in_memory, out_of_reach])
@@ -102,7 +102,7 @@ def test_the_size_of_a_weight_takes_no_digit_from_change_and_noise():
         change = RowSparse(torch.tensor([0]), torch.full((1, 50), 1 / 3).double(), (1, 50))
         late.add(change, deviation=0.01, keep=1.0)
         late.settle()
-        moved.append(table.double().numpy() + late._rest - begin)
+        moved.append(table.double().numpy() + late._residual - begin)
     assert np.array_equal(*moved)
 
 

@@ -18,7 +18,7 @@ from scipy import stats
 
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import secure
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from support.late_tables import BOUND, Changed, departures
 
 ROWS, COLUMNS = 5, 10_000

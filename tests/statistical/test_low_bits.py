@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 
 from adadps import dp_sgd, examples, fit, poisson, privatize
-from adadps.audit.engine_paths import PATHS
+from adadps.audit.built_in import PATHS
 from adadps.engine.losses import squared_error
 from support.low_bits import excluded
 

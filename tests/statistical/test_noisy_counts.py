@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from adadps import Accountant, Budget
-from adadps.accounting.measured.names import NameCounts
-from adadps.accounting.measured.octaves import OCTAVES, PARTS, PLACES, OctaveCounts
-from adadps.accounting.measured.price import Columns, Price, price_of
+from adadps.accounting.noisy_counts.histograms import (
+    OCTAVES,
+    PARTS,
+    PLACES,
+    NameCounts,
+    OctaveCounts,
+)
+from adadps.accounting.noisy_counts.price import CountedColumns, Price, price_of
 from adadps.engine.noise.randomness import secure
 from adadps.types import Relation
 
 FALSE_ALARM, NAMES = 1e-6, 20_000
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
-PRICE = Price(Columns(names=4), 10.0, 0.01, ADD, Accountant.RDP, alone=0.0)
+PRICE = Price(CountedColumns(names=4), 10.0, 0.01, ADD, Accountant.RDP, alone=0.0)
 
 
 def require_binomial(count, trials, rate):
@@ -53,7 +58,7 @@ def test_the_noise_of_names_has_the_stated_deviation(above):
 )
 def test_a_name_of_one_unit_passes_with_no_more_than_delta(names, numbers, sigma, delta, relation):
     """1 - Φ((τ-1)/s)^k <= δ_τ, k twice as large where a unit is replaced; rounding included."""
-    price = Price(Columns(names, numbers), sigma, delta, relation, Accountant.RDP, alone=0.0)
+    price = Price(CountedColumns(names, numbers), sigma, delta, relation, Accountant.RDP, alone=0.0)
     tables = names * (2 if relation is REPLACE else 1)
     rounded_up = price.deviation / 2048  # half a width of the grid
     one = stats.norm.sf((price.threshold - rounded_up - 1) / price.deviation)
@@ -120,7 +125,7 @@ def test_bounds_of_many_numbers_are_those_of_nearly_all():
 def test_the_price_is_a_fifth_of_epsilon_if_it_were_alone(accountant, relation):
     budget = Budget(1.0, 1e-5)
     price = price_of(
-        Columns(3, 2),
+        CountedColumns(3, 2),
         units=10**6,
         what="examples",
         budget=budget,
@@ -135,7 +140,7 @@ def test_the_price_is_a_fifth_of_epsilon_if_it_were_alone(accountant, relation):
 
 def _gaussian(accountant):
     """The noise multiplier of a plain Gaussian of ε = 0.2 at δ = 9e-6, under add or remove."""
-    columns = Columns(names=1)
+    columns = CountedColumns(names=1)
     price = price_of(
         columns,
         units=10**6,

@@ -17,8 +17,8 @@ from scipy import stats
 
 from adadps.engine.noise import normals
 from adadps.engine.noise.normals import BLOCK, PAGE, Normals
+from adadps.engine.noise.normals import box_muller as compiled_box_muller
 from adadps.tensors import threads
-from adadps.tensors.kernels.noise import box_muller as compiled_box_muller
 
 KEY = bytes(range(32))
 SIZES = [1, 100, PAGE // 2, PAGE // 2 + 1, PAGE, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 12_345]
@@ -113,8 +113,8 @@ def test_the_bits_are_those_of_aes_in_counter_mode():
 @pytest.fixture
 def used(monkeypatch):
     """The numbers that are drawn with KEY, each with room for 2^32 - 2 counters."""
-    threads.crew.idle.submit(len, ()).result()  # what other tests ordered ahead is done
-    numbers, draw = [], normals._Desk.draw
+    threads.pools.ahead.submit(len, ()).result()  # what other tests ordered ahead is done
+    numbers, draw = [], normals._BlockBuffer.draw
 
     def spy(desk, key, number, count):
         assert count // 2 <= 2**32 - 2
@@ -122,7 +122,7 @@ def used(monkeypatch):
             numbers.append(number)
         return draw(desk, key, number, count)
 
-    monkeypatch.setattr(normals._Desk, "draw", spy)
+    monkeypatch.setattr(normals._BlockBuffer, "draw", spy)
     return numbers
 
 

@@ -9,8 +9,8 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import engine_for
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.passes.probing import objective
-from adadps.tensors.outer_sum import dense
+from adadps.engine.passes.validation import objective
+from adadps.tensors.sums import dense
 from support import ground_truth
 from support.problems import squared
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from adadps.engine.rules.layered import Several, Stored
+from adadps.engine.rules.gradients import MaterialisedGradients, TiedGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
 
@@ -27,9 +27,9 @@ def extended(tensor):
 
 def gradients(leaf, numbers):
     """The gradient of every example, (examples, *shape)."""
-    if isinstance(leaf, Stored):
+    if isinstance(leaf, MaterialisedGradients):
         return numbers(leaf.gradients)
-    if isinstance(leaf, Several):
+    if isinstance(leaf, TiedGradients):
         return sum(gradients(use, numbers) for use in leaf.uses)
     b = numbers(leaf.output_gradients)
     if isinstance(leaf, TokenRows):

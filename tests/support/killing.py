@@ -19,7 +19,7 @@ from scipy import sparse
 import adadps
 from adadps import Checkpoints, DiskLedger, PrivateRun, examples, poisson, privatize, side
 from adadps.engine.noise.normals import Normals
-from adadps.report.result import load_result
+from adadps.report.saved_result import load_result
 from support.problems import cross_entropy
 
 EXAMPLES, FEATURES, CLASSES = 64, 40, 3

@@ -6,8 +6,13 @@ import numpy as np
 import torch
 
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.affine import Affine, LeafMap
-from adadps.engine.rules.layered import LayeredGradients, Several, Stored
+from adadps.engine.rules.gradients import (
+    Affine,
+    LayeredGradients,
+    LeafMap,
+    MaterialisedGradients,
+    TiedGradients,
+)
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
 
@@ -55,8 +60,8 @@ def leaf_of(kind, rng, shape, scale="moderate"):
         "over one position": lambda: OverTime(draw(1, columns), draw(1, rows)),
         "over many positions": lambda: OverTime(draw(4, columns), draw(4, rows)),
         "tokens": tokens,
-        "stored": lambda: Stored(draw(rows, columns)),
-        "several": lambda: Several((Outer(draw(columns), draw(rows)), tokens()), SIZE),
+        "stored": lambda: MaterialisedGradients(draw(rows, columns)),
+        "several": lambda: TiedGradients((Outer(draw(columns), draw(rows)), tokens()), SIZE),
     }
     if kind in makers:
         return makers[kind]()

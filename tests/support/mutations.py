@@ -19,13 +19,13 @@ MUTATIONS = {
         "tests/property/test_identities.py -k at_most_c",
     ),
     "the noise is removed": Mutation(
-        "src/adadps/tensors/kernels/noise.py",
+        "src/adadps/engine/noise/randomness.py",
         "change = np.rint((total[i] + deviation * z[i]) * inverse) * back",
         "change = np.rint((total[i] + 0.0 * z[i]) * inverse) * back",
         "tests/hazards/test_hazards.py -k hazard_13",
     ),
     "the noise is halved": Mutation(
-        "src/adadps/tensors/kernels/noise.py",
+        "src/adadps/engine/noise/randomness.py",
         "change = np.rint((total[i] + deviation * z[i]) * inverse) * back",
         "change = np.rint((total[i] + deviation / 2 * z[i]) * inverse) * back",
         "tests/hazards/test_hazards.py -k hazard_13",
@@ -79,7 +79,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
     ),
     "a ledger adds up users and examples": Mutation(
-        "src/adadps/accounting/ledger/facts.py",
+        "src/adadps/accounting/ledger/protocol.py",
         "if self != found:",
         "if self != Terms(found.relation, found.accountant, self.unit):",
         "tests/training/test_user_level.py -k serves_one_unit",
@@ -163,7 +163,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards.py -k hazard_06",
     ),
     "the grid is removed": Mutation(
-        "src/adadps/tensors/kernels/noise.py",
+        "src/adadps/engine/noise/randomness.py",
         "out[i] = np.rint((total[i] + deviation * z[i]) * inverse) * back",
         "out[i] = (total[i] + deviation * z[i]) * factor",
         "tests/statistical/test_noise.py -k hazard_18",
@@ -218,7 +218,7 @@ MUTATIONS = {
     ),
     "a parameter is read without its noise": Mutation(
         "src/adadps/engine/noise/late_parameter.py",
-        "                    opened.enter_context(_open(parameter))\n",
+        "                    published.enter_context(_published(parameter))\n",
         "                    pass\n",
         "tests/statistical/test_late_reads.py -k every_read",
     ),
@@ -266,8 +266,8 @@ MUTATIONS = {
     ),
     "the model's memory moves with the run": Mutation(
         "src/adadps/engine/noise/late_parameter.py",
-        "self.own = parameter.data.clone()",
-        "self.own = parameter.data",
+        "self.table = parameter.data.clone()",
+        "self.table = parameter.data",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),
     "weights are not hidden after a step": Mutation(
@@ -278,7 +278,7 @@ MUTATIONS = {
     ),
     "run.params move row by row": Mutation(
         "src/adadps/training/stepping.py",
-        "return self.weights.shown()",
+        "return self.weights.published()",
         "return self.weights.read()",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),
@@ -289,7 +289,7 @@ MUTATIONS = {
         "tests/engine/test_late_weights.py -k forked",
     ),
     "noise of a dense layer with a full D is removed": Mutation(
-        "src/adadps/tensors/kernels/noise.py",
+        "src/adadps/engine/noise/randomness.py",
         "change = np.rint((total[i] * full[i] + deviation * z[i]) * inverse) * back",
         "change = np.rint((total[i] * full[i] + 0.0 * z[i]) * inverse) * back",
         "tests/engine/test_compiled_training.py -k noise",
@@ -307,7 +307,7 @@ MUTATIONS = {
         "tests/engine/test_compiled_training.py -k waits",
     ),
     "a bag reads words that do not exist": Mutation(
-        "src/adadps/engine/rules/bags.py",
+        "src/adadps/engine/rules/sparse.py",
         "    require_within(tokens, layer.num_embeddings)\n",
         "",
         "tests/tensors/test_compiled_loops.py -k outside",
@@ -369,7 +369,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_held_out.py -k no_exit_code",
     ),
     "numbers on held-out records pass as covered": Mutation(
-        "src/adadps/report/card/not_covered.py",
+        "src/adadps/report/card/meaning.py",
         'return [HELD_OUT_RECORDS] if "held out" in declared else []',
         "return []",
         "tests/hazards/test_hazards_held_out.py -k card_report_and_console",
@@ -552,7 +552,7 @@ MUTATIONS = {
         "tests/training/test_federated_server.py -k dead_server",
     ),
     "a model that writes into itself is trained": Mutation(
-        "src/adadps/engine/passes/pure_passes.py",
+        "src/adadps/engine/passes/side_effects.py",
         "    if written is not None:",
         "    if False:",
         "tests/hazards/test_hazards_of_model_state.py -k is_refused_unpaid",
@@ -564,19 +564,19 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_model_state.py -k is_put_back",
     ),
     "tensors may outlive a pass": Mutation(
-        "src/adadps/engine/passes/pure_passes.py",
+        "src/adadps/engine/passes/side_effects.py",
         "    if any(True for _ in made.alive()):\n        raise",
         "    if False:\n        raise",
         "tests/hazards/test_hazards_of_model_state.py -k outlives_a_pass",
     ),
     "a generator may be given to a draw": Mutation(
-        "src/adadps/engine/passes/pure_passes.py",
+        "src/adadps/engine/passes/side_effects.py",
         "if any(isinstance(one, torch.Generator) for one in given):",
         "if False:",
         "tests/hazards/test_hazards_of_chance.py -k however_it_is_reached",
     ),
     "a pass may set a seed": Mutation(
-        "src/adadps/engine/passes/pure_passes.py",
+        "src/adadps/engine/passes/side_effects.py",
         "if torch.equal(one, other) or of_numpy == numpys or of_python == pythons:",
         "if False:",
         "tests/hazards/test_hazards_of_chance.py -k however_it_is_reached",
@@ -618,7 +618,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_choices.py -k weights_open_later",
     ),
     "tokens and labels out of range are found in a step": Mutation(
-        "src/adadps/engine/passes/probing.py",
+        "src/adadps/engine/passes/validation.py",
         "        _require_whole_numbers_in_range(held, loss, data)",
         "        pass",
         "tests/training/test_bad_input.py -k outside_of_the_vocabulary_is_not",
@@ -636,7 +636,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k hazard_31",
     ),
     "chance inside the model comes from torch's own generator": Mutation(
-        "src/adadps/engine/passes/chance.py",
+        "src/adadps/engine/passes/isolation.py",
         "torch.set_rng_state(_twister_state(secret(4 * _WORDS)))",
         "pass",
         "tests/hazards/test_hazards_of_chance.py -k knows_nothing_about_the_masks",
@@ -648,7 +648,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_choices.py -k behind_a_gate",
     ),
     "batches are not padded": Mutation(
-        "src/adadps/engine/passes/synthetic.py",
+        "src/adadps/engine/objective.py",
         "return -rows % multiple if rows else multiple",
         "return 0 if rows else multiple",
         "tests/contract/test_padding.py -k bit_equal",
@@ -660,7 +660,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k touch_no_table",
     ),
     "synthetic rows weigh as much as others": Mutation(
-        "src/adadps/engine/rules/layered.py",
+        "src/adadps/engine/rules/gradients.py",
         "return LayeredGradients(leaves, finite & real, padding=synthetic)",
         "return LayeredGradients(leaves, finite)",
         "tests/hazards/test_hazards_of_batches.py -k hazard_30",
@@ -672,37 +672,37 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_choices.py -k quotes_no_row",
     ),
     "models that mix examples are trained": Mutation(
-        "src/adadps/engine/passes/probing.py",
+        "src/adadps/engine/passes/validation.py",
         "    if mixed:\n",
         "    if False:\n",
         "tests/hazards/test_hazards_of_choices.py -k mixes_examples_in_its_own_code",
     ),
     "names are counted without noise": Mutation(
-        "src/adadps/accounting/measured/names.py",
+        "src/adadps/accounting/noisy_counts/histograms.py",
         "noisy = randomness.release(held, standard_deviation=price.deviation)",
         "noisy = held",
         "tests/statistical/test_noisy_counts.py -k stated_deviation",
     ),
     "every name is told": Mutation(
-        "src/adadps/accounting/measured/names.py",
+        "src/adadps/accounting/noisy_counts/histograms.py",
         "above = (noisy > price.threshold).tolist()",
         "above = (noisy > 0).tolist()",
         "tests/statistical/test_noisy_counts.py -k as_rarely_as",
     ),
     "octaves are counted without noise": Mutation(
-        "src/adadps/accounting/measured/octaves.py",
+        "src/adadps/accounting/noisy_counts/histograms.py",
         "noisy = randomness.release(counts, standard_deviation=deviation).numpy()",
         "noisy = counts.numpy()",
         "tests/statistical/test_noisy_counts.py -k octaves_have",
     ),
     "many columns are counted as one": Mutation(
-        "src/adadps/accounting/measured/price.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "return math.sqrt(self.names + 2 * self.numbers)",
         "return 1.0",
         "tests/property/test_counting_properties.py -k sensitivity",
     ),
     "the threshold forgets that there are several columns": Mutation(
-        "src/adadps/accounting/measured/price.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "one = -math.expm1(math.log1p(-self.delta) / tables)",
         "one = -math.expm1(math.log1p(-self.delta) / 1)",
         "tests/statistical/test_noisy_counts.py -k no_more_than_delta",
@@ -720,13 +720,13 @@ MUTATIONS = {
         "tests/accounting/test_spent_delta.py -k subtracts_it",
     ),
     "the threshold is not charged": Mutation(
-        "src/adadps/accounting/measured/price.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "return (released, DeltaDpEvent(self.delta)) if self.delta else (released,)",
         "return (released,)",
         "tests/hazards/test_hazards_levels.py -k within_what_was_given",
     ),
     "a count is made before it is paid for": Mutation(
-        "src/adadps/accounting/measured/paying.py",
+        "src/adadps/accounting/noisy_counts/price.py",
         "        ledger.authorise(event, run=name)\n",
         "        pass\n",
         "tests/hazards/test_hazards_levels.py -k within_what_was_given",

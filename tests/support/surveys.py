@@ -9,9 +9,9 @@ from torch import Tensor
 
 from adadps import public_examples
 from adadps.data.examples import PublicExamples
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.methods.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, Transform
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 TOLD = {"source": "a table in a book", "public_because": "published"}
 COUNTS = [[2.0, 0.0, 1.0], [1.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 1.0, 0.0]]

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import cross_entropy, gradient_of_cross_entropy
-from adadps.engine.rules.bags import as_bags
-from adadps.engine.rules.measures import inner_products, sums_of_squares, unit_squares
+from adadps.engine.rules.sparse import as_bags
+from adadps.engine.rules.squares import inner_products, sums_of_squares, unit_squares
 from adadps.tensors import threads
 from adadps.tensors.kernels import compiled
 
@@ -111,9 +111,9 @@ def test_torch_is_alone_for_a_while_and_helpers_are_not_counted():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with threads.torch_alone():
+        with threads.torch_on_one_thread():
             assert (torch.get_num_threads(), threads.count()) == (1, 2)
-            with threads.torch_alone():
+            with threads.torch_on_one_thread():
                 assert (torch.get_num_threads(), threads.count()) == (1, 2)
             assert (torch.get_num_threads(), threads.count()) == (1, 2)
         assert (torch.get_num_threads(), threads.count()) == (2, 2)
@@ -210,7 +210,7 @@ def test_a_full_disk_does_not_stop_a_loop(tmp_path, monkeypatch):
 
 def test_loops_that_are_not_compiled_are_refused_at_once():
     run = subprocess.run(
-        [sys.executable, "-c", "import adadps"],
+        [sys.executable, "-c", "from adadps import fit"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,

@@ -11,12 +11,11 @@ from scipy import sparse
 from torch import nn
 
 from adadps.data.examples import examples
-from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.rules.affine import LeafMap
+from adadps.engine.objective import ChunkedGradients
+from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.waist import added, clip_weights, reduce
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.row_sparse import RowSparse, rows_of, times_
+from adadps.tensors.sums import RowSparse, dense, rows_of, times_
 from support.engine_checks import trainable
 from support.problems import squared
 

@@ -8,7 +8,7 @@ import torch
 
 from adadps import sparse_linear
 from adadps.methods.stages import sgd
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from adadps.training.federated.answers import side_by_side, sound
 from support.federations import EVERYBODY, QUIET, SOME, USERS, answer_of, federated, method, model
 

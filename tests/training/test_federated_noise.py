@@ -9,7 +9,7 @@ import torch
 from adadps import examples, poisson, shuffled
 from adadps.methods.stages import by_each_device, by_server, chain, in_shares, sgd, train_locally
 from adadps.report.card import card_of
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from adadps.training.federated import empty_update, local_update
 from adadps.training.federated.answers import longest, sound
 from adadps.training.federated.server import WHO_TAKES_PART

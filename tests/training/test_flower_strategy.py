@@ -27,7 +27,7 @@ from flwr.app import (
 from adadps import Accountant, Checkpoints, examples, load_result, poisson, shuffled
 from adadps.errors import ContractError, SettingError
 from adadps.methods.stages import in_shares
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import RowSparse
 from adadps.training.federated import records
 from support.federations import EVERYBODY, QUIET, USERS, federated, method, model, play, rows_of
 from support.flower_grid import NODES, Nodes, as_a_server_app, honest, strategy  # noqa: F401

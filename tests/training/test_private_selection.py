@@ -34,7 +34,7 @@ from adadps import (
 )
 from adadps.accounting.contract import Grouping
 from adadps.accounting.epsilon import epsilon_of
-from adadps.accounting.ledger.event_text import event_of, text_of
+from adadps.accounting.events import event_of, text_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.renyi import renyi_curve
 from adadps.errors import ContractError, NoTrialError, SettingError

@@ -38,7 +38,7 @@ from adadps import (
 )
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
-from adadps.data.assumed import AssumedPublic
+from adadps.data.provenance import AssumedPublic
 from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, Randomness, secure
 from adadps.errors import ContractError, DataError, SettingError
 from adadps.methods import plain_sgd

@@ -1,4 +1,4 @@
-"""A device: it trains on its own packages, and sends an update that is clipped."""
+"""A device: it trains on its own packages and sends a clipped update."""
 
 from flwr.clientapp import ClientApp
 
@@ -11,7 +11,7 @@ app = ClientApp()
 
 @app.train()
 def train(message, context):
-    """Answer one message: a dry run on synthetic rows first, then round after round."""
+    """Answer one message: first a dry run on synthetic rows, then one round after the other."""
     return train_on_device(
         message,
         model=new_model(),

@@ -1,4 +1,4 @@
-"""The server: it has the weights, the ledger and the noise, and no packages but the held-out."""
+"""The server: it has the weights, the ledger and the noise, and only held-out packages."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ app = ServerApp()
 
 
 def new_run(config):
-    """The method, and what it may cost: all of it public."""
+    """Return the run: its method and its price, all of it public."""
     privacy = privatize(
         clip_norm=config["clip-norm"],
         noise_multiplier=config["noise-multiplier"],
@@ -38,7 +38,7 @@ def new_run(config):
 
 @app.main()
 def main(grid, context):
-    """Train, measure, and say what it cost."""
+    """Train, measure, and print what it cost."""
     config = context.run_config
     run = new_run(config)
     strategy = AdaDPSStrategy(

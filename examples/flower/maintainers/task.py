@@ -1,4 +1,4 @@
-"""What server and devices agree on: the model, its words, and whose packages are whose."""
+"""What server and devices share: the model, its words, and who maintains which packages."""
 
 from functools import cache
 
@@ -10,40 +10,40 @@ WORDS = adadps.PublicVectorizer(words=2000)  # public words: nothing is fitted
 
 
 def new_model():
-    """From words to sections, linear."""
+    """Return a linear model from words to sections."""
     return adadps.sparse_linear(WORDS.words, len(SECTIONS))
 
 
 def public_frequencies():
-    """How frequent the words are in public: the side information of every local step."""
+    """Return the public frequencies of the words: side information for every local step."""
     return frequency(WORDS.frequencies(), floor=0.01)
 
 
 @cache
 def packages():
-    """The packages that come with adadps."""
+    """Return the packages that come with adadps."""
     return debian_packages()
 
 
 def rows_of(partition_id):
-    """The packages of one person. A device of yours would read its own file here."""
+    """Return the packages of one person. A real device would read its own file here."""
     return adadps.examples(*rows_and_labels_of(partition_id))
 
 
 def rows_and_labels_of(partition_id):
-    """The same as a sparse matrix and a list."""
+    """Return the same as a sparse matrix and a list."""
     known = sorted({package.user for package in packages() if not package.held_out})
     own = [p for p in packages() if not p.held_out and p.user == known[partition_id]]
     return _features_and_labels(own)
 
 
 def made_up_rows():
-    """Of the kind and the shape that devices have, and of nobody."""
+    """Return rows of the kind and shape that devices have, which belong to nobody."""
     return adadps.examples(WORDS.transform(["words"]), [0])
 
 
 def held_out_rows():
-    """Packages that no device has."""
+    """Return packages that no device has."""
     return _features_and_labels([package for package in packages() if package.held_out])
 
 

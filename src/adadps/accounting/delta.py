@@ -20,6 +20,16 @@ _ROUNDING = 1 + 1e-9
 _expected: ContextVar[bool] = ContextVar("the delta of a paper is expected", default=False)
 
 
+def require_delta(delta: float) -> None:
+    """Refuse a delta outside (0, 1)."""
+    require(0 < delta < 1, "0 < delta < 1", delta, "Choose it well below 1/n.")
+
+
+def default_delta(examples: int) -> float:
+    """1/(10 n) for a declared number of examples n."""
+    return 1 / (10 * examples)
+
+
 def require_small_delta(delta: float, units: int, unit: Unit, *, warn: bool = False) -> None:
     """Refuse a delta above 1/n for a declared number n of units; ``warn`` above 1/(2n), if asked.
 

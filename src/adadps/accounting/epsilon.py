@@ -8,32 +8,29 @@ draws the batches. PLD is computed with a discretisation of 1e-4, which rounds u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
-    GaussianDpEvent,
     NonPrivateDpEvent,
     SelfComposedDpEvent,
     pld,
 )
 
-from adadps.accounting.contract import Grouping, measurement_divisor, require_unit
-from adadps.accounting.delta import require_small_delta
+from adadps.accounting.contract import Grouping, require_unit
+from adadps.accounting.delta import require_delta, require_small_delta
 from adadps.accounting.events import delta_of, exposes, is_free, without_delta
-from adadps.accounting.mechanism import Accounted
 from adadps.accounting.renyi import NEIGHBOURS, explained, renyi_curve, reported
 from adadps.accounting.samplers import Sampler
-from adadps.errors import ContractError, SettingError, require
+from adadps.errors import require
 from adadps.types import Accountant, Relation, Unit
 
 DISCRETISATION = 1e-4
 LARGEST_EPSILON = 1000.0
-NOISE_UNITS = 10_000
 
 MOST_KNOWN = 256
 _KNOWN: dict[tuple[str, float, Relation], float] = {}
@@ -81,16 +78,6 @@ def require_epsilon(epsilon: float) -> None:
     )
 
 
-def require_delta(delta: float) -> None:
-    """Refuse a delta outside (0, 1)."""
-    require(0 < delta < 1, "0 < delta < 1", delta, "Choose it well below 1/n.")
-
-
-def default_delta(examples: int) -> float:
-    """1/(10 n) for a declared number of examples n."""
-    return 1 / (10 * examples)
-
-
 def epsilon_of(
     event: DpEvent, *, delta: float, accountant: Accountant, relation: Relation
 ) -> float:
@@ -122,6 +109,48 @@ def epsilon_of(
             _KNOWN.pop(next(iter(_KNOWN)))
         _KNOWN[key] = _by_pld(event, delta, relation)
     return _KNOWN[key]
+
+
+class ClippedAsOne(Protocol):
+    """Examples that are clipped as one: groups, or the rows of a user."""
+
+    @property
+    def grouping(self) -> Grouping:
+        """The row of the contract that prices them."""
+
+    @property
+    def unit(self) -> str:
+        """Whose data epsilon protects."""
+
+    def units_of(self, sampler: Sampler) -> Sampler:
+        """The sampler as it draws these units."""
+
+
+class ReleasedSum(Protocol):
+    """The noisy sum of clipped gradients."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ: the standard deviation of the noise divided by the clip norm."""
+
+    @property
+    def groups(self) -> ClippedAsOne | None:
+        """Examples that are clipped as one; None if each is clipped alone."""
+
+
+class Accounted(Protocol):
+    """A method, as far as its price goes; every `Chain` is one."""
+
+    @property
+    def release(self) -> ReleasedSum:
+        """What is released at every step."""
+
+    @property
+    def exposures(self) -> tuple[str, ...]:
+        """Why it is not private; empty if it is."""
+
+    def side_events(self, relation: Relation, accountant: Accountant) -> tuple[DpEvent, ...]:
+        """What its side information costs."""
 
 
 def run_event(
@@ -193,160 +222,6 @@ def epsilon_of_lives(
     event = run_event(method, units, lives, accountant)
     event = ComposedDpEvent([*besides, event]) if besides else event
     return epsilon_of(event, delta=delta, accountant=accountant, relation=sampler.relation)
-
-
-def calibrate_noise(
-    sampler: Sampler,
-    steps: int,
-    *,
-    budget: Budget,
-    accountant: Accountant,
-    grouping: Grouping | None = None,
-    besides: Sequence[DpEvent] = (),
-) -> float:
-    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget.
-
-    ``besides`` is what is paid from the same budget before them, such as
-    ``method.side_events(relation, accountant)``. Without a ``grouping`` every unit that the sampler
-    draws is clipped by itself.
-    """
-    grouping = grouping or sampler.alone
-    require_small_delta(budget.delta, sampler.examples, sampler.unit)
-
-    def spent(noise_multiplier: float) -> float:
-        steps_alone = sampler.run_event(noise_multiplier, steps, accountant, grouping)
-        return epsilon_of(
-            ComposedDpEvent([*besides, steps_alone]) if besides else steps_alone,
-            delta=budget.delta,
-            accountant=accountant,
-            relation=sampler.relation,
-        )
-
-    start = 1.0
-    if accountant is Accountant.PLD:  # Rényi is quick, and a little above
-        with suppress(ContractError, SettingError):
-            start = calibrate_noise(
-                sampler,
-                steps,
-                budget=budget,
-                accountant=Accountant.RDP,
-                grouping=grouping,
-                besides=besides,
-            )
-    return smallest_noise(spent, budget.epsilon, start)
-
-
-def calibrate_side_noise(*, budget: Budget, accountant: Accountant, relation: Relation) -> float:
-    """The smallest noise multiplier (to 1e-4) of one measurement on all examples in the budget.
-
-    For `side.noisy_frequencies`. The budget is the slice that the measurement would cost by itself;
-    together with the steps it costs less than the sum of both.
-
-    >>> sigma = calibrate_side_noise(budget=Budget(epsilon=0.5, delta=1e-6),
-    ...                              accountant=Accountant.PLD, relation=Relation.ZERO_OUT)
-    >>> round(sigma, 2)
-    8.06
-    """
-    divisor = measurement_divisor(relation, accountant)
-
-    def spent(noise_multiplier: float) -> float:
-        event = GaussianDpEvent(noise_multiplier / divisor)
-        return epsilon_of(event, delta=budget.delta, accountant=accountant, relation=relation)
-
-    return smallest_noise(spent, budget.epsilon)
-
-
-def calibrate_steps(
-    sampler: Sampler,
-    noise_multiplier: float,
-    *,
-    budget: Budget,
-    accountant: Accountant,
-    grouping: Grouping | None = None,
-) -> int:
-    """The largest number of steps that fits the budget; 0 if not even one does."""
-    grouping = grouping or sampler.alone
-    require_small_delta(budget.delta, sampler.examples, sampler.unit)
-
-    def fits(steps: int) -> bool:
-        try:
-            event = sampler.run_event(noise_multiplier, steps, accountant, grouping)
-            spent = epsilon_of(
-                event, delta=budget.delta, accountant=accountant, relation=sampler.relation
-            )
-        except SettingError:
-            return False
-        return spent <= budget.epsilon
-
-    return largest(fits)
-
-
-def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
-    """The largest count for which a monotone condition holds, by doubling and halving.
-
-    >>> largest(lambda count: count <= 37)
-    37
-    """
-    high = 1
-    while high < limit and fits(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def smallest_noise(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
-    """The smallest noise, in whole units of 1e-4, with which no more than ``target`` is spent.
-
-    >>> smallest_noise(lambda noise_multiplier: 1 / noise_multiplier, target=0.5)
-    2.0
-    """
-
-    def excess(units: int) -> float:
-        try:
-            return math.log(max(spent(units / NOISE_UNITS), 1e-300) / target)
-        except SettingError:
-            return math.inf
-
-    high = max(2, round(start * NOISE_UNITS))
-    above = excess(high)  # what is returned is what was checked
-    while above > 0:
-        high *= 2
-        require(
-            high < 1e6 * NOISE_UNITS,
-            "a reachable epsilon",
-            target,
-            "Ask for more epsilon or delta.",
-        )
-        above = excess(high)
-    low = round(0.95 * high)
-    below = excess(low)
-    while low > 1 and below <= 0:
-        high, above, low = low, below, low // 2
-        below = excess(low)
-    if below <= 0:
-        return low / NOISE_UNITS
-    other_side = False
-    while high - low > 1:
-        middle = _between(low, below, high, above, other_side)
-        found, other_side = excess(middle), not other_side
-        if found <= 0:
-            high, above = middle, found
-        else:
-            low, below = middle, found
-    return high / NOISE_UNITS
-
-
-def _between(low: int, below: float, high: int, above: float, other_side: bool) -> int:
-    """Where a straight line crosses zero, a little to either side: then both ends close in."""
-    margin = max(1, (high - low) // 64)
-    crossing = (low + high) // 2
-    if math.isfinite(below):
-        crossing = low + round((high - low) * below / (below - above))
-        crossing += -margin if other_side else margin
-    return min(max(crossing, low + 1), high - 1)
 
 
 def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None:

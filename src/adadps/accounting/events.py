@@ -1,10 +1,18 @@
-"""What can be read off a privacy event without an accountant."""
+"""Privacy events: what can be read off them without an accountant, and their form as text.
+
+The text of an event holds every number exactly, and nothing that could be executed.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import attr
+import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
@@ -12,7 +20,11 @@ from dp_accounting import (
     NonPrivateDpEvent,
     NoOpDpEvent,
     SelfComposedDpEvent,
+    dp_event,
 )
+
+from adadps.errors import ContractError, DataError
+from adadps.files.strict_json import parse_json
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -106,3 +118,115 @@ def in_words(event: DpEvent) -> str:
     if isinstance(event, DeltaDpEvent):
         return f"{event.delta:.3g} of delta"
     return str(event)
+
+
+DEEPEST = 32
+LARGEST = 1e300
+"""What is larger cannot be computed with."""
+_PROBABILITIES = ("sampling_probability", "sampling_probs", "delta")
+_INFINITY = "infinity"
+_SIGNED = ("shape", "sensitivities")
+_KINDS: dict[str, type[DpEvent]] = {
+    name: kind
+    for name, kind in vars(dp_event).items()  # the package itself does not name all of them
+    if inspect.isclass(kind) and issubclass(kind, DpEvent)
+} | {DeltaDpEvent.__name__: DeltaDpEvent}
+
+
+def text_of(event: DpEvent) -> str:
+    """The event as one line of JSON.
+
+    >>> text_of(dp_event.GaussianDpEvent(2.0))
+    '{"GaussianDpEvent":{"noise_multiplier":2.0}}'
+    """
+    return json.dumps(_plain(event), separators=(",", ":"))
+
+
+def event_of(text: str) -> DpEvent:
+    """The event that `text_of` wrote.
+
+    >>> event_of('{"GaussianDpEvent":{"noise_multiplier":2.0}}')
+    GaussianDpEvent(noise_multiplier=2.0)
+    """
+    try:
+        event = _event(parse_json(text))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unknown(text) from error
+    if not isinstance(event, DpEvent):
+        raise _unknown(text)
+    return event
+
+
+def _unknown(text: str) -> DataError:
+    return DataError(
+        f"Expected a privacy event that this version knows, found {text[:200]!r}. Use the version "
+        "of adadps that wrote it."
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, DpEvent):
+        name = type(value).__name__
+        if _KINDS.get(name) is not type(value):
+            raise ContractError(
+                "Expected an event of dp-accounting or of adadps, found "
+                f"{type(value).__qualname__}. Compose it of known events: a ledger on disk must be "
+                "readable for others."
+            )
+        fields = (field.name for field in attr.fields(type(value)))
+        return {name: {field: _plain(getattr(value, field)) for field in fields}}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and value == math.inf:
+        return _INFINITY  # which JSON has no number for
+    if isinstance(value, int | float):
+        return value
+    raise ContractError(
+        f"Expected numbers and events within an event, found {type(value).__qualname__}. Give "
+        "plain numbers."
+    )
+
+
+def _event(value: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(value, list):
+        return [_event(inner, depth + 1) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    ((name, given),) = value.items()
+    made = {
+        field: math.inf if inner == _INFINITY else _event(inner, depth + 1)
+        for field, inner in given.items()
+    }
+    kind = _KINDS[name]
+    for field in attr.fields(kind):
+        if field.name in made and not _fits(made[field.name], field):
+            raise ValueError(f"{field.name} of {name} is something else")
+    return kind(**made)
+
+
+def _fits(value: Any, field: Any) -> bool:
+    """Is it of the kind that the field is for? An accountant would not ask."""
+    if isinstance(value, DpEvent):
+        return field.type is DpEvent
+    if isinstance(value, list):
+        of_events = field.name == "events"
+        return field.type not in (int, float, DpEvent) and all(
+            isinstance(one, DpEvent) if of_events else _is_number(one, field.name) for one in value
+        )
+    if field.type is int and not isinstance(value, int):
+        return False
+    return field.type is not DpEvent and field.name != "events" and _is_number(value, field.name)
+
+
+def _is_number(value: Any, name: str) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if value == math.inf:
+        return name == "shape"  # the Poisson law of a number of trials
+    low = -LARGEST if name in _SIGNED else 0
+    high = 1 if name in _PROBABILITIES else LARGEST
+    return low <= value <= high

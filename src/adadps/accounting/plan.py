@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from adadps.accounting.calibration import calibrate_noise, calibrate_steps
 from adadps.accounting.contract import Grouping, Sampling, require_unit
-from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import (
-    Budget,
-    calibrate_noise,
-    calibrate_steps,
-    default_delta,
-    epsilon_of,
-    require_delta,
-)
+from adadps.accounting.delta import default_delta, require_delta, require_small_delta
+from adadps.accounting.epsilon import Budget, epsilon_of
 from adadps.accounting.groups import Groups
 from adadps.accounting.samplers import FixedSize, Poisson, Sampler, Shuffled, declared_units
 from adadps.errors import BudgetError, SettingError, require, require_positive
@@ -33,7 +27,7 @@ _RELATIONS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrivacyPlan:
     """A run that keeps to its epsilon; ``examples`` counts the units, which may be users."""
 
     epsilon: float
@@ -70,7 +64,7 @@ def make_plan(
     sampling: Sampling = Sampling.POISSON,
     relation: Relation | None = None,
     groups: Groups | None = None,
-) -> Plan:
+) -> PrivacyPlan:
     """Fill in the one of steps, epsilon and noise multiplier that is missing.
 
     Give the number of ``examples``, or of ``users`` where these are protected: then ``batch_size``
@@ -122,7 +116,7 @@ def make_plan(
     assert steps is not None
     assert noise_multiplier is not None
     event = units.run_event(noise_multiplier, steps, chosen, grouping)
-    return Plan(
+    return PrivacyPlan(
         epsilon=epsilon_of(event, delta=delta, accountant=chosen, relation=sampler.relation),
         delta=delta,
         noise_multiplier=noise_multiplier,

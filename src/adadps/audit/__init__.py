@@ -9,16 +9,15 @@ from adadps.audit.canaries import (
     pull,
     stillness,
 )
-from adadps.audit.observers import Released, observers_along
 from adadps.audit.one_run import audit_one_run
-from adadps.audit.outcome import AuditResult, Claim
-from adadps.audit.repeated import Neighbours, audit_repeated, trainer_of
+from adadps.audit.outcome import AuditResult, PrivacyClaim
+from adadps.audit.repeated import Neighbours, Released, audit_repeated, observers_along, trainer_of
 
 __all__ = [
     "AuditResult",
     "Canaries",
-    "Claim",
     "Neighbours",
+    "PrivacyClaim",
     "Released",
     "audit_one_run",
     "audit_repeated",

@@ -20,10 +20,10 @@ from torch.func import functional_call
 
 from adadps.data.examples import Examples, Features, examples
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.objective import Objective
 from adadps.errors import DataError, require
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 AT_ONCE = 512
 """How many canaries are scored at once."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from adadps.accounting.samplers import Sampler
 from adadps.audit.canaries import Canaries, View, joined
 from adadps.audit.one_run_bound import best_ranking, one_run_epsilon
-from adadps.audit.outcome import AuditResult, Claim, require_confidence
+from adadps.audit.outcome import AuditResult, PrivacyClaim, require_confidence
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.training.progress import progress_bar
@@ -90,7 +90,7 @@ def audit_one_run(
         for name, score in canaries.scores.items()
         for side, right in ranked(score(view, canaries.examples), included).items()
     }
-    claim = Claim(run.epsilon(), run.delta, sampler.relation.value)
+    claim = PrivacyClaim(run.epsilon(), run.delta, sampler.relation.value)
     numbers = sorted({max(1, round(share * len(canaries))) for share in shares})
     epsilon, guesses, right, guess = best_ranking(
         rankings, numbers, delta=claim.delta, confidence=confidence

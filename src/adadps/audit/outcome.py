@@ -19,7 +19,7 @@ def require_confidence(confidence: float) -> None:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PrivacyClaim:
     """What a run says about its own privacy: ε at δ towards a relation of data sets."""
 
     epsilon: float
@@ -36,7 +36,7 @@ class AuditResult:
     found if every guess had been right: a claim that is not below it cannot be refuted by so few
     runs or canaries, and the verdict says so.
 
-    >>> found = AuditResult(audit="one run", claim=Claim(1.0, 1e-5, "add or remove one"),
+    >>> found = AuditResult(audit="one run", claim=PrivacyClaim(1.0, 1e-5, "add or remove one"),
     ...                     lower_bound=2.5, largest_bound=3.3, confidence=0.95, runs=1,
     ...                     canaries=100, guesses=40, right_guesses=40)
     >>> found.broken, found.verdict
@@ -44,7 +44,7 @@ class AuditResult:
     """
 
     audit: str
-    claim: Claim
+    claim: PrivacyClaim
     lower_bound: float
     largest_bound: float
     confidence: float

@@ -2,6 +2,9 @@
 
 Relation and claim are those of the run itself. The data of the two worlds must be neighbours under
 that relation; `adadps.audit.worst_case` makes such pairs.
+
+Privacy is promised against anyone who sees the weights after every step. Any function of these is a
+fair score; the better it tells the two worlds apart, the higher the lower bound.
 """
 
 from __future__ import annotations
@@ -11,19 +14,83 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 from torch import nn
 
 from adadps.accounting.delta import delta_is_meant
 from adadps.accounting.samplers import Sampler
-from adadps.audit.observers import Observer, Released, in_one_line
-from adadps.audit.outcome import AuditResult, Claim, require_confidence
-from adadps.audit.repeated_bound import Frequencies, Numbers, bound
+from adadps.audit.outcome import AuditResult, PrivacyClaim, require_confidence
+from adadps.audit.repeated_bound import HitCounts, Numbers, bound
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
+from adadps.tensors.sums import Params
 from adadps.training.progress import progress_bar
 from adadps.training.run import PrivateRun, RunOptions
+
+
+@dataclass(frozen=True)
+class Released:
+    """All that one run gave away: its claim, and the weights at the start and after its steps."""
+
+    claim: PrivacyClaim
+    weights: Numbers
+
+    @property
+    def moves(self) -> Numbers:
+        """What every step added to the weights."""
+        return np.diff(self.weights, axis=0)
+
+
+Observer = Callable[[Released], float]
+
+
+def in_one_line(params: Params) -> Numbers:
+    """All weights of a model, one after the other, as they are now.
+
+    >>> in_one_line({"weight": torch.ones(1, 2), "bias": torch.zeros(1)})
+    array([1., 1., 0.])
+    """
+    return torch.cat([value.detach().double().flatten() for value in params.values()]).numpy()
+
+
+def observers_along(direction: Numbers) -> Mapping[str, Observer]:
+    """Four observers who know where the example pulls the weights.
+
+    *movement*: how far the weights went that way; more noise hides it better. *distance*: how far
+    they went that way or back, which shows noise that is missing, or too small or too large, in one
+    of the worlds. *difference*: how much the steps differ that way, in which noise that repeats
+    cancels. *spread*: how far the weights went any other way, which shows noise whose size depends
+    on the data.
+
+    >>> seen = observers_along(np.array([1.0, 0.0]))
+    >>> path = Released(PrivacyClaim(1.0, 0.1, ""), np.array([[0.0, 0.0], [1.0, 2.0], [4.0, 2.0]]))
+    >>> {name: float(observe(path)) for name, observe in seen.items()}
+    {'movement': 4.0, 'distance': 4.0, 'difference': 2.0, 'spread': 2.0}
+    """
+    unit = direction / np.linalg.norm(direction)
+
+    def movement(released: Released) -> float:
+        return float((released.moves @ unit).sum())
+
+    def distance(released: Released) -> float:
+        return abs(movement(released))
+
+    def difference(released: Released) -> float:
+        return float(np.ptp(released.moves @ unit))
+
+    def spread(released: Released) -> float:
+        moves = released.moves
+        return float(np.linalg.norm(moves - np.outer(moves @ unit, unit)))
+
+    return {
+        "movement": movement,
+        "distance": distance,
+        "difference": difference,
+        "spread": spread,
+    }
+
 
 Trainer = Callable[[Examples], Released]
 """Trains once, from the same start every time, and tells all that it released."""
@@ -56,7 +123,7 @@ def audit_repeated(
     require(runs >= 16, "at least 16 runs", runs, "Some hundreds say something.")
     require_confidence(confidence)
     worlds: list[dict[str, list[float]]] = [{name: [] for name in observers} for _ in range(2)]
-    claims: set[Claim] = set()
+    claims: set[PrivacyClaim] = set()
     with progress_bar(runs, progress, label="auditing") as bar:
         for index in range(2 * (runs // 2)):
             world = index % 2
@@ -75,7 +142,7 @@ def audit_repeated(
         audit="repeated runs",
         claim=claim,
         lower_bound=epsilon,
-        largest_bound=Frequencies(counted.runs, counted.runs, 0, counted.other_runs).epsilon(
+        largest_bound=HitCounts(counted.runs, counted.runs, 0, counted.other_runs).epsilon(
             delta=claim.delta, confidence=confidence
         ),
         confidence=confidence,
@@ -112,13 +179,13 @@ def trainer_of(
             run.step(batch)
             if every_step or batch.index == steps:
                 path.append(in_one_line(run.params))
-        claim = Claim(run.epsilon(), run.delta, sampler.relation.value)
+        claim = PrivacyClaim(run.epsilon(), run.delta, sampler.relation.value)
         return Released(claim, np.stack(path))
 
     return train
 
 
-def _one(claims: set[Claim]) -> Claim:
+def _one(claims: set[PrivacyClaim]) -> PrivacyClaim:
     if len(claims) != 1:
         raise ContractError(
             f"Expected the same claim from every run, found {len(claims)} different ones. Audit "

@@ -60,7 +60,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Frequencies:
+class HitCounts:
     """How often R occurred: where it is said to be likely, and where it is not."""
 
     hits: int
@@ -135,11 +135,11 @@ def _at_or_above(scores: Numbers, thresholds: Numbers) -> Any:
 
 def count(
     guess: Guess, with_example: Mapping[str, Numbers], without: Mapping[str, Numbers]
-) -> Frequencies:
+) -> HitCounts:
     """How often ``guess`` is made in both worlds."""
     worlds = [with_example[guess.observer], without[guess.observer]]
     likely, unlikely = worlds if guess.means_with else worlds[::-1]
-    return Frequencies(guess.hits(likely), len(likely), guess.hits(unlikely), len(unlikely))
+    return HitCounts(guess.hits(likely), len(likely), guess.hits(unlikely), len(unlikely))
 
 
 def bound(
@@ -148,7 +148,7 @@ def bound(
     *,
     delta: float,
     confidence: float,
-) -> tuple[float, Guess, Frequencies]:
+) -> tuple[float, Guess, HitCounts]:
     """Choose a set on the first quarter of the runs, and bound ε by the others.
 
     Scores are given by observer, in the order of the runs.

@@ -116,7 +116,7 @@ def examples(
     matrix. Targets: one entry an example. Texts: what the features were made of, if that was text;
     examples whose text is public as well are then left out of training. The texts are not kept.
     Users: whose each example is, as integers or texts, for methods that protect users (`by_user`);
-    spellings of one key are one user (`adadps.data.user_keys`). They are numbered, and not kept.
+    spellings of one key are one user (`adadps.data.users`). They are numbered, and not kept.
     Synthetic: made-up features and targets for a model or loss that takes only some values; models
     are tried on such rows, never on private ones.
 

@@ -8,7 +8,10 @@ with it texts could be guessed; so names cannot be pickled, and are neither stor
 from __future__ import annotations
 
 import hashlib
+import html
+import re
 import secrets
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +22,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from adadps.data.same_text import normalised
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
 
@@ -154,3 +156,37 @@ def _as_single(values: Any) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore", under="ignore"):
         single: npt.NDArray[np.float32] = np.asarray(values).astype(np.float32)
     return single
+
+
+_TAG = re.compile(r"<[\s/!?]*+[a-zA-Z][^<>]*+>")
+"""An HTML tag such as ``<br />``."""
+
+
+class _LettersAndDigits(dict[int, int | None]):
+    """A table for `str.translate` that keeps letters and numbers, and fills itself."""
+
+    def __missing__(self, code: int) -> int | None:
+        kept = code if unicodedata.category(chr(code))[0] in "LN" else None
+        self[code] = kept
+        return kept
+
+
+_KEPT = _LettersAndDigits()
+
+
+def normalised(text: str) -> str:
+    """The letters and digits of ``text``, in Unicode's compatibility form without case or accents.
+
+    HTML entities are resolved and tags dropped; white space, punctuation, symbols, accents and
+    invisible characters are ignored. A text without a letter or digit is compared by its symbols.
+
+    >>> normalised("It's  GREAT!<br /><br />Ｒｅａｌｌｙ &amp; truly.")
+    'itsgreatreallytruly'
+    >>> normalised(" :-) ")
+    ':-)'
+    """
+    plain = _TAG.sub(" ", html.unescape(text))
+    folded = unicodedata.normalize("NFD", plain).casefold()
+    folded = unicodedata.normalize("NFKD", folded).casefold()
+    folded = unicodedata.normalize("NFKD", folded)
+    return folded.translate(_KEPT) or "".join(folded.split())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adadps.data.table_files import as_text, checked_header, require_no_nul
+from adadps.data.table_formats import as_text, checked_header, require_no_nul
 from adadps.errors import DataError
 
 

@@ -20,12 +20,12 @@ from torch.nn import functional
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.errors import DataError
 from adadps.tensors.kernels import rows as compiled
-from adadps.tensors.row_sparse import in_main_memory
-from adadps.tensors.threads import in_parts
+from adadps.tensors.sums import in_main_memory
+from adadps.tensors.threads import run_in_parts
 
 
 @dataclass(frozen=True)
-class Columns:
+class SparseColumns:
     """Column ``columns[j]`` holds ``values[offsets[j]:offsets[j+1]]`` at those ``rows``.
 
     ``places`` has the j of every entry in its original order.
@@ -126,19 +126,21 @@ class SparseRows:
         return torch.repeat_interleave(torch.arange(len(self), device=counts.device), counts)
 
     @cached_property
-    def by_column(self) -> Columns:
+    def by_column(self) -> SparseColumns:
         """The same entries, column after column, without the columns that have none."""
         if self.columns.device.type == "cpu":
             found = compiled.by_column(*self._arrays(), scratch(self.width))
             columns, offsets, rows, values, places = map(torch.from_numpy, found)
-            return Columns(columns, offsets, rows, values, len(self), places)
+            return SparseColumns(columns, offsets, rows, values, len(self), places)
         columns, places, counts = torch.unique(
             self.columns, return_inverse=True, return_counts=True
         )
         offsets = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
         torch.cumsum(counts, 0, out=offsets[1:])
         order = torch.argsort(places, stable=True)
-        return Columns(columns, offsets, self.rows[order], self.values[order], len(self), places)
+        return SparseColumns(
+            columns, offsets, self.rows[order], self.values[order], len(self), places
+        )
 
     def take(self, rows: Tensor) -> SparseRows:
         """The given rows, in the given order."""
@@ -203,7 +205,7 @@ class SparseRows:
         def multiply(part: slice) -> None:
             compiled.times((part.start, part.stop), *given, product.numpy())
 
-        in_parts(len(self), multiply, work=len(columns) * table.shape[1])
+        run_in_parts(len(self), multiply, work=len(columns) * table.shape[1])
         return product
 
     def row_sums(self, values: Tensor) -> Tensor:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
+import unicodedata
 from collections.abc import Iterable
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +16,6 @@ import torch
 from torch import Tensor
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.user_keys import user_key
 from adadps.errors import DataError
 
 Numbers = npt.NDArray[np.int64]
@@ -47,7 +51,7 @@ def user_numbers(users: Any, rows: int) -> Tensor:
     return torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int64)
 
 
-class RowsOfUsers:
+class UserRows:
     """The rows of each user, in order; users whose rows are all left out still count."""
 
     @declared_read(DeclaredRead.USERS)
@@ -65,7 +69,7 @@ class RowsOfUsers:
 
         Whose: places in ``users``. One user's subset is drawn independently of all others.
 
-        >>> rows = RowsOfUsers(torch.tensor([0, 1, 0]), torch.tensor([True, True, True]))
+        >>> rows = UserRows(torch.tensor([0, 1, 0]), torch.tensor([True, True, True]))
         >>> [part.tolist() for part in rows.of(np.array([1, 0]), 2, np.random.default_rng())]
         [[1, 0, 2], [0, 1, 1]]
         """
@@ -78,3 +82,70 @@ class RowsOfUsers:
         if len(rows) <= most:
             return rows
         return rows[np.sort(rng.choice(len(rows), most, replace=False, shuffle=False))]
+
+
+MISSING = frozenset({"nan", "null", "none", "na", "n/a", "nat", "<na>"})
+"""What other programs write where there is nothing."""
+
+TOLD_APART_BY = (
+    "their key in one spelling: case, blanks, forms of Unicode and invisible marks do not count, "
+    "and 7, 7.0 and 007 are one user"
+)
+"""As the card says it."""
+
+_WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:\.0*)?", re.ASCII)
+_AS_A_PROGRAM_WRITES_IT = re.compile(r"[+-]?[0-9](?:\.[0-9]+)?e\+?[0-9]{1,2}", re.ASCII)
+_MOST_DIGITS = 300
+_SELECTORS = range(0xFE00, 0xFE10)
+
+
+def user_key(user: Any) -> str | None:
+    """The key in its one spelling; None if nobody is named, or if it is no integer and no text.
+
+    >>> user_key(7) == user_key(7.0) == user_key("7") == user_key(" 007 ") == user_key("7.0")
+    True
+    >>> user_key("Ann\u00a0 LEE") == user_key("ann lee"), user_key("Stra\u00dfe")
+    (True, 'strasse')
+    >>> [user_key(nobody) for nobody in (None, "", "\u200b", "NaN", float("nan"), 7.5, True)]
+    [None, None, None, None, None, None, None]
+    """
+    if isinstance(user, str):
+        key = _spelled(user)
+        return None if not key or key in MISSING else _as_whole_number(key)
+    if isinstance(user, bool):
+        return None
+    if isinstance(user, Integral):
+        return str(int(user))
+    if isinstance(user, Decimal) and user.is_finite() and user.adjusted() < _MOST_DIGITS:
+        return str(int(user)) if user == int(user) else None
+    number = float(user) if isinstance(user, Real) else math.nan
+    return str(int(number)) if number.is_integer() else None
+
+
+def _spelled(text: str) -> str:
+    """NFKC and without case, as Unicode defines it for identifiers; blanks as one space each."""
+    if not (text.isascii() and text.isprintable()):  # which nearly all are
+        text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+        text = "".join(_digit(mark) for mark in text if _is_seen(mark))
+    return " ".join(text.casefold().split())
+
+
+def _is_seen(mark: str) -> bool:
+    kind = unicodedata.category(mark)
+    return mark.isspace() or not (kind in ("Cc", "Cf") or ord(mark) in _SELECTORS)
+
+
+def _digit(mark: str) -> str:
+    """Digits of all scripts as 0 to 9."""
+    value = unicodedata.decimal(mark, None)
+    return mark if value is None else str(value)
+
+
+def _as_whole_number(key: str) -> str:
+    if _AS_A_PROGRAM_WRITES_IT.fullmatch(key) and Decimal(key) == int(Decimal(key)):
+        key = str(int(float(key)))  # as for a float, whose digits beyond its precision are its own
+    found = _WHOLE.fullmatch(key)
+    if found is None:
+        return key
+    sign, digits = found.groups()
+    return f"-{digits}" if sign == "-" and digits != "0" else digits

@@ -12,15 +12,14 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine, modes_of
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.rules.layers import require_supported
-from adadps.engine.rules.sequence import Sequence
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.rules.structure import PythonsChance, owns_trainable, uses_only_through_layers
 from adadps.engine.waist import Engine
 from adadps.errors import AdadpsError, DataError, ModelError
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params, dense
 
 _WHOLE_MODEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer)
 """Layers with several inputs or outputs: the general engine takes the model as a whole."""
@@ -33,7 +32,7 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
     if reads_in_sequence(model, probe.features):
         return GhostEngine(model, loss)
     general = GeneralEngine(model, loss)
-    if Sequence.of(model) is None and _has_separate_layers(model):
+    if LayerSequence.of(model) is None and _has_separate_layers(model):
         ghost = GhostEngine(model, loss)
         if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):
             chance = PythonsChance()
@@ -75,7 +74,7 @@ def _goes_through_layers(ghost: GhostEngine, probe: Examples) -> bool:
 
 def reads_in_sequence(model: nn.Module, features: Features) -> bool:
     """Is ``model`` a sequence of known layers that takes these features?"""
-    sequence = Sequence.of(model)
+    sequence = LayerSequence.of(model)
     if sequence is None or not sequence.takes(features):
         return False
     first = sequence.layers[0][1]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.loss import Loss
-from adadps.engine.passes.guard import guarded
-from adadps.engine.rules.layered import LayeredGradients, Stored, layered
+from adadps.engine.losses import Loss
+from adadps.engine.passes.vmap import over_examples
+from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients, layered
 from adadps.engine.waist import Units
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 STORED_BYTES = 2**29
 """Memory for stored gradients; sums in float64 take about three times as much on top."""
@@ -29,9 +29,10 @@ class GeneralEngine:
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:
         """Store one gradient per row and add up the rows of each unit."""
-        of_each = vmap(grad(self._single_loss), in_dims=(None, 0, 0), randomness="different")
         rows = _dense(batch.features, params)
-        gradients: Params = guarded(of_each, params, rows, batch.targets)
+        gradients: Params = over_examples(
+            grad(self._single_loss), params, rows, batch.targets, in_dims=(None, 0, 0)
+        )
         finite = torch.stack(
             [torch.isfinite(g).reshape(len(g), -1).all(1) for g in gradients.values()]
         ).all(0)
@@ -39,7 +40,7 @@ class GeneralEngine:
             name: torch.where(finite.view(-1, *[1] * (g.ndim - 1)), g, 0)
             for name, g in gradients.items()
         }
-        leaves = {name: Stored(gradient) for name, gradient in zeroed.items()}
+        leaves = {name: MaterialisedGradients(gradient) for name, gradient in zeroed.items()}
         return layered(leaves, finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:

@@ -17,22 +17,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 from torch.nn import functional
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.loss import Loss, output_gradients
-from adadps.engine.passes.guard import guarded
-from adadps.engine.rules.layered import LayeredGradients, PerExample, Stored, layered
+from adadps.engine.losses import Loss, output_gradients
+from adadps.engine.passes.vmap import over_examples
+from adadps.engine.rules.gradients import (
+    LayeredGradients,
+    MaterialisedGradients,
+    PerExampleGradients,
+    layered,
+)
 from adadps.engine.rules.layers import Use, gradients_of, joined, require_supported
-from adadps.engine.rules.sequence import Sequence
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.rules.sparse import TokenRows
 from adadps.engine.rules.structure import owns_trainable
 from adadps.engine.waist import Units
 from adadps.errors import ModelError
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params, dense
 
 
 class GhostEngine:
@@ -43,7 +47,7 @@ class GhostEngine:
             require_supported(module, name)
         self.model = model
         self.loss = loss
-        self.sequence = Sequence.of(model)
+        self.sequence = LayerSequence.of(model)
         self.modes: tuple[bool, ...] | None = None
         """Of all modules, training or not, when the uses of parameters were recorded."""
         self._names = _names_of_shared(model)
@@ -56,7 +60,7 @@ class GhostEngine:
         finite = torch.stack([use.finite() for use in uses]).all(0)
         if not bool(finite.all()):
             uses = [use.without(~finite) for use in uses]
-        found: dict[str, list[PerExample]] = {name: [] for name in params}
+        found: dict[str, list[PerExampleGradients]] = {name: [] for name in params}
         for use in uses:
             for name, leaf in gradients_of(use, self._with_shared(params)).items():
                 found[self._names.get(name, name)].append(leaf)
@@ -67,7 +71,10 @@ class GhostEngine:
                 f"'{unused[0]}' unused. Freeze it, or use it through its layer."
             )
         stored = [
-            leaf.finite() for held in found.values() for leaf in held if isinstance(leaf, Stored)
+            leaf.finite()
+            for held in found.values()
+            for leaf in held
+            if isinstance(leaf, MaterialisedGradients)
         ]
         finite = torch.stack([finite, *stored]).all(0)
         leaves = {
@@ -121,7 +128,7 @@ class GhostEngine:
     def _require_as_it_was(self) -> None:
         """What was found out about a model holds as long as nobody changes it."""
         other_modes = self.modes is not None and self.modes != modes_of(self.model)
-        if other_modes or Sequence.of(self.model) != self.sequence:
+        if other_modes or LayerSequence.of(self.model) != self.sequence:
             raise ModelError(
                 "Expected the model as it was tried on synthetic rows, found other layers, hooks "
                 "or modes (training or evaluation). Change them before the run begins."
@@ -137,9 +144,10 @@ class GhostEngine:
                 outputs = functional_call(self.model, params, (row.unsqueeze(0),))
             return self.loss(outputs, target.unsqueeze(0)).squeeze(), [a for _, a in inputs]
 
-        of_each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
         zeros = [torch.zeros_like(output) for _, _, output in calls]
-        found: tuple[list[Tensor], list[Tensor]] = guarded(of_each, zeros, rows, batch.targets)
+        found: tuple[list[Tensor], list[Tensor]] = over_examples(
+            grad(single, has_aux=True), zeros, rows, batch.targets, in_dims=(None, 0, 0)
+        )
         gradients, inputs = found
         return [
             Use(layer, prefix, a.squeeze(1), b.squeeze(1))
@@ -227,14 +235,18 @@ def _names_of_shared(model: nn.Module) -> dict[str, str]:
     return others
 
 
-def _without(leaf: PerExample, finite: Tensor, synthetic: int) -> PerExample:
+def _without(leaf: PerExampleGradients, finite: Tensor, synthetic: int) -> PerExampleGradients:
     """What is stored can overflow though inputs and output gradients are finite.
 
     The words of synthetic rows are left out, so that they touch no row of a table.
     """
     if isinstance(leaf, TokenRows) and synthetic:
         return leaf.without_last(synthetic)
-    return leaf.where(finite) if isinstance(leaf, Stored) and not bool(finite.all()) else leaf
+    return (
+        leaf.where(finite)
+        if isinstance(leaf, MaterialisedGradients) and not bool(finite.all())
+        else leaf
+    )
 
 
 def _flipped(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:

@@ -22,12 +22,16 @@ from torch.func import functional_call
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.passes.model_state import same_state
-from adadps.engine.rules.layered import LayeredGradients, PerExample, Stored
-from adadps.engine.rules.owned_rows import OwnedRows
+from adadps.engine.rules.gradients import (
+    LayeredGradients,
+    LeafMap,
+    MaterialisedGradients,
+    PerExampleGradients,
+)
+from adadps.engine.rules.sparse import shifted_rows
+from adadps.engine.rules.squares import DOUBLE
 from adadps.engine.waist import Engine, Units
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.params import Params, Sum
-from adadps.tensors.row_sparse import RowSparse, rows_of
+from adadps.tensors.sums import Params, RowSparse, Sum, dense, rows_of
 
 ROWS_AT_ONCE = 4096
 """Users with so many rows together are trained before their updates are added up."""
@@ -231,8 +235,49 @@ def _zeros(update: Mapping[str, Part]) -> dict[str, Part]:
     }
 
 
-def _side_by_side(parts: list[Part]) -> PerExample:
+def _side_by_side(parts: list[Part]) -> PerExampleGradients:
     tables = [part for part in parts if isinstance(part, RowSparse)]
     if tables:
         return OwnedRows(tables)
-    return Stored(torch.stack([part for part in parts if isinstance(part, Tensor)]))
+    return MaterialisedGradients(torch.stack([part for part in parts if isinstance(part, Tensor)]))
+
+
+@dataclass(frozen=True)
+class OwnedRows:
+    """One `RowSparse` a unit, of the same table; a unit has a row at most once."""
+
+    parts: Sequence[RowSparse]
+
+    def squares(self, leaf_map: LeafMap) -> Tensor:
+        """‖D ∘ g_u + M‖² for every unit."""
+        return torch.stack([_square(part, leaf_map) for part in self.parts])
+
+    def weighted(self, weights: Tensor) -> RowSparse:
+        """Σ_u w_u g_u on the rows that any unit has."""
+        first = self.parts[0]
+        rows, place = torch.unique(
+            torch.cat([part.rows for part in self.parts]), return_inverse=True
+        )
+        total = first.values.new_zeros(len(rows), *first.values.shape[1:], dtype=torch.float64)
+        places = torch.split(place, [len(part.rows) for part in self.parts])
+        for part, where, weight in zip(self.parts, places, weights.tolist(), strict=True):
+            total.index_add_(0, where, part.values.double(), alpha=weight)
+        return RowSparse(rows, total, first.shape, first.axis)
+
+    def take(self, rows: Tensor) -> OwnedRows:
+        """Some of the units."""
+        return OwnedRows([self.parts[unit] for unit in rows.tolist()])
+
+
+def _square(part: RowSparse, leaf_map: LeafMap) -> Tensor:
+    values = part.values
+    if leaf_map.factors or leaf_map.offset is not None:
+        values = values.double()
+    for factor in leaf_map.factors:
+        values = values * rows_of(factor, part.rows, part.axis)
+    if leaf_map.offset is not None:
+        nobody = torch.zeros_like(part.rows)
+        offset = leaf_map.offset.movedim(part.axis, 0)
+        return shifted_rows(values.new_zeros(1), nobody, values, offset, part.rows)[0]
+    size: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return size.square() * (1 + DOUBLE * (values.numel() + 16))

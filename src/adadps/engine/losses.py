@@ -1,4 +1,4 @@
-"""Losses with one value per example, known to look at one example at a time."""
+"""Losses with one value per example, and the gradient of any loss with respect to the outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad
 from torch.nn import functional
+
+from adadps.engine.passes.vmap import over_examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs, targets) with one value per example."""
@@ -16,7 +19,7 @@ IGNORED = -100
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(outputs)[target] for whole-number targets.
+    """-log softmax(outputs)[target] for integer targets.
 
     >>> import torch
     >>> cross_entropy(torch.zeros(1, 2), torch.tensor([1]))
@@ -28,7 +31,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def label_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """-Σ_k t_k log softmax(outputs)_k against a distribution t over classes.
 
-    For examples with several labels: t is uniform over them.
+    For examples with several labels, t is uniform over them.
 
     >>> import torch
     >>> label_cross_entropy(torch.zeros(1, 4), torch.tensor([[0.5, 0.5, 0.0, 0.0]]))
@@ -60,19 +63,37 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
-def looks_at_one_example(loss: Loss) -> bool:
-    """Is it known that this loss cannot mix examples, by its construction?"""
-    known = (cross_entropy, label_cross_entropy, binary_cross_entropy, squared_error)
+def treats_examples_alone(loss: Loss) -> bool:
+    """Is ``loss`` one that cannot mix examples, by its construction?"""
+    ours = (cross_entropy, label_cross_entropy, binary_cross_entropy, squared_error)
     of_torch = (
         type(loss) is nn.CrossEntropyLoss
         and loss.reduction == "none"
         and not ("forward" in vars(loss) or loss._forward_hooks or loss._forward_pre_hooks)
     )
-    return of_torch or any(loss is one for one in known)
+    return of_torch or any(loss is one for one in ours)
+
+
+def output_gradients(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return ∂ loss_i / ∂ output_i for every example.
+
+    A loss that might mix examples runs under vmap, where each example sees only itself.
+    """
+    if loss is cross_entropy and outputs.ndim == 2 and targets.dtype == torch.int64:
+        return gradient_of_cross_entropy(outputs.detach(), targets)
+    if treats_examples_alone(loss):
+        held = outputs.detach().requires_grad_()
+        return torch.autograd.grad(loss(held, targets).sum(), held)[0]
+
+    def single(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), target.unsqueeze(0)).squeeze()
+
+    gradients: Tensor = over_examples(grad(single), outputs, targets)
+    return gradients
 
 
 def gradient_of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """softmax(outputs) - 1 at the target; zero where the target is to be ignored.
+    """softmax(outputs) - 1 at the target; zero where the target is ignored.
 
     >>> import torch
     >>> gradient_of_cross_entropy(torch.zeros(2, 2), torch.tensor([1, -100]))

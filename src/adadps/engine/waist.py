@@ -1,30 +1,31 @@
-"""The waist: what everything downstream knows about per-unit gradients.
+"""The waist: all that engines, stages and weights know of one another.
 
-A *unit* is an example, or several that are clipped as one: a group, or what a user brings. Stages
-scale and shift the gradient of every unit, ask for exact norms, and take weighted sums. Nobody but
-an engine knows how, or whether, the gradients themselves are held.
+An *engine* gives per-unit gradients as a `GradientBatch`. A *unit* is an example, or several
+examples that are clipped as one: a group, or the rows of a user. Stages scale and shift the
+gradient of every unit, ask for exact norms, and take weighted sums. Only an engine knows how, or
+whether, the gradients themselves are stored. A unit whose gradient is not finite counts as absent:
+its norm is 0 and it contributes nothing.
 
-A unit whose gradient is not finite counts as absent: its norm is 0 and it contributes nothing.
+Stages see a *step* (`Step`) and turn the clipped sum into an `Update` of the weights. An update may
+leave its noise to be drawn later (`Unrealised`), by the weights that it is added to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from adadps.data.examples import Examples, Features
-from adadps.engine.loss import Loss
-from adadps.tensors.outer_sum import dense
-from adadps.tensors.params import Params, Sum, Sums
-from adadps.tensors.row_sparse import RowSparse
+from adadps.data.examples import Examples, Features, PublicExamples
+from adadps.engine.losses import Loss
+from adadps.tensors.sums import OuterSum, Params, RowSparse, Sum, Sums, dense
 
 
 class GradientBatch(Protocol):
-    """Gradients of a batch, one for each unit, transformed but not necessarily materialised."""
+    """The gradients of a batch, one per unit, transformed but not necessarily materialised."""
 
     def scale(self, diagonal: Params) -> Self:
         """D ∘ g for every unit; entries of D broadcast against their parameter."""
@@ -54,22 +55,22 @@ class Units:
     weight: float | None
 
     def to(self, device: torch.device) -> Units:
-        """The same units on another device."""
+        """Return the same units on another device."""
         return Units(self.labels.to(device), self.count, self.weight)
 
     def take(self, rows: Tensor) -> Units:
-        """The units of some of the rows."""
+        """Return the units of some of the rows."""
         return Units(self.labels[rows], self.count, self.weight)
 
     def followed_by(self, rows: int) -> Units:
-        """The same, followed by ``rows`` more rows that are a unit of their own."""
+        """Return the same units, followed by one more unit of ``rows`` rows."""
         if rows == 0:
             return self
         own = self.labels.new_full((rows,), self.count)
         return Units(torch.cat([self.labels, own]), self.count + 1, self.weight)
 
     def row_weights(self) -> Tensor:
-        """How much each row counts in its unit, in float64."""
+        """Return the weight of each row in its unit, in float64."""
         ones = torch.ones_like(self.labels, dtype=torch.float64)
         return ones / self.sums(ones)[self.labels] if self.weight is None else ones * self.weight
 
@@ -78,7 +79,7 @@ class Units:
         return rows.new_zeros(self.count, *rows.shape[1:]).index_add_(0, self.labels, rows)
 
     def present(self, finite: Tensor) -> Tensor:
-        """The units that have rows, all of them finite.
+        """Mark the units that have rows, all of them finite.
 
         A unit without rows must be absent: if it still contributed a public shift M, the first
         example of an otherwise empty batch would bring the shifts of all groups with it.
@@ -114,11 +115,17 @@ class Engine(Protocol):
         """How many examples can be differentiated at once in a modest amount of memory."""
 
     def reads(self, features: Features) -> dict[str, Tensor]:
-        """Rows that these features make the model read, where it is not all of a parameter."""
+        """The rows of each table that these features make the model read.
+
+        Parameters of which everything is read are left out.
+        """
+
+
+# --- from per-unit gradients to a clipped sum ---
 
 
 def reduce(batch: GradientBatch, weigh: Callable[[Tensor], Tensor]) -> Sums | None:
-    """Σ_i weigh(norm_i) g_i, piece by piece; None for an empty batch."""
+    """Return Σ_i weigh(norm_i) g_i, summed piece by piece; None for an empty batch."""
     total: Sums | None = None
     for part in batch.parts():
         total = added(total, part.weighted_sum(weigh(part.norms())))
@@ -126,7 +133,7 @@ def reduce(batch: GradientBatch, weigh: Callable[[Tensor], Tensor]) -> Sums | No
 
 
 def added(total: Sums | None, summed: Sums) -> Sums:
-    """``total`` + ``summed``; the tensors of ``total`` may be overwritten."""
+    """Return ``total`` + ``summed``; the tensors of ``total`` may be overwritten."""
     if total is None:
         return summed
     return {name: _plus(value, summed[name]) for name, value in total.items()}
@@ -139,15 +146,108 @@ def _plus(total: Sum, other: Sum) -> Sum:
 
 
 def zeros_like(params: Params) -> Sums:
-    """The sum over an empty batch."""
+    """Return the sum over an empty batch."""
     return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()}
 
 
 def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
-    """min(1, C / ‖g_i‖), with weight 1 for a zero gradient and 0 for a norm that is no number.
+    """min(1, C / ‖g_i‖), with weight 1 for a zero gradient and 0 for a norm that is NaN.
 
     >>> clip_weights(torch.tensor([0.0, 1.0, 4.0]), 2.0)
     tensor([1.0000, 1.0000, 0.5000])
     """
     small = norms <= clip_norm  # false for NaN: what cannot be measured is not added
     return torch.where(small, 1.0, torch.nan_to_num(clip_norm / norms, nan=0.0))
+
+
+# --- from a clipped sum to an update of the weights ---
+
+
+class Noise(Protocol):
+    """Where a stage gets its privacy noise from."""
+
+    def release(
+        self,
+        total: Tensor,
+        *,
+        standard_deviation: float | Tensor,
+        grid_width: float | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Return ``total`` plus Gaussian noise, on the public grid."""
+
+    def draw(self, count: int, use: Callable[[int, Any], object]) -> None:
+        """Pass ``count`` fresh normals to ``use(start, values)``, piece by piece."""
+
+    def release_into(
+        self,
+        changes: Sequence[tuple[Tensor, Tensor | OuterSum]],
+        *,
+        standard_deviation: float,
+        factor: float,
+    ) -> None:
+        """Add ``factor`` times the released total to the weights in place, for all pairs."""
+
+
+@dataclass(frozen=True)
+class Unrealised:
+    """``factor`` · (``total`` + N(0, ``deviation``²)) whose noise is not drawn yet.
+
+    It can only be multiplied by a number. The weights that it is added to draw the noise.
+    """
+
+    total: Sum
+    deviation: float
+    factor: float = 1.0
+
+    def __mul__(self, factor: float) -> Unrealised:
+        return replace(self, factor=self.factor * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Unrealised:
+        return replace(self, factor=self.factor / divisor)
+
+
+Leaf = Tensor | RowSparse | Unrealised
+"""What one parameter's part of an update can be."""
+
+
+class Update(dict[str, Leaf]):
+    """What is added to each weight, after it was multiplied by ``keep`` (1 minus its decay)."""
+
+    keep: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a stage may know about the step that it takes part in.
+
+    ``mean_gradient`` is the model's ordinary gradient on public examples at the current weights.
+    ``watch`` receives un-noised facts about private data; it does nothing outside of debugging.
+    ``late`` allows noise to be drawn later and sums to stay row-sparse. ``answers`` is the number
+    of answers from devices outside of this process; None if all gradients are computed in it.
+    """
+
+    index: int
+    expected_size: float
+    noise: Noise
+    mean_gradient: Callable[[PublicExamples], Params]
+    watch: Callable[[str, Tensor], None] = lambda _name, _value: None
+    late: bool = False
+    answers: int | None = None
+    _public: dict[int, Params] = field(default_factory=dict, repr=False)
+
+    def release(self, total: Sum, deviation: float) -> Leaf:
+        """Return ``total`` plus Gaussian noise, drawn now or later."""
+        if self.late and deviation > 0:
+            return Unrealised(total, deviation)
+        if self.late:
+            return dense(total) if isinstance(total, OuterSum) else total
+        return self.noise.release(dense(total), standard_deviation=deviation)
+
+    def public_gradient(self, public: PublicExamples) -> Params:
+        """Return the mean gradient on this step's batch of ``public``, computed once per step."""
+        if id(public) not in self._public:
+            self._public[id(public)] = self.mean_gradient(public.batch(self.index))
+        return self._public[id(public)]

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adadps.accounting.epsilon import Budget, default_delta, require_epsilon
+from adadps.accounting.delta import default_delta
+from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger, require_same_budget
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.report.result import Result
-from adadps.report.whole_budget import claiming_the_whole
 from adadps.types import Accountant
 
 EITHER = (Accountant.RDP, Accountant.PLD)
@@ -110,7 +110,7 @@ def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Re
     """The result as it may be claimed: on a ledger with earlier runs, epsilon is the budget."""
     if not shared:
         return result
-    return claiming_the_whole(result, terms.whole.epsilon, steps_paid=steps_paid)
+    return result.claiming(terms.whole.epsilon, steps_paid=steps_paid)
 
 
 def _on_disk(path: Path, whole: Budget) -> DiskLedger:

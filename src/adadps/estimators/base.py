@@ -16,12 +16,11 @@ from torch import nn
 
 from adadps.accounting.epsilon import grouping_of
 from adadps.accounting.ledger import Ledger
-from adadps.accounting.measured.paying import Paid, pay
-from adadps.accounting.measured.price import Columns, Price, price_of
+from adadps.accounting.noisy_counts.price import CountedColumns, Paid, Price, pay, price_of
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import SettingError
 from adadps.estimators.account import Terms, Wish, agree, ledger_of, stated
 from adadps.estimators.checks import (
@@ -76,7 +75,7 @@ class PrivateEstimator(StatedEstimator):
     def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any, found: Found | None) -> Task:
         raise NotImplementedError
 
-    def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:
+    def _wanted(self, X: Table, y: Any, classes: Any) -> CountedColumns:
         """What is to be measured, and paid for."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import validate_data
 from torch import nn
 
-from adadps.accounting.measured.price import Columns, Price
+from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.bounds import Bounds
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.engine.losses import Loss, binary_cross_entropy, cross_entropy
@@ -216,7 +216,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         require_usable(y)
         return X, y
 
-    def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:
+    def _wanted(self, X: Table, y: Any, classes: Any) -> CountedColumns:
         paid = is_paid(self.classes if classes is None else classes)
         with declared_read(DeclaredRead.FORM):
             several = paid and is_indicator(y)
@@ -230,7 +230,9 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
                 "Expected declared classes for a module, found classes='paid'. A module is made "
                 "for a number of outputs: declare them by `classes=...`."
             )
-        return Columns(names=int(paid), numbers=X.shape[1] if is_paid(self.feature_bounds) else 0)
+        return CountedColumns(
+            names=int(paid), numbers=X.shape[1] if is_paid(self.feature_bounds) else 0
+        )
 
     def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:  # noqa: ARG002
         labels, features = Labels(np.arange(UNKNOWN_CLASSES), several=False), None

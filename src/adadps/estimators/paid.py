@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from adadps.accounting.measured.names import NameCounts
-from adadps.accounting.measured.octaves import OctaveCounts
-from adadps.accounting.measured.price import Price
+from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
+from adadps.accounting.noisy_counts.price import Price
 from adadps.data.bounds import Bounds, is_sparse
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.engine.noise.randomness import Randomness

@@ -14,7 +14,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import nn
 
-from adadps.accounting.measured.price import Columns, Price
+from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.bounds import Bounds
 from adadps.engine.losses import Loss, squared_error
 from adadps.engine.noise.randomness import secure
@@ -133,9 +133,9 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         )
         return X, np.asarray(y, dtype=np.float64)
 
-    def _wanted(self, X: Table, y: Any, classes: Any) -> Columns:  # noqa: ARG002
+    def _wanted(self, X: Table, y: Any, classes: Any) -> CountedColumns:  # noqa: ARG002
         targets = y.reshape(len(y), -1).shape[1] if is_paid(self.bounds) else 0
-        return Columns(numbers=targets + (X.shape[1] if is_paid(self.feature_bounds) else 0))
+        return CountedColumns(numbers=targets + (X.shape[1] if is_paid(self.feature_bounds) else 0))
 
     def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:  # noqa: ARG002
         targets = Bounds.given((0, 1), y.reshape(len(y), -1).shape[1], "bounds")

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adadps.errors import DataError
-from adadps.files.locking import surely_locked
+from adadps.files.processes import surely_locked
 
 LEDGER_MARK = 0x61445053  # "aDPS", where SQLite keeps the kind of a database
 _SQLITE, _MARK_AT = b"SQLite format 3\0", slice(68, 72)

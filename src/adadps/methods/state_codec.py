@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from adadps.errors import ContractError, DataError
-from adadps.methods.side.noisy import Waiting
-from adadps.methods.side.public import Moments
+from adadps.methods.side.noisy import PendingMeasurement
+from adadps.methods.side.public import GradientMoments
 from adadps.methods.side.source import Transform
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
-_RECORDS: dict[str, Any] = {"Moments": Moments, "Transform": Transform, "Waiting": Waiting}
+_RECORDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (GradientMoments, PendingMeasurement, Transform)
+}
 
 
 def pack(state: Any, weights: Params) -> tuple[Any, Params]:

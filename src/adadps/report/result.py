@@ -5,30 +5,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from adadps.data.examples import as_features
 from adadps.engine.objective import predict
 from adadps.errors import DataError
-from adadps.files.strict_json import parse_json
 from adadps.files.writing import new_folder
 from adadps.report.card import card_of, write_card
-from adadps.report.card.sections import digits
-from adadps.report.result_soundness import UnsoundError, require_sound
-from adadps.tensors.params import Params
+from adadps.report.card.rendering import digits
+from adadps.tensors.sums import Params
 
 FORMAT = 1
 RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"
-RESTORE = "Restore the folder from a copy: to train again would spend epsilon again."
-CHECK_OR_RESTORE = f"Check the path, or r{RESTORE[1:]}"
 FEATURE_WEIGHTS = "adadps.feature_weights"
+WHOLE_BUDGET_CLAIM = (
+    "epsilon is the whole budget of the ledger: other runs were charged to it before this one; "
+    "with 2 delta, if one was begun after looking at another"
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,25 @@ class Result:
         """Outputs of ``model`` with the trained weights, through the trained feature weights."""
         return predict(self.restore(model), as_features(features), self.feature_weights)
 
+    def claiming(self, epsilon: float, *, steps_paid: int | None) -> Result:
+        """Return this result with ``epsilon``, the whole budget of a ledger with several runs.
+
+        The price of this run alone is kept in the settings. The charges are dropped: they are not
+        what such an epsilon is the price of.
+        """
+        own = self.privacy
+        if not own.private:
+            return self
+        privacy = replace(
+            own,
+            epsilon=max(epsilon, own.epsilon),
+            steps_paid=steps_paid,
+            charges=None,
+            claim=WHOLE_BUDGET_CLAIM,
+        )
+        claim = {"claim": WHOLE_BUDGET_CLAIM, "epsilon_of_this_run": own.epsilon}
+        return replace(self, privacy=privacy, settings={**self.settings, **claim})
+
     def save(self, folder: str | Path) -> Path:
         """Write weights, ``result.json`` and the privacy card into a new folder, all or nothing."""
         target = Path(folder)
@@ -202,89 +221,6 @@ def save_tensors(tensors: Params, file: Path) -> None:
         ) from error
 
 
-def load_result(folder: str | Path) -> Result:
-    """Read a saved result; nothing in it is executed."""
-    held = read_json(folder, RESULT_FILE)
-    file, weights = Path(folder) / RESULT_FILE, Path(folder) / WEIGHTS_FILE
-    found = held.get("format") if isinstance(held, dict) else None
-    if found != FORMAT:
-        raise of_another_format(f"a result of format {FORMAT}", file, found)
-    try:
-        tensors = load_file(weights)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DataError(f"Expected weights in {weights}, found {_why(error)}. {RESTORE}") from error
-    try:
-        return _result_of(held, tensors)
-    except UnsoundError as error:
-        raise DataError(
-            f"Expected {error.expected} in {file}, found {error.found}. {RESTORE}"
-        ) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"Expected the entries of a saved result in {file}, found others. {RESTORE}"
-        ) from error
-
-
-def read_json(folder: str | Path, name: str) -> Any:
-    """The content of a file of a saved model; an error names the file and says how to mend it."""
-    try:
-        file = Path(folder) / name
-        return parse_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        there, cure = "no such folder", "Check the path."
-        if file.parent.exists():
-            there, cure = "no such file", CHECK_OR_RESTORE
-        raise DataError(f"Expected a saved model with {file}, found {there}. {cure}") from error
-    except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
-        raise DataError(
-            f"Expected JSON in {folder}/{name}, found {_why(error)}. {RESTORE}"
-        ) from error
-
-
-def of_another_format(expected: str, file: Path, found: Any) -> DataError:
-    """What is said about a file of another version, or of another program."""
-    if found is None:
-        return DataError(
-            f"Expected {expected} in {file}, found a file of something else. {CHECK_OR_RESTORE}"
-        )
-    return DataError(
-        f"Expected {expected} in {file}, found format {found!r}. Read it with the version of "
-        "adadps that wrote it."
-    )
-
-
-def _why(error: Exception) -> str:
-    """Why a file cannot be read, in a few words."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if isinstance(error, NotADirectoryError | IsADirectoryError | PermissionError):
-        return "something that cannot be read as a file"
-    return "something else: it is damaged, or of another program"
-
-
-def _result_of(held: dict[str, Any], tensors: Params) -> Result:
-    require_sound(held)
-    privacy = dict(held["privacy"])
-    for name in ("epsilon", "clip_norm"):
-        privacy[name] = math.inf if privacy[name] is None else privacy[name]
-    for name in ("not_private_because", "assumed_public", "measured"):
-        privacy[name] = tuple(privacy.get(name, ()))
-    if privacy.get("charges") is not None:
-        privacy["charges"] = tuple(privacy["charges"])
-    feature_weights = tensors.pop(FEATURE_WEIGHTS, None)
-    return Result(
-        privacy=PrivacyStatement(**privacy),
-        method=held["method"],
-        side_information=tuple(held["side_information"]),
-        settings=held["settings"],
-        history=tuple(Measurement(**_with_nan(entry)) for entry in held["history"]),
-        params=tensors,
-        feature_weights=feature_weights,
-        debug=tuple(held["debug"]),
-        public_facts=held.get("public_facts", {}),
-    )
-
-
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
@@ -293,7 +229,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _with_nan(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "value": math.nan if entry["value"] is None else entry["value"]}

@@ -12,19 +12,21 @@ from itertools import pairwise
 
 import torch
 
-_wanted = threading.local()
+from adadps.files.processes import after_fork_in_child
+
+_local = threading.local()
 
 MOST_THREADS = 8
-"""More would wait for Python's lock between two pieces of work."""
+"""More threads would wait for Python's lock between two pieces of work."""
 
 WORTH_A_THREAD = 2**18
-"""So many additions and multiplications are worth waking another thread."""
+"""This many additions and multiplications are worth waking another thread."""
 
 
-def together(pieces: deque[Callable[[], object]]) -> None:
-    """Do all pieces, in this thread and in as many others as torch would use; empties ``pieces``.
+def run_all(pieces: deque[Callable[[], object]]) -> None:
+    """Run all pieces, in this thread and in as many others as torch would use; empty ``pieces``.
 
-    Pieces should spend their time without Python's lock.
+    Pieces should spend their time without holding Python's lock.
     """
 
     def work() -> None:
@@ -35,9 +37,9 @@ def together(pieces: deque[Callable[[], object]]) -> None:
                 return
             piece()
 
-    with submitting() as allowed:
+    with may_submit() as allowed:
         helpers = min(count(), MOST_THREADS, len(pieces)) - 1 if allowed else 0
-        others = [crew.hands.submit(work) for _ in range(helpers)]
+        others = [pools.helpers.submit(work) for _ in range(helpers)]
         try:
             work()
         finally:
@@ -48,28 +50,29 @@ def together(pieces: deque[Callable[[], object]]) -> None:
 
 
 @contextmanager
-def submitting() -> Iterator[bool]:
-    """May this thread give work to others? Not from a signal handler that interrupts it in that.
+def may_submit() -> Iterator[bool]:
+    """Tell whether this thread may submit work to a pool.
 
-    Queues have locks: the handler would wait for ever for what it interrupts.
+    A signal handler that interrupts a submission may not: queues have locks, and the handler would
+    wait forever for the code that it interrupts.
     """
-    allowed = not getattr(_wanted, "submitting", False)
-    _wanted.submitting = True
+    allowed = not getattr(_local, "submitting", False)
+    _local.submitting = True
     try:
         yield allowed
     finally:
         if allowed:
-            _wanted.submitting = False
+            _local.submitting = False
 
 
-def in_parts(length: int, do: Callable[[slice], object], *, work: int) -> None:
-    """``do`` parts of 0, ..., ``length`` - 1 in several threads if there is enough ``work``."""
+def run_in_parts(length: int, do: Callable[[slice], object], *, work: int) -> None:
+    """``do`` parts of 0, ..., ``length`` - 1, in several threads if there is enough ``work``."""
     parts = min(count(), MOST_THREADS, length, work // WORTH_A_THREAD)
     if parts <= 1:
         do(slice(0, length))
         return
     bounds = [length * part // parts for part in range(parts + 1)]
-    together(deque(_later(do, slice(*ends)) for ends in pairwise(bounds)))
+    run_all(deque(_later(do, slice(*ends)) for ends in pairwise(bounds)))
 
 
 def _later(do: Callable[[slice], object], part: slice) -> Callable[[], object]:
@@ -77,32 +80,33 @@ def _later(do: Callable[[slice], object], part: slice) -> Callable[[], object]:
 
 
 @contextmanager
-def torch_alone() -> Iterator[None]:
-    """Let torch use one thread of its own, where others work beside it.
+def torch_on_one_thread() -> Iterator[None]:
+    """Let torch use one thread while the helpers of this module work beside it.
 
-    Helpers of the crew do so always: a thread of torch's that waits for work keeps a core busy.
+    The helpers limit torch in the same way: a thread of torch that waits for work keeps a core
+    busy.
     """
-    used, before = torch.get_num_threads(), getattr(_wanted, "threads", None)
-    _wanted.threads = count()
+    used, before = torch.get_num_threads(), getattr(_local, "threads", None)
+    _local.threads = count()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(used)
-        _wanted.threads = before
+        _local.threads = before
 
 
 def count() -> int:
-    """As many threads as torch uses, or would use if it were not alone."""
-    wanted: int = getattr(_wanted, "threads", None) or torch.get_num_threads()
+    """Return how many threads torch uses, or would use outside of `torch_on_one_thread`."""
+    wanted: int = getattr(_local, "threads", None) or torch.get_num_threads()
     return wanted
 
 
-def _confine() -> None:
+def _limit_torch() -> None:
     """Let torch use one thread within this one.
 
-    Torch keeps the number of threads for this thread, and as the default of threads to come. The
-    latter is put back, by a thread that ends.
+    Torch stores the number of threads for this thread, and as the default of threads to come. A
+    thread that ends at once restores the default.
     """
     if "backend: OpenMP" not in torch.__config__.parallel_info():
         return
@@ -113,32 +117,24 @@ def _confine() -> None:
     restore.join()
 
 
-class Crew:
-    """The threads that help, and the one that works ahead. A fork has threads of its own."""
+class WorkerPools:
+    """The threads that help with inner loops, and the one that draws noise ahead of need."""
 
     def __init__(self) -> None:
-        self.forks = -1
         self.start()
 
     def start(self) -> None:
-        """Begin with fresh threads: those of a parent do not survive a fork."""
-        self.forks += 1
-        self.hands = ThreadPoolExecutor(MOST_THREADS, "adadps", initializer=_confine)
-        self.idle = ThreadPoolExecutor(1, "adadps-ahead")
+        """Start fresh threads: those of a parent do not survive a fork."""
+        self.helpers = ThreadPoolExecutor(MOST_THREADS, "adadps", initializer=_limit_torch)
+        self.ahead = ThreadPoolExecutor(1, "adadps-ahead")
 
 
-crew = Crew()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=crew.start)
-
-
-def process() -> tuple[int, int]:
-    """What tells this process from its parents, even if a process number comes back."""
-    return os.getpid(), crew.forks
+pools = WorkerPools()
+after_fork_in_child(pools.start)
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

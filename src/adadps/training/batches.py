@@ -15,7 +15,7 @@ from adadps.accounting.groups import Groups
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples
 from adadps.data.overlap import private_rows
-from adadps.data.users import RowsOfUsers
+from adadps.data.users import UserRows
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.waist import Units
 from adadps.errors import DataError
@@ -58,9 +58,9 @@ class Drawing:
         self._sampler, self._randomness = sampler, randomness
         self._is_private = private_rows(data, method.public_rows)
         self._all_private = bool(self._is_private.all())
-        self._users: RowsOfUsers | None = None
+        self._users: UserRows | None = None
         if isinstance(self._groups, Users) and data.users is not None:
-            self._users = RowsOfUsers(data.users, self._is_private)
+            self._users = UserRows(data.users, self._is_private)
         self._batches = self._begin(len(data), units)
 
     def next(self, batch: Batch) -> Drawn:

@@ -30,7 +30,7 @@ from adadps.errors import ContractError, DataError, SettingError, require
 from adadps.files.removing import remove_abandoned, remove_folder
 from adadps.files.writing import new_folder
 from adadps.report.result import Measurement, copy_weights, save_tensors
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 FORMAT = 1
 LEDGER = "ledger"

@@ -12,7 +12,7 @@ from adadps.accounting.epsilon import epsilon_of_run, grouping_of
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result

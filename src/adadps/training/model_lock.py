@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from adadps.engine.noise.late_parameter import LateParameter, unwatch
+from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.errors import ContractError
 
 _LATEST: WeakKeyDictionary[nn.Module, Claim] = WeakKeyDictionary()
@@ -27,7 +27,7 @@ class Claim:
     def __init__(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             if isinstance(parameter, LateParameter):
-                unwatch(parameter)  # what an abandoned run has left
+                make_plain(parameter)  # what an abandoned run has left
         self._model = model
         _LATEST[model] = self
 

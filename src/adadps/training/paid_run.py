@@ -19,15 +19,15 @@ from torch import nn
 
 from adadps.accounting.epsilon import Budget, grouping_of, unit_of
 from adadps.accounting.ledger import Ledger
-from adadps.accounting.measured.paying import Paid
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
-from adadps.data.assumed import NOT_DECLARED, declared
+from adadps.data.provenance import NOT_DECLARED, declared
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import ContractError, OrderError, require
 from adadps.methods.stages.chain import Chain
 from adadps.methods.state_codec import pack
 from adadps.report.result import Measurement, PrivacyStatement, Result
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.training.batches import Batch
 from adadps.training.checkpoint import Checkpoint, Checkpoints
 from adadps.training.debugging import DEBUG_MARK

@@ -12,20 +12,11 @@ from typing import Any
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
-from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import (
-    Life,
-    default_delta,
-    epsilon_of,
-    epsilon_of_lives,
-    grouping_of,
-    largest,
-    require_delta,
-    units_of,
-)
-from adadps.accounting.events import composed, exposes
+from adadps.accounting.calibration import largest
+from adadps.accounting.delta import default_delta, require_delta, require_small_delta
+from adadps.accounting.epsilon import Life, epsilon_of, epsilon_of_lives, grouping_of, units_of
+from adadps.accounting.events import composed, exposes, text_of
 from adadps.accounting.ledger import Ledger, RunFacts
-from adadps.accounting.ledger.event_text import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.errors import ContractError
 from adadps.methods.stages.chain import Chain

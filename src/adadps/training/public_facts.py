@@ -21,8 +21,8 @@ from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
 from adadps.methods.stages.precondition import Precondition
 from adadps.methods.stages.prepare import Reparametrise
-from adadps.methods.stages.updates import Rule
-from adadps.tensors.params import Params
+from adadps.methods.stages.updates import UpdateRule
+from adadps.tensors.sums import Params
 from adadps.training.run_facts import price_of
 
 PLACES = 40
@@ -56,7 +56,7 @@ def public_facts_of(
         "parameters": sum(value.numel() for value in params.values()),
         "expected_units": groups.expected_units(expected_size) if groups else expected_size,
         "update": type(update).__name__.lower(),
-        "learning_rates": _rates(update.lr, steps) if isinstance(update, Rule) else None,
+        "learning_rates": _rates(update.lr, steps) if isinstance(update, UpdateRule) else None,
         "preconditioners": known,
         "noise_scale": _noise_scale(method, params, scales),
     }

@@ -13,13 +13,13 @@ from torch import nn
 
 from adadps.accounting.epsilon import Budget
 from adadps.accounting.ledger import Ledger
-from adadps.accounting.measured.paying import Paid
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.objective import Objective
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import require
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Measurement

@@ -8,9 +8,8 @@ from dp_accounting import DpEvent
 from torch import nn
 
 from adadps.accounting.epsilon import Budget, grouping_of, unit_of, units_of
-from adadps.accounting.events import in_words, is_free
+from adadps.accounting.events import in_words, is_free, text_of
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger, RunFacts
-from adadps.accounting.ledger.event_text import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.data.provenance import digest_of
 from adadps.errors import ContractError

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples, PublicExamples
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.objective import Objective
-from adadps.engine.step import Step
-from adadps.engine.waist import GradientBatch
+from adadps.engine.waist import GradientBatch, Step
 from adadps.engine.weights import Weights
 from adadps.methods.stages.chain import Chain
 from adadps.methods.state_codec import require_like, unpack
 from adadps.tensors.feature_major import lay_out_by_feature, lay_out_by_output
-from adadps.tensors.params import Params
-from adadps.tensors.threads import torch_alone
+from adadps.tensors.sums import Params
+from adadps.tensors.threads import torch_on_one_thread
 from adadps.training.batches import Drawn
 from adadps.training.checkpoint import Checkpoint
 from adadps.training.debugging import BatchFacts
@@ -72,7 +71,7 @@ class Moving:
     @property
     def params(self) -> Params:
         """The trainable parameters with all their noise, sharing memory with the model."""
-        return self.weights.shown()
+        return self.weights.published()
 
     def move(
         self,
@@ -138,7 +137,7 @@ class Stepper(Moving):
     def take(self, drawn: Drawn, index: int) -> None:
         """Step number ``index`` with the examples that were drawn for it."""
         facts = BatchFacts()
-        with torch_alone() if self._little_for_torch else nullcontext():
+        with torch_on_one_thread() if self._little_for_torch else nullcontext():
             gradients, partly_read = self._gradients(drawn)
             self.move(gradients, partly_read, self._step(index, facts))
         if self._records_facts:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adadps.errors import DataError
-from adadps.files.locking import locked
+from adadps.files.processes import locked
 from adadps.files.removing import draft_folder, remove_file, remove_if_empty, replace
 from adadps.files.writing import new_file
 from adadps_experiments.data.downloading import Arrived, download

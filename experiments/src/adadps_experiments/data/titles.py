@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from adadps.data.same_text import normalised
+from adadps.data.identity import normalised
 from adadps.data.tables import read_table
 from adadps_experiments.data.finding import require
 from adadps_experiments.data.named_sets import TITLES

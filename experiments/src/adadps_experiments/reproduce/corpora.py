@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 from adadps.data.debian import TAGS as DEBTAGS
 from adadps.data.debian import debian_packages
-from adadps.data.same_text import normalised
+from adadps.data.identity import normalised
 from adadps.data.text import TOKEN
 from adadps.engine import losses
 from adadps.methods.side import corpus_frequencies, frequencies_of_private_data, word_frequencies

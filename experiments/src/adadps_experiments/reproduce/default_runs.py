@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from adadps.accounting.epsilon import Budget, default_delta, epsilon_of_run
+from adadps.accounting.delta import default_delta
+from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.data.examples import Examples
 from adadps.estimators.planner import defaults
 from adadps.estimators.planner.named_methods import (

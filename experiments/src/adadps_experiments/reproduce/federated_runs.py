@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from adadps.accounting.calibration import calibrate_noise
 from adadps.accounting.delta import delta_is_meant
-from adadps.accounting.epsilon import Budget, calibrate_noise, epsilon_of_run
+from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.samplers import poisson
 from adadps.methods.side import frequency
 from adadps.methods.side.fixed import Fixed

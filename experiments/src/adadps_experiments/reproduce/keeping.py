@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.errors import DataError
-from adadps.files.locking import locked
+from adadps.files.processes import locked
 from adadps.files.strict_json import parse_json
 
 Record = dict[str, Any]

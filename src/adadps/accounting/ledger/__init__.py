@@ -6,9 +6,7 @@ need a Rényi filter, i.e. a ledger with the RDP accountant.
 """
 
 from adadps.accounting.ledger.disk import DiskLedger
-from adadps.accounting.ledger.facts import RunFacts
 from adadps.accounting.ledger.memory import MemoryLedger
-from adadps.accounting.ledger.protocol import Ledger
-from adadps.accounting.ledger.same_budget import require_same_budget
+from adadps.accounting.ledger.protocol import Ledger, RunFacts, require_same_budget
 
 __all__ = ["DiskLedger", "Ledger", "MemoryLedger", "RunFacts", "require_same_budget"]

@@ -18,17 +18,17 @@ from typing import Self
 from dp_accounting import DpEvent
 
 from adadps.accounting.epsilon import Budget, Life
-from adadps.accounting.ledger.event_text import event_of, text_of
-from adadps.accounting.ledger.facts import (
+from adadps.accounting.events import event_of, text_of
+from adadps.accounting.ledger.file import connect, create, explained
+from adadps.accounting.ledger.protocol import (
+    LedgerTerms,
     RunFacts,
-    Terms,
     canonical,
     known_payer,
     require_another_run,
     require_same_plan,
     terms_of,
 )
-from adadps.accounting.ledger.file import connect, create, explained
 from adadps.accounting.ledger.spending import Spending
 from adadps.errors import ContractError, DataError
 from adadps.types import Accountant, Relation
@@ -128,7 +128,10 @@ class DiskLedger:
     ) -> None:
         """Begin or continue a run under this ledger's relation, accountant and unit."""
         facts = facts or RunFacts()
-        terms, plan = Terms(relation, accountant, facts.unit), facts.plan_hash(relation, accountant)
+        terms, plan = (
+            LedgerTerms(relation, accountant, facts.unit),
+            facts.plan_hash(relation, accountant),
+        )
         with self._transaction("IMMEDIATE"):
             (self._spending.terms or terms).require_same(terms)
             known = self._connection.execute(
@@ -281,7 +284,7 @@ class DiskLedger:
         epsilon, delta = self._connection.execute("SELECT epsilon, delta FROM terms").fetchone()
         return None if epsilon is None else Budget(epsilon, delta)
 
-    def _read_terms(self) -> Terms:
+    def _read_terms(self) -> LedgerTerms:
         relation, accountant, unit = self._connection.execute(
             "SELECT relation, accountant, unit FROM terms"
         ).fetchone()

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dp_accounting import DpEvent
 
 from adadps.accounting.epsilon import Budget, Life
-from adadps.accounting.ledger.facts import (
+from adadps.accounting.ledger.protocol import (
+    LedgerTerms,
     RunFacts,
-    Terms,
     known_payer,
     require_another_run,
     require_same_plan,
@@ -65,7 +65,10 @@ class MemoryLedger:
     ) -> None:
         """Begin or continue a run under this ledger's relation, accountant and unit."""
         facts = facts or RunFacts()
-        terms, plan = Terms(relation, accountant, facts.unit), facts.plan_hash(relation, accountant)
+        terms, plan = (
+            LedgerTerms(relation, accountant, facts.unit),
+            facts.plan_hash(relation, accountant),
+        )
         with self._lock:
             (self._spending.terms or terms).require_same(terms)
             if run in self._plans:

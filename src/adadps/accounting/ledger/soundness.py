@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from adadps.accounting.ledger.event_text import event_of
+from adadps.accounting.events import event_of
 from adadps.errors import AdadpsError
 from adadps.files.strict_json import parse_json
 

@@ -16,9 +16,10 @@ import math
 import numpy as np
 from dp_accounting import DpEvent
 
-from adadps.accounting.epsilon import Budget, epsilon_of, largest
+from adadps.accounting.calibration import largest
+from adadps.accounting.epsilon import Budget, epsilon_of
 from adadps.accounting.events import composed, delta_of, exposes, is_free, without_delta
-from adadps.accounting.ledger.facts import Terms
+from adadps.accounting.ledger.protocol import LedgerTerms
 from adadps.accounting.renyi import RenyiCurve, renyi_curve
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.types import Accountant
@@ -29,7 +30,7 @@ class Spending:
 
     def __init__(self, budget: Budget | None) -> None:
         self.budget = budget
-        self.terms: Terms | None = None
+        self.terms: LedgerTerms | None = None
         self.runs = 0
         self.entries = 0
         self.most_planned: tuple[DpEvent, int] | None = None
@@ -38,7 +39,7 @@ class Spending:
         self._curves: dict[str, RenyiCurve] = {}
         self._orders: dict[str, float] = {}
 
-    def begin_run(self, terms: Terms) -> None:
+    def begin_run(self, terms: LedgerTerms) -> None:
         """One more run; from the second one on, a filter decides."""
         self.terms = terms
         self.runs += 1

@@ -13,12 +13,11 @@ from typing import Any
 
 from dp_accounting import DpEvent
 
-from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import Budget, Life, default_delta, epsilon_of, require_delta
-from adadps.accounting.events import composed, delta_of
-from adadps.accounting.ledger.event_text import event_of
-from adadps.accounting.ledger.facts import Terms, terms_of
+from adadps.accounting.delta import default_delta, require_delta, require_small_delta
+from adadps.accounting.epsilon import Budget, Life, epsilon_of
+from adadps.accounting.events import composed, delta_of, event_of
 from adadps.accounting.ledger.file import FORMAT, connect_to_read, explained
+from adadps.accounting.ledger.protocol import LedgerTerms, terms_of
 from adadps.accounting.ledger.spending import Spending
 from adadps.errors import AdadpsError, SettingError
 from adadps.types import Accountant, Relation, Unit
@@ -169,7 +168,7 @@ class _Reader:
         return self._connection.execute(question, tuple(values)).fetchall()
 
 
-def _accountants(terms: Terms, runs: int) -> tuple[Accountant, ...]:
+def _accountants(terms: LedgerTerms, runs: int) -> tuple[Accountant, ...]:
     """The ledger's own; the other one too where both price an event alike and it was planned."""
     alike = terms.relation is not Relation.REPLACE_ONE
     return tuple(Accountant) if runs == 1 and alike else (terms.accountant,)

@@ -65,8 +65,7 @@ def repeated(
     Example: adadps audit repeated --method adadps --path late --runs 4000
     """
     with errors_as_messages():
-        from adadps.audit.built_in import RepeatedSettings
-        from adadps.audit.engine_paths import usual_steps
+        from adadps.audit.built_in import RepeatedSettings, usual_steps
 
         settings = RepeatedSettings(
             method=method,
@@ -103,8 +102,7 @@ def canaries(
     Example: adadps audit canaries --method adadps --canaries 5000
     """
     with errors_as_messages():
-        from adadps.audit.built_in import CanarySettings
-        from adadps.audit.engine_paths import usual_steps
+        from adadps.audit.built_in import CanarySettings, usual_steps
 
         settings = CanarySettings(
             method=method,

@@ -12,8 +12,7 @@ from rich.markdown import Markdown
 from adadps.cli.commands.console import FAILURE, errors_as_messages, out, print_json
 
 if TYPE_CHECKING:
-    from adadps.report.card.checking import Checked
-    from adadps.report.card.comparing import Difference
+    from adadps.report.card.checking import Checked, Difference
 
 
 def card(
@@ -38,10 +37,10 @@ def card(
     """
     with errors_as_messages():
         from adadps.report.card import card_of, markdown_of
-        from adadps.report.card.audited import attached_audit
+        from adadps.report.card.audits import attached_audit
         from adadps.report.card.checking import check as recompute
-        from adadps.report.card.comparing import differences_in, name_on
-        from adadps.report.result import load_result
+        from adadps.report.card.checking import differences_in, name_on
+        from adadps.report.saved_result import load_result
 
         described = load_result(folder).describe()
         if audit is not None:
@@ -85,8 +84,8 @@ def _attach(file: Path, folder: Path, described: dict[str, Any]) -> None:
     """Store the audit beside the result, and rewrite the card."""
     from adadps.files.writing import new_file
     from adadps.report.card import CARD_JSON, CARD_MARKDOWN, card_of, markdown_of
-    from adadps.report.card.audited import AUDIT_FILE, audit_in
-    from adadps.report.card.files import json_of
+    from adadps.report.card.audits import AUDIT_FILE, audit_in
+    from adadps.report.card.rendering import json_of
 
     shown = card_of(described, audit_in(file, described))
     texts = {

@@ -27,8 +27,8 @@ def show_ledger(
 
     Example: adadps ledger show reviews.ledger
     """
-    from adadps.accounting.ledger.shown import as_rich
     from adadps.accounting.ledger.summary import summarise
+    from adadps.accounting.ledger.summary_table import as_rich
 
     with errors_as_messages():
         summary = summarise(file, delta)

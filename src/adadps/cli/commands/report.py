@@ -29,10 +29,10 @@ def report(
     Example: adadps report model-a model-b --out comparison.html
     """
     with errors_as_messages():
-        from adadps.report.card.audited import attached_audit
+        from adadps.report.card.audits import attached_audit
         from adadps.report.html import report_of_comparison, report_of_run
-        from adadps.report.html.comparison import differences
-        from adadps.report.result import load_result
+        from adadps.report.html.reports import differences
+        from adadps.report.saved_result import load_result
 
         names = _names(folders)
         places = dict(zip(names, folders, strict=True))

@@ -58,8 +58,8 @@ def _this_command() -> str:
 
 def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
     """What may be shown: nothing here was computed from private data without noise."""
-    from adadps.report.card.not_covered import about_held_out
-    from adadps.report.card.sections import measured_on
+    from adadps.report.card.meaning import about_held_out
+    from adadps.report.card.rendering import measured_on
 
     privacy = result.privacy
     measured = {

@@ -18,7 +18,7 @@ from adadps.errors import DataError
 from adadps.files.removing import remove_folder
 from adadps.files.writing import write_json
 from adadps.report.card import CARD_JSON, CARD_MARKDOWN
-from adadps.report.card.audited import AUDIT_FILE
+from adadps.report.card.audits import AUDIT_FILE
 from adadps.report.html import report_of_comparison
 from adadps.report.result import RESULT_FILE, WEIGHTS_FILE, Result
 

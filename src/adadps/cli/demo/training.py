@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from adadps.accounting.epsilon import Budget, calibrate_noise, default_delta
+from adadps.accounting.calibration import calibrate_noise
+from adadps.accounting.delta import default_delta
+from adadps.accounting.epsilon import Budget
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.cli.demo.contenders import Contender
 from adadps.cli.demo.data import VOCABULARY, DemoData

@@ -1,15 +1,15 @@
-"""Parameters that nobody reads without their noise.
+"""Parameters that cannot be read without their noise.
 
-While rows of a table wait for noise, the run trains a copy of the table that is its own. The
-model's parameter calls before torch reads it: all rows get their noise, and the whole table is
-written to the memory that the parameter had before the run (*shown*). With the next step that
-memory stays as it is, and the parameter holds NaN until it is asked again (*hidden*). So
+While rows of a table wait for noise, the run trains a *working copy* of the table. The model's
+parameter intervenes before torch reads it: all rows get their noise, and the whole table is written
+to the memory that the parameter had before the run (*published*). With the next step that memory
+stays as it is, and the parameter holds NaN until it is read again (*hidden*). So
 
 - whatever goes through torch's functions, methods and modules reads all weights, with all noise;
-- what torch does not announce (`torch.func.grad` of the parameters, `torch.tensor(p)`, a class of
-  tensors with rules of its own) reads NaN, which tells nothing and is seen at once;
+- reads that torch does not announce (`torch.func.grad` of the parameters, `torch.tensor(p)`, a
+  tensor subclass with rules of its own) get NaN, which reveals nothing and is noticed at once;
 - a view of the memory, a pointer or an array, taken before the run or during it, sees the table as
-  it was when somebody last asked for it: whole. Which rows have moved since cannot be told.
+  it was when it was last published: whole. It cannot tell which rows have moved since.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from torch.autograd.graph import increment_version
 class LateParameter(nn.Parameter):
     """A parameter whose rows get their noise before anything reads them."""
 
-    _curtain: Curtain
+    _working_copy: WorkingCopy
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Show all weights, then do what was asked for."""
-        with torch._C.DisableTorchFunctionSubclass(), ExitStack() as opened:
+        """Publish all weights, then call the function."""
+        with torch._C.DisableTorchFunctionSubclass(), ExitStack() as published:
             if func not in _ABOUT_SHAPE:
                 found = {id(p): p for p in _late_parameters((args, kwargs or {}))}
                 for _, parameter in sorted(found.items()):
-                    opened.enter_context(_open(parameter))
+                    published.enter_context(_published(parameter))
             return func(*args, **(kwargs or {}))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
@@ -53,84 +53,86 @@ class LateParameter(nn.Parameter):
         return plain.__reduce_ex__(protocol)
 
 
-class Curtain:
-    """What stands between a run's own copy of a table and the model's parameter."""
+class WorkingCopy:
+    """A run's working copy of a table, and the model's parameter, published or hidden."""
 
     def __init__(self, parameter: LateParameter, settle: Callable[[], None]) -> None:
         self._parameter, self._settle = parameter, settle
         self._memory = parameter.data
-        self.own = parameter.data.clone()
+        self.table = parameter.data.clone()
         self._nothing = self._memory.new_full((), math.nan).expand(self._memory.shape)
         self._lock = threading.RLock()  # another thread may read the model
-        self._is_shown = True
+        self._is_published = True
 
     @contextmanager
-    def open(self) -> Iterator[Tensor]:
-        """The memory of the parameter, with all weights in it; nobody hides it meanwhile."""
+    def published(self) -> Iterator[Tensor]:
+        """Give the parameter's memory with all weights in it; it is not hidden meanwhile."""
         with self._lock:
-            if not self._is_shown:
+            if not self._is_published:
                 self._settle()
-                self._memory.copy_(self.own)
+                self._memory.copy_(self.table)
                 self._parameter.data = self._memory
-                self._is_shown = True
+                self._is_published = True
             yield self._memory
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Hide the weights while the run's own copy moves; what others wrote to them goes along."""
+    def hidden(self) -> Iterator[None]:
+        """Hide the parameter while the working copy moves; first take over writes by others."""
         with self._lock:
-            if self._is_shown:
+            if self._is_published:
                 with torch._C.DisableTorchFunctionSubclass():
-                    self.own.copy_(self._parameter.data)
+                    self.table.copy_(self._parameter.data)
                     self._parameter.data = self._nothing
                     increment_version(self._parameter)  # graphs with the old weights must notice
-                self._is_shown = False
+                self._is_published = False
             yield
 
 
-def can_watch(parameter: nn.Parameter) -> bool:
-    """Is it a plain parameter of torch, or one that is watched already?"""
+def can_be_late(parameter: nn.Parameter) -> bool:
+    """Is it a plain parameter of torch, or one that is late already?"""
     return type(parameter) in {nn.Parameter, LateParameter}
 
 
-def watch(parameter: nn.Parameter, settle: Callable[[], None]) -> Tensor:
-    """Begin a copy of the weights that a run may change, and that ``settle`` gives its noise."""
+def make_late(parameter: nn.Parameter, settle: Callable[[], None]) -> Tensor:
+    """Return a working copy for a run to change; ``settle`` draws the noise that it waits for."""
     parameter.__class__ = LateParameter
     assert isinstance(parameter, LateParameter)
     with torch._C.DisableTorchFunctionSubclass():
-        parameter._curtain = Curtain(parameter, settle)
-    return parameter._curtain.own
+        parameter._working_copy = WorkingCopy(parameter, settle)
+    return parameter._working_copy.table
 
 
-def closed(parameter: nn.Parameter) -> AbstractContextManager[None]:
-    """While a run reads or moves its own copy, nobody sees it; what others wrote is taken over."""
-    return parameter._curtain.closed() if isinstance(parameter, LateParameter) else nullcontext()
+def hidden(parameter: nn.Parameter) -> AbstractContextManager[None]:
+    """Hide a late parameter while a run reads or moves its working copy."""
+    return (
+        parameter._working_copy.hidden() if isinstance(parameter, LateParameter) else nullcontext()
+    )
 
 
-def shown(parameter: nn.Parameter) -> Tensor:
-    """The memory of a parameter, where all weights have all their noise."""
+def published(parameter: nn.Parameter) -> Tensor:
+    """Return the memory of a parameter, in which all weights have all their noise."""
     with torch._C.DisableTorchFunctionSubclass():
         if not isinstance(parameter, LateParameter):
             return parameter.detach()
-        with _open(parameter) as memory:
+        with _published(parameter) as memory:
             return memory
 
 
-def unwatch(parameter: nn.Parameter) -> Tensor:
-    """Let a watched parameter get its noise, and make it a plain one; what it holds."""
+def make_plain(parameter: nn.Parameter) -> Tensor:
+    """Draw all noise that a late parameter waits for, and make it plain; return its memory."""
     if not isinstance(parameter, LateParameter):
         return parameter.detach()
-    with torch._C.DisableTorchFunctionSubclass(), _open(parameter) as memory:
+    with torch._C.DisableTorchFunctionSubclass(), _published(parameter) as memory:
         parameter.__class__ = nn.Parameter  # type: ignore[assignment]
-        del parameter._curtain
+        del parameter._working_copy
         return memory
 
 
-def _open(parameter: LateParameter) -> AbstractContextManager[Tensor]:
-    curtain = vars(parameter).get("_curtain")
-    if curtain is None:  # another thread has ended the run just now
+def _published(parameter: LateParameter) -> AbstractContextManager[Tensor]:
+    working_copy = vars(parameter).get("_working_copy")
+    if working_copy is None:  # another thread has just ended the run
         return nullcontext(parameter.detach())
-    opened: AbstractContextManager[Tensor] = curtain.open()
+    opened: AbstractContextManager[Tensor] = working_copy.published()
     return opened
 
 

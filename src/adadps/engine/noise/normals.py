@@ -11,6 +11,7 @@ block, now or ahead of need. No number is handed out twice. See docs/decisions/f
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,13 +19,16 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from llvmlite import ir
+from numba import types
 
 from adadps.tensors import threads
-from adadps.tensors.kernels.noise import box_muller
+from adadps.tensors.kernels.compiled import compiled, instruction
 
 Array = npt.NDArray[np.float64]
 
@@ -43,10 +47,10 @@ _local = threading.local()
 
 
 class Normals:
-    """Independent standard normals, each handed out once, whatever threads ask for them.
+    """Independent standard normals, each handed out once, whichever threads ask for them.
 
-    Nothing here waits for a lock, and whatever takes a number or a rest of a page takes it at once:
-    a request may be interrupted anywhere, even by another one in a signal handler.
+    Nothing here waits for a lock, and a block number or the rest of a page is taken in one atomic
+    operation: a request may be interrupted anywhere, even by another request in a signal handler.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -58,7 +62,7 @@ class Normals:
         self._wanted_ahead = 0
 
     def draw(self, size: int, use: Callable[[int, Array], object]) -> None:
-        """Draw ``size`` fresh normals and give them to ``use(start, values)`` piece by piece.
+        """Draw ``size`` fresh normals and pass them to ``use(start, values)`` piece by piece.
 
         Pieces come in any order and from as many threads as torch has; ``use`` may overwrite its
         values.
@@ -80,9 +84,9 @@ class Normals:
         elif rest:
             number = next(self._small)
             others.append(partial(self._draw_and_use, full * BLOCK, number, rest, None, use))
-        # What is drawn ahead comes from the front, so what is missing is drawn from the back.
+        # Blocks drawn ahead are finished from the front, so missing ones are drawn from the back.
         missed = full - len(ready)
-        threads.together(deque([*ready, *reversed(others)]))
+        threads.run_all(deque([*ready, *reversed(others)]))
         if full and threads.count() < threads.usable_cores():
             self._draw_ahead(missed)
 
@@ -103,8 +107,8 @@ class Normals:
         if ahead and not ahead.cancel():
             use(start, ahead.result())
             return
-        with _own_desk() as desk:
-            use(start, desk.draw(self._key, number, size + size % 2)[:size])
+        with _block_buffer() as buffer:
+            use(start, buffer.draw(self._key, number, size + size % 2)[:size])
 
     def _from_page(self, size: int) -> Array:
         try:
@@ -112,24 +116,24 @@ class Normals:
         except IndexError:
             page = np.empty(0)
         if size > len(page):
-            with _own_desk() as desk:
-                page = desk.draw(self._key, next(self._small), PAGE).copy()
+            with _block_buffer() as buffer:
+                page = buffer.draw(self._key, next(self._small), PAGE).copy()
         self._pages.append(page[size:])
         return page[:size]
 
     def _draw_ahead(self, missed: int) -> None:
-        """Let an idle core draw the next blocks: as many as were missing so far."""
+        """Let an idle core draw the next blocks: as many as have been missing so far."""
         most = AHEAD_BYTES // (8 * BLOCK)
         self._wanted_ahead = min(self._wanted_ahead + missed, most)
-        with threads.submitting() as allowed:
+        with threads.may_submit() as allowed:
             for _ in range(len(self._ahead), self._wanted_ahead if allowed else 0):
                 number = next(self._blocks)
-                future = threads.crew.idle.submit(_new_block, self._key, number)
+                future = threads.pools.ahead.submit(_new_block, self._key, number)
                 self._ahead.append((number, future))
 
 
-class _Desk:
-    """Memory for a block."""
+class _BlockBuffer:
+    """Memory in which one block is drawn."""
 
     def __init__(self) -> None:
         self._bits = np.empty(BLOCK, np.uint64)
@@ -137,7 +141,7 @@ class _Desk:
         self._key, self._cipher = b"", algorithms.AES(bytes(32))
 
     def draw(self, key: bytes, number: int, size: int) -> Array:
-        """The first ``size`` normals of this key and number, in memory that is used again."""
+        """Return the first ``size`` normals of this key and number, in memory that is reused."""
         if key != self._key:
             self._key, self._cipher = key, algorithms.AES(key)
         # Counter mode as it is inside of GCM, for which OpenSSL has its fastest code.
@@ -149,21 +153,97 @@ class _Desk:
 
 
 @contextmanager
-def _own_desk() -> Iterator[_Desk]:
-    """Memory that nobody else uses meanwhile, not even a signal handler in the same thread."""
-    if not hasattr(_local, "desks"):
-        _local.desks = []
-    desks: list[_Desk] = _local.desks
+def _block_buffer() -> Iterator[_BlockBuffer]:
+    """A buffer that nothing else uses meanwhile, not even a signal handler in the same thread."""
+    if not hasattr(_local, "buffers"):
+        _local.buffers = []
+    buffers: list[_BlockBuffer] = _local.buffers
     try:
-        desk = desks.pop()
+        buffer = buffers.pop()
     except IndexError:
-        desk = _Desk()
+        buffer = _BlockBuffer()
     try:
-        yield desk
+        yield buffer
     finally:
-        desks.append(desk)
+        buffers.append(buffer)
 
 
 def _new_block(key: bytes, number: int) -> Array:
-    with _own_desk() as desk:
-        return desk.draw(key, number, BLOCK).copy()
+    with _block_buffer() as buffer:
+        return buffer.draw(key, number, BLOCK).copy()
+
+
+# --- random bits to normals ---
+
+# log((1+s)/(1-s)) = 2s + s³ P(s²) for |s| ≤ 0.1716; sin x = x + x³ P(x²) and
+# cos x = 1 - x²/2 + x⁴ P(x²) for |x| ≤ π/4. Chebyshev fits in 40 digits (scripts/fit_normals.py),
+# off by less than 2e-17.
+_L0, _L1, _L2, _L3, _L4, _L5, _L6 = (
+    0.666666666666667, 0.39999999999899505, 0.28571428625975487, 0.2222221113479508,
+    0.18182889125261723, 0.15331721600556042, 0.14616449685043406,
+)  # fmt: skip
+_S0, _S1, _S2, _S3, _S4, _S5 = (
+    -0.16666666666666666, 0.008333333333330948, -0.00019841269836758574, 2.755731610255244e-06,
+    -2.5051131845003624e-08, 1.5918129294866608e-10,
+)  # fmt: skip
+_C0, _C1, _C2, _C3, _C4, _C5 = (
+    0.041666666666666664, -0.0013888888888887398, 2.480158729876569e-05, -2.7557317271729793e-07,
+    2.08761462684032e-09, -1.1382632425521717e-11,
+)  # fmt: skip
+_LN2 = math.log(2)
+_ROOT_HALF = np.uint64(0x3FE6A09E667F3BCD)  # the bits of √½
+_TO_ONE = np.uint64(0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
+_FRACTION = np.uint64(0x000FFFFFFFFFFFFF)
+_EXPONENT = np.uint64(52)
+_EIGHTH = np.uint64(1 << 61)
+_ONE, _TWO, _TOP = np.uint64(1), np.uint64(2), np.uint64(62)
+_QUARTER_TURN = math.ldexp(math.pi, -65)
+
+
+@instruction
+def _as_float(_context: Any, bits: Any) -> Any:  # noqa: ARG001
+    """The float64 with these bits."""
+    return types.float64(types.uint64), lambda _c, b, _s, given: b.bitcast(
+        given[0], ir.DoubleType()
+    )
+
+
+@instruction
+def _as_bits(_context: Any, number: Any) -> Any:  # noqa: ARG001
+    """The bits of this float64."""
+    return types.uint64(types.float64), lambda _c, b, _s, given: b.bitcast(given[0], ir.IntType(64))
+
+
+@compiled
+def box_muller(bits: Any) -> None:
+    """Turn random uint64 into standard normals in place: one of each pair in either half."""
+    z = bits.view(np.float64)
+    half = len(bits) // 2
+    for i in range(half):
+        k1, k2 = bits[i], bits[half + i]
+        u = abs(np.float64(np.int64(k1)) + 0.5) * 2.0**-63
+        # u = 2^e m with m around 1, and ln m by s = (m - 1) / (m + 1)
+        above = _as_bits(u) + _TO_ONE
+        e = np.float64(np.int64(above >> _EXPONENT) - np.int64(1023))
+        m = _as_float((above & _FRACTION) + _ROOT_HALF)
+        s = (m - 1.0) / (m + 1.0)
+        w = s * s
+        log = _L0 + w * (_L1 + w * (_L2 + w * (_L3 + w * (_L4 + w * (_L5 + w * _L6)))))
+        radius = math.sqrt(-2.0 * (e * _LN2 + (2.0 * s + s * w * log)))
+        # θ is a number of quarters, and x of at most an eighth of a turn either way
+        quarters = (k2 + _EIGHTH) >> _TOP
+        x = np.float64(np.int64(k2 << _TWO)) * _QUARTER_TURN
+        v = x * x
+        sine = x + x * v * (_S0 + v * (_S1 + v * (_S2 + v * (_S3 + v * (_S4 + v * _S5)))))
+        cosine = (
+            1.0 - 0.5 * v + v * v * (_C0 + v * (_C1 + v * (_C2 + v * (_C3 + v * (_C4 + v * _C5)))))
+        )
+        sine *= radius
+        cosine *= radius
+        turned = (quarters & _ONE) != 0
+        first = cosine if turned else sine
+        second = sine if turned else cosine
+        minus_first = (quarters & _TWO) << _TOP
+        minus_second = ((quarters ^ (quarters << _ONE)) & _TWO) << _TOP
+        z[i] = _as_float(_as_bits(first) ^ minus_first)
+        z[half + i] = _as_float(_as_bits(second) ^ minus_second)

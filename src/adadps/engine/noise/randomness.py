@@ -17,12 +17,10 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from randomgen import AESCounter
 from torch import Tensor
@@ -30,21 +28,21 @@ from torch.autograd.graph import increment_version
 
 from adadps.engine.noise.normals import Array, Normals
 from adadps.errors import ContractError, SettingError, require
+from adadps.files.processes import process
 from adadps.tensors import threads
-from adadps.tensors.kernels.noise import add_noised, noised, noised_rows
-from adadps.tensors.outer_sum import OuterSum, dense
-from adadps.tensors.threads import process
+from adadps.tensors.kernels.compiled import compiled_as_written
+from adadps.tensors.sums import AlignedSum, Line, OuterSum, as_lines, dense, on_cpu
 
 REPRODUCIBLE_MARK = "reproducible, not private: the noise comes from a known seed"
 
-Line = npt.NDArray[Any]
-"""A tensor's memory as one line of float32 or float64."""
+SMALLEST_DEVIATION = 1e-150
+"""Noise with a smaller standard deviation is refused: its square underflows."""
 
 
 class Randomness:
     """The one source of private draws: batches (`generator`) and noise (`release`).
 
-    Make it with `secure` or `reproducible_not_private`. After a fork the child draws afresh.
+    Make it with `secure` or `reproducible_not_private`. After a fork the child draws from new keys.
     """
 
     def __init__(self, keys: tuple[int, bytes], mark: str | None) -> None:
@@ -54,20 +52,20 @@ class Randomness:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "Expected one owner of this randomness, found an attempt to copy it. A copy would "
-            "repeat its noise: make a new one."
+            "repeat its noise: create another one."
         )
 
     def require_fresh(self) -> None:
-        """Refuse a seed, for a run that is resumed."""
+        """Refuse a known seed for a run that is resumed."""
         if self.mark:
             raise ContractError(
                 "Expected fresh randomness for a run that is resumed, found a seed, with which it "
                 "would draw the same batches and the same noise again. Leave the seed out, or "
-                "begin a new run."
+                "start a new run."
             )
 
     def _own(self) -> _Streams:
-        """The streams of this process; they are replaced at once, so that none is a parent's."""
+        """The streams of this process, replaced all at once after a fork: none is a parent's."""
         streams = self._streams
         if streams.process != process():
             self._streams = streams = _Streams(_system_keys())
@@ -75,15 +73,15 @@ class Randomness:
 
     @property
     def generator(self) -> np.random.Generator:
-        """Generator for sampling batches and group labels."""
+        """The generator for sampling batches and group labels."""
         return self._own().sampling
 
     def bytes(self, count: int) -> bytes:
-        """Secret bytes, for the chance inside a model; from a stream of their own."""
-        return self._own().chance.bytes(count)
+        """Return secret bytes for draws inside a model, such as dropout, from a separate stream."""
+        return self._own().model_draws.bytes(count)
 
     def normal(self, size: tuple[int, ...]) -> Tensor:
-        """Independent standard normals in float64, on the CPU."""
+        """Return independent standard normals in float64, on the CPU."""
         drawn = np.empty(math.prod(size))
 
         def keep(start: int, values: Array) -> None:
@@ -100,19 +98,19 @@ class Randomness:
         grid_width: float | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """``total`` plus Gaussian noise, g · rint((S + s·z) / g), in float64 on the public grid.
+        """Return ``total`` plus Gaussian noise, g · rint((S + s·z) / g), in float64.
 
-        s is one number, or a number for each row of ``total`` and then with the public width g.
-        What has deviation 0 stays as it is. ``out`` may be ``total`` itself.
+        s is one number, or one per row of ``total``; then ``grid_width`` must give the public width
+        g. Entries with deviation 0 stay as they are. ``out`` may be ``total`` itself.
         """
         _check_out(out, total)
         mechanism = _mechanism(total, standard_deviation, grid_width)
         if mechanism is None:
             return total.detach().double() if out is None else _write(out, total)
-        source = _ready(total, in_order=isinstance(standard_deviation, Tensor))
+        source = on_cpu(total, in_order=isinstance(standard_deviation, Tensor))
         released = torch.empty_like(source, dtype=torch.float64) if out is None else out
-        lines = _lines(source, released)
-        if lines is None:  # out lies in memory in another way, or on another device
+        lines = as_lines(source, released)
+        if lines is None:  # out has another memory layout, or is on another device
             fresh = self.release(
                 total, standard_deviation=standard_deviation, grid_width=grid_width
             )
@@ -135,44 +133,44 @@ class Randomness:
     ) -> None:
         """``weights += factor · release(total)`` in place, for all pairs of weights and total.
 
-        The product is in float64. All of them together keep all threads busy.
+        The product is in float64. All pairs are noised together, which keeps all threads busy.
         """
         _require_deviation(standard_deviation)
-        together: list[_Part] = []
+        aligned: list[AlignedSum] = []
         for weights, total in changes:
             _check_shape("weights", weights, total)
-            part = None if standard_deviation == 0 else _part(total, weights)
-            if part is None:
+            held = None if standard_deviation == 0 else AlignedSum.of(total, weights)
+            if held is None:
                 released = self.release(dense(total), standard_deviation=standard_deviation)
                 weights.detach().add_((released * factor).to(weights.device))
             else:
-                together.append(part)
-        if not together:
+                aligned.append(held)
+        if not aligned:
             return
-        bounds = np.cumsum([0, *(part.size for part in together)]).tolist()
+        bounds = np.cumsum([0, *(held.size for held in aligned)]).tolist()
         width = grid(standard_deviation)
 
         def add(start: int, z: Array) -> None:
-            for part, (first, last) in zip(together, pairwise(bounds), strict=True):
+            for held, (first, last) in zip(aligned, pairwise(bounds), strict=True):
                 low, high = max(start, first), min(start + len(z), last)
                 if low < high:
-                    arrays = part.of(low - first, high - first)
+                    arrays = held.part(low - first, high - first)
                     normals = z[low - start : high - start]
-                    add_noised(*arrays, normals, standard_deviation, width, factor)
+                    _add_noised(*arrays, normals, standard_deviation, width, factor)
 
-        with threads.torch_alone():
+        with threads.torch_on_one_thread():
             self._own().noise.draw(bounds[-1], add)
         for weights, _ in changes:
             if not weights.is_inference():
                 increment_version(weights)  # a graph that holds the old weights must notice
 
     def draw(self, count: int, use: Callable[[int, Array], object]) -> None:
-        """Give ``count`` fresh normals to ``use(start, values)`` piece by piece, see `Normals`."""
+        """Pass ``count`` fresh normals to ``use(start, values)`` piece by piece, see `Normals`."""
         self._own().noise.draw(count, use)
 
 
 class _Streams:
-    """The streams of one process: for batches, for noise, and for the chance inside a model."""
+    """The streams of one process: for batches, for noise, and for draws inside a model."""
 
     def __init__(self, keys: tuple[int, bytes]) -> None:
         self.process = process()
@@ -180,11 +178,11 @@ class _Streams:
         self.sampling = np.random.Generator(AESCounter(seed))
         self.noise = Normals(key)
         further = hashlib.blake2b(key, digest_size=16, person=b"chance").digest()
-        self.chance = np.random.Generator(AESCounter(int.from_bytes(further)))
+        self.model_draws = np.random.Generator(AESCounter(int.from_bytes(further)))
 
 
 def secure() -> Randomness:
-    """Randomness with keys from the operating system: the default everywhere.
+    """Return randomness with keys from the operating system: the default everywhere.
 
     >>> secure().mark is None
     True
@@ -193,7 +191,7 @@ def secure() -> Randomness:
 
 
 def reproducible_not_private(seed: int) -> Randomness:
-    """Randomness from a known seed. Whoever knows the seed can subtract the noise.
+    """Return randomness from a known seed. Anyone who knows the seed can subtract the noise.
 
     Every result made with it is marked as not private.
 
@@ -207,7 +205,7 @@ def reproducible_not_private(seed: int) -> Randomness:
 
 
 def grid(standard_deviation: float) -> float:
-    """Width of the public grid for noise of this standard deviation.
+    """Return the width of the public grid for noise of this standard deviation.
 
     >>> grid(1.0) == grid(1.9) == 2.0**-10
     True
@@ -222,11 +220,11 @@ def _system_keys() -> tuple[int, bytes]:
 # --- the mechanism, on one part of a sum ---
 
 _Mechanism = Callable[[Line, Array, int, Line], None]
-"""Noises a part of a sum with these normals; the part begins at a place, and goes somewhere."""
+"""mechanism(part, normals, start, out) noises the part of a sum that begins at entry ``start``."""
 
 
 def _mechanism(total: Tensor, deviation: float | Tensor, width: float | None) -> _Mechanism | None:
-    """How parts of ``total`` are noised; None where there is no noise at all."""
+    """How parts of ``total`` are noised; None if there is no noise at all."""
     if width is not None:
         require(
             width > 0 and math.frexp(width)[0] == 0.5,
@@ -240,16 +238,15 @@ def _mechanism(total: Tensor, deviation: float | Tensor, width: float | None) ->
     if deviation == 0:
         return None
     s, g = float(deviation), grid(deviation) if width is None else width
-    return lambda part, z, _start, out: noised(part, z, s, g, 1.0, out)
+    return lambda part, z, _start, out: _noised(part, z, s, g, 1.0, out)
 
 
 def _require_deviation(deviation: float) -> None:
-    require(
-        0 <= deviation < math.inf,
-        "a standard_deviation of 0 or more, and finite",
-        deviation,
-        "It is noise_multiplier times clip_norm.",
-    )
+    if not 0 <= deviation < math.inf:
+        raise SettingError(
+            f"Expected a standard_deviation of 0 or more, and finite, found {deviation}. It is "
+            "noise_multiplier times clip_norm."
+        )
 
 
 def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Mechanism:
@@ -257,7 +254,7 @@ def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Mecha
         total.dim() > 0 and deviation.shape == total.shape[:1],
         "one standard_deviation for each row of the sum",
         f"shapes {tuple(deviation.shape)} and {tuple(total.shape)}",
-        "Give a number, or a tensor as long as the first axis.",
+        "Give one number, or a tensor as long as the first axis.",
     )
     if width is None:
         raise SettingError(
@@ -271,67 +268,54 @@ def _row_by_row(total: Tensor, deviation: Tensor, width: float | None) -> _Mecha
         "others",
         "Use 0 for a row that gets no noise.",
     )
-    return lambda part, z, start, out: noised_rows(part, z, start, entries, deviations, width, out)
+    return lambda part, z, start, out: _noised_rows(part, z, start, entries, deviations, width, out)
 
 
-# --- tensors as lines of numbers ---
+@compiled_as_written
+def _noised(total: Any, z: Any, deviation: float, width: float, factor: float, out: Any) -> None:
+    """out = factor · g · rint((S + s·z) / g); g is a power of two, so that 1/g is exact."""
+    inverse, back = 1.0 / width, width * factor
+    for i in range(len(z)):
+        out[i] = np.rint((total[i] + deviation * z[i]) * inverse) * back
 
 
-def _ready(total: Tensor, *, in_order: bool = False) -> Tensor:
-    """``total`` on the CPU, in a type that numpy has, and in one piece; row by row if asked for."""
-    total = total.detach().cpu()
-    if total.dtype not in _LINED_UP:
-        total = total.double()
-    if not total.is_contiguous() and (in_order or _lines(total, total) is None):
-        total = total.contiguous()
-    return total
+@compiled_as_written
+def _add_noised(
+    weights: Any, total: Any, full: Any, z: Any, deviation: float, width: float, factor: float
+) -> None:
+    """weights += factor · g · rint((D ∘ S + s·z) / g), rounded once; D is 1 without entries."""
+    inverse, back = 1.0 / width, width * factor
+    if len(full):
+        for i in range(len(z)):
+            change = np.rint((total[i] * full[i] + deviation * z[i]) * inverse) * back
+            weights[i] = weights[i] + change
+    else:
+        for i in range(len(z)):
+            change = np.rint((total[i] + deviation * z[i]) * inverse) * back
+            weights[i] = weights[i] + change
 
 
-_LINED_UP = (torch.float32, torch.float64)
+@compiled_as_written
+def _noised_rows(
+    total: Any, z: Any, start: int, row_width: int, deviations: Any, width: float, out: Any
+) -> None:
+    """g · rint((S + s·z) / g) from entry ``start`` on, one s per row; s = 0 rounds nothing."""
+    inverse = 1.0 / width
+    done = 0
+    while done < len(z):
+        row, column = (start + done) // row_width, (start + done) % row_width
+        stop = min(len(z), done + row_width - column)
+        deviation = deviations[row]
+        if deviation == 0:
+            for i in range(done, stop):
+                out[i] = total[i]
+        else:
+            for i in range(done, stop):
+                out[i] = np.rint((total[i] + deviation * z[i]) * inverse) * width
+        done = stop
 
 
-def _lines(source: Tensor, target: Tensor) -> tuple[Line, Line] | None:
-    """Both as they lie in memory, if that is in one piece and in the same order of axes."""
-    target = target.detach()
-    if target.device.type != "cpu" or target.dtype not in _LINED_UP:
-        return None
-    if not (source.is_contiguous() and target.is_contiguous()):
-        slowest_first = sorted(range(source.dim()), key=lambda axis: -source.stride()[axis])
-        source, target = source.permute(slowest_first), target.permute(slowest_first)
-        if not (source.is_contiguous() and target.is_contiguous()):
-            return None
-    return source.view(-1).numpy(), target.view(-1).numpy()
-
-
-_NOTHING: Line = np.empty(0)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A tensor of weights, and how to get any part of it, of the sum, and of D."""
-
-    size: int
-    of: Callable[[int, int], tuple[Line, Line, Line]]
-
-
-def _part(total: Tensor | OuterSum, weights: Tensor) -> _Part | None:
-    """None if weights and sum lie in memory in different ways."""
-    size = weights.numel()
-    if isinstance(total, Tensor):
-        lines = _lines(_ready(total), weights)
-        if lines is None:
-            return None
-        line, target = lines
-        return _Part(size, lambda start, stop: (target[start:stop], line[start:stop], _NOTHING))
-    if not total.lies_like(weights.detach()):
-        return None
-    target = weights.detach().view(-1).numpy()
-    full = _NOTHING if total.full is None else total.full.detach().view(-1).numpy()
-
-    def part(start: int, stop: int) -> tuple[Line, Line, Line]:
-        return target[start:stop], total.entries(start, stop).numpy(), full[start:stop]
-
-    return _Part(size, part)
+# --- arguments ---
 
 
 def _write(out: Tensor, values: Tensor) -> Tensor:
@@ -340,12 +324,11 @@ def _write(out: Tensor, values: Tensor) -> Tensor:
 
 
 def _check_shape(name: str, tensor: Tensor, total: Tensor | OuterSum) -> None:
-    require(
-        tuple(tensor.shape) == tuple(total.shape),
-        f"{name} in the shape {tuple(total.shape)} of the sum",
-        tuple(tensor.shape),
-        "Noise is added entry by entry.",
-    )
+    if tuple(tensor.shape) != tuple(total.shape):
+        raise SettingError(
+            f"Expected {name} in the shape {tuple(total.shape)} of the sum, found "
+            f"{tuple(tensor.shape)}. Noise is added entry by entry."
+        )
 
 
 def _check_out(out: Tensor | None, total: Tensor) -> None:

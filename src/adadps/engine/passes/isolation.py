@@ -1,58 +1,68 @@
-"""A pass on rows that must leave nothing behind: no state, no chance from outside, no error text.
+"""Passes that leave nothing behind: no state, no draws from known generators, no error text.
 
 Every pass of a run goes through here, on private rows and on others, so that a model behaves the
 same on all of them.
+
+Dropout and other draws inside a model follow positions in the batch. If somebody knew the
+generator's seed, one added row would shift the draws of all others, and their clipped sum by far
+more than C. So during a pass the default generators of torch, numpy and Python have states from the
+run's own secure source (all bits of them: `manual_seed` would set 32), and afterwards the states
+that they had before.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
-from adadps.engine.loss import Loss
-from adadps.engine.losses import looks_at_one_example
-from adadps.engine.passes.chance import Bytes, secret_chance
+from adadps.engine.losses import Loss, treats_examples_alone
 from adadps.engine.passes.model_state import same_state
-from adadps.engine.rules.sequence import Sequence
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import ModelError
 
 Result = TypeVar("Result")
 
-_WITH_CHANCE = (nn.Dropout, nn.AlphaDropout)
+Bytes = Callable[[int], bytes]
+"""Returns this many bytes from a secure source."""
+
+_WITH_DRAWS = (nn.Dropout, nn.AlphaDropout)
 
 
 class Isolation:
-    """Runs one model with one loss; ``secret`` gives the bytes for the chance inside them."""
+    """Runs one model with one loss; ``secret`` gives the bytes for the draws inside them."""
 
     def __init__(
         self, model: nn.Module, loss: Loss, secret: Bytes, *, quotes_errors: bool = False
     ) -> None:
         self._model, self._loss, self._secret = model, loss, secret
         self._quotes_errors = quotes_errors
-        sequence = Sequence.of(model)
-        # Layers and losses that are known draw nothing and hold nothing, and need no guard.
-        self._holds_nothing = sequence is not None and looks_at_one_example(loss)
+        sequence = LayerSequence.of(model)
+        # Layers and losses of these kinds draw nothing and hold nothing, and need no guard.
+        self._holds_nothing = sequence is not None and treats_examples_alone(loss)
         self._draws_nothing = self._holds_nothing and not any(
-            isinstance(layer, _WITH_CHANCE) for layer in model.modules()
+            isinstance(layer, _WITH_DRAWS) for layer in model.modules()
         )
 
     def drawing_from(self, secret: Bytes, *, quotes_errors: bool) -> Isolation:
-        """The same with another source of chance, and with errors in full for debugging."""
+        """Return the same with another source of draws, and errors in full for debugging."""
         return Isolation(self._model, self._loss, secret, quotes_errors=quotes_errors)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """A pass. Buffers and attributes are put back after it, always and silently."""
+        """Surround a pass. Buffers and attributes are restored after it, always and silently."""
         same = nullcontext() if self._holds_nothing else same_state(self._model, self._loss)
-        with self._chance(), same:
+        with self._secret_draws(), same:
             yield
 
     def on_private_rows(self, differentiate: Callable[[], Result]) -> Result:
-        """A pass on private rows, whose errors are not quoted: their texts can hold values."""
+        """Run a pass on private rows without quoting its errors: their texts can hold values."""
         if self._quotes_errors:
             with self():
                 return differentiate()
@@ -64,18 +74,94 @@ class Isolation:
         raise ModelError(  # outside of the handler, so that the other error does not come along
             "Expected a model and a loss that run on every row as they do on synthetic rows, found "
             f"{kind} in a step. Its text is not shown, because it might reveal values of a private "
-            "row. Check that whole numbers fit the model's tables and the number of its outputs, "
-            "and try the model on public rows."
+            "row. Check that integer features fit the model's tables and labels the number of its "
+            "outputs, and try the model on public rows."
         )
 
     @contextmanager
-    def _chance(self) -> Iterator[None]:
+    def _secret_draws(self) -> Iterator[None]:
         if self._draws_nothing:
             yield
             return
-        with secret_chance(self._secret, _device(self._model)):
+        with secret_generators(self._secret, _device(self._model)):
             yield
 
 
 def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+# --- the states of default generators ---
+
+_NUMPY: Any = np.random
+
+_WORDS = 624
+"""State words of the Mersenne twister of torch and Python."""
+
+
+@contextmanager
+def secret_generators(secret: Bytes, device: torch.device) -> Iterator[None]:
+    """Give the default generators secret states, and restore their states afterwards."""
+    of_torch, of_python = torch.get_rng_state(), random.getstate()
+    numpys_own, of_numpy = _NUMPY.get_bit_generator(), _NUMPY.get_state(legacy=False)
+    accelerator = None if device.type == "cpu" else torch.get_device_module(device)
+    of_device = accelerator.get_rng_state(device) if accelerator else None
+    try:
+        torch.set_rng_state(_twister_state(secret(4 * _WORDS)))
+        _NUMPY.set_bit_generator(np.random.PCG64(int.from_bytes(secret(16))))
+        words = _words(secret(4 * _WORDS)).tolist()
+        random.setstate((3, (*words, _WORDS), None))
+        if accelerator:
+            accelerator.set_rng_state(_secret_seed(of_device, secret), device)
+        yield
+    finally:
+        torch.set_rng_state(of_torch)
+        _NUMPY.set_bit_generator(numpys_own)
+        _NUMPY.set_state(of_numpy)
+        random.setstate(of_python)
+        if accelerator:
+            accelerator.set_rng_state(of_device, device)
+
+
+def _words(held: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.frombuffer(held, dtype=np.uint32)
+
+
+def _twister_state(held: bytes) -> torch.Tensor:
+    """A state of torch's generator with these words, all of which are mixed at the next draw."""
+    state = _fresh_state().clone()
+    whole = state.numpy()
+    start = _words_start()
+    whole[start : start + 8 * _WORDS] = _words(held).astype(np.uint64).view(np.uint8)
+    return state
+
+
+@cache
+def _fresh_state() -> torch.Tensor:
+    """The state of a generator that has drawn nothing: its next draw mixes all words first."""
+    return torch.Generator().get_state()
+
+
+@cache
+def _words_start() -> int:
+    """Where the words begin, found by their content: the first is the seed, as in MT19937."""
+    seed = 0x2B7E1516
+    state = torch.Generator().manual_seed(seed).get_state().numpy()
+    expected, words = [], seed
+    for index in range(1, 5):
+        expected.append(words)
+        words = (1812433253 * (words ^ (words >> 30)) + index) & 0xFFFFFFFF
+    found = state.tobytes().find(np.array(expected, np.uint64).tobytes())
+    if found < 0:
+        raise RuntimeError(
+            "Expected the Mersenne twister as torch's generator on the CPU, found another one. "
+            "Install a version of torch that this package allows."
+        )
+    return found
+
+
+def _secret_seed(like: Any, secret: Bytes) -> torch.Tensor:
+    """The state of an accelerator's counter-based generator, which begins with its 64-bit seed."""
+    state: torch.Tensor = like.clone()
+    state.view(torch.uint8)[:8] = torch.frombuffer(bytearray(secret(8)), dtype=torch.uint8)
+    return state

@@ -75,29 +75,3 @@ def _fewest_words(model: nn.Module) -> int:
     """Whole numbers below this fit every table of words; without a table they are 0 and 1."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     return min((table.num_embeddings for table in tables), default=2)
-
-
-def followed_by(batch: Examples, synthetic: Examples, count: int) -> Examples:
-    """The batch and ``count`` synthetic rows behind it; sparse ones have no entries.
-
-    So a synthetic row touches no row of a table of words.
-    """
-    if count == 0:
-        return batch
-    device = synthetic.targets.device
-    chosen = torch.arange(count, device=device) % len(synthetic)
-    targets = torch.cat([batch.targets, synthetic.targets[chosen].to(batch.targets.device)])
-    if isinstance(batch.features, SparseRows):
-        return Examples(batch.features.followed_by_empty(count), targets)
-    more = synthetic.take(chosen).to(batch.targets.device)
-    assert isinstance(more.features, Tensor)
-    return Examples(torch.cat([batch.features, more.features]), targets)
-
-
-def padding_for(rows: int, multiple: int = ROWS) -> int:
-    """How many synthetic rows follow this many real ones.
-
-    >>> padding_for(0), padding_for(5), padding_for(16), padding_for(17), padding_for(5, 2)
-    (16, 11, 0, 15, 1)
-    """
-    return -rows % multiple if rows else multiple

@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import functional_call, vjp
 from torch.nn import functional
 
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.passes.guard import guarded
-from adadps.engine.rules.bags import as_bags
-from adadps.engine.rules.layered import PerExample, Several, Stored, finite_rows
+from adadps.engine.passes.vmap import over_examples
+from adadps.engine.rules.gradients import (
+    MaterialisedGradients,
+    PerExampleGradients,
+    TiedGradients,
+    finite_rows,
+)
 from adadps.engine.rules.outer import Outer, OverTime
-from adadps.engine.rules.sparse import SparseOuter, TokenRows
+from adadps.engine.rules.sparse import SparseOuter, TokenRows, as_bags
 from adadps.errors import ModelError
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Use:
         return Use(self.layer, self.prefix, _zeroed(self.inputs, examples), zeroed)
 
 
-Gradients = dict[str, PerExample]
+Gradients = dict[str, PerExampleGradients]
 
 
 def gradients_of(use: Use, params: Params) -> Gradients:
@@ -56,7 +60,7 @@ def gradients_of(use: Use, params: Params) -> Gradients:
     return {name: leaf for name, leaf in rule(use, params).items() if name in params}
 
 
-def joined(uses: list[PerExample], size: int) -> PerExample:
+def joined(uses: list[PerExampleGradients], size: int) -> PerExampleGradients:
     """The gradient of a parameter with several uses: along time if it can be, else one by one."""
     if len(uses) == 1:
         return uses[0]
@@ -70,10 +74,10 @@ def joined(uses: list[PerExample], size: int) -> PerExample:
         tokens = torch.cat([use.tokens for use in of_words], 1)
         rows = torch.cat([use.output_gradients for use in of_words], 1)
         return TokenRows(tokens, rows, of_words[0].words, of_words[0].wordless)
-    return Several(tuple(uses), size)
+    return TiedGradients(tuple(uses), size)
 
 
-def _over_time(use: PerExample) -> PerExample:
+def _over_time(use: PerExampleGradients) -> PerExampleGradients:
     if isinstance(use, Outer):
         return OverTime(use.inputs.unsqueeze(1), use.output_gradients.unsqueeze(1))
     return use
@@ -103,11 +107,11 @@ def _linear(use: Use, params: Params) -> Gradients:  # noqa: ARG001
     a, b = use.inputs, use.output_gradients
     weight, bias = f"{use.prefix}weight", f"{use.prefix}bias"
     if isinstance(a, SparseRows):
-        return {weight: SparseOuter(a, b, axis=1), bias: Stored(b)}
+        return {weight: SparseOuter(a, b, axis=1), bias: MaterialisedGradients(b)}
     if a.ndim == 2:
-        return {weight: Outer(a, b), bias: Stored(b)}
+        return {weight: Outer(a, b), bias: MaterialisedGradients(b)}
     a, b = a.flatten(1, -2), b.flatten(1, -2)
-    return {weight: OverTime(a, b), bias: Stored(b.double().sum(1))}
+    return {weight: OverTime(a, b), bias: MaterialisedGradients(b.double().sum(1))}
 
 
 def _embedding(use: Use, params: Params) -> Gradients:  # noqa: ARG001
@@ -144,7 +148,10 @@ def _normalisation(use: Use, params: Params) -> Gradients:  # noqa: ARG001
             plain = functional.rms_norm(a, list(shape), eps=layer.eps).double()
         axes = list(range(1, a.ndim - len(shape)))
         scaled, shifted = (x.sum(axes) if axes else x for x in (b * plain, b))
-    return {f"{use.prefix}weight": Stored(scaled), f"{use.prefix}bias": Stored(shifted)}
+    return {
+        f"{use.prefix}weight": MaterialisedGradients(scaled),
+        f"{use.prefix}bias": MaterialisedGradients(shifted),
+    }
 
 
 def _by_vmap(use: Use, params: Params) -> Gradients:
@@ -165,8 +172,8 @@ def _by_vmap(use: Use, params: Params) -> Gradients:
         backward: Callable[[Tensor], tuple[Params]] = vjp(run, own)[1]
         return backward(gradient.unsqueeze(0))[0]
 
-    found: Params = guarded(vmap(single, randomness="error"), a, use.output_gradients)
-    return {f"{use.prefix}{name}": Stored(value) for name, value in found.items()}
+    found: Params = over_examples(single, a, use.output_gradients, randomness="error")
+    return {f"{use.prefix}{name}": MaterialisedGradients(value) for name, value in found.items()}
 
 
 def _zeroed(inputs: Features, examples: Tensor) -> Features:

@@ -21,11 +21,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adadps.engine.rules.affine import LeafMap
-from adadps.engine.rules.layered import mapped
-from adadps.engine.rules.measures import inner_products, sums_of_squares, unit_squares
-from adadps.engine.rules.rounding import CANCELLED, DOUBLE, TINY, normalised_square, rounding_of
-from adadps.tensors.outer_sum import OuterSum
+from adadps.engine.rules.gradients import LeafMap
+from adadps.engine.rules.squares import (
+    CANCELLED,
+    DOUBLE,
+    TINY,
+    inner_products,
+    normalised_square,
+    rounding_of,
+    sums_of_squares,
+    unit_squares,
+)
+from adadps.tensors.sums import OuterSum
 
 CHUNK = 2**23
 """How many numbers are held at once where gradients of examples are built."""
@@ -159,7 +166,7 @@ def _by_gradients(a: Tensor, b: Tensor, leaf_map: LeafMap) -> Tensor:
     gradients = b.mT @ a
     diagonal = leaf_map.product(tuple(gradients.shape[1:]), a.device)
     sizes = (_lengths(a) * _lengths(b)).sum(1) * diagonal.abs().max()
-    exact = _lengths(mapped(gradients, leaf_map).flatten(1))
+    exact = _lengths(leaf_map.apply(gradients).flatten(1))
     return (exact + CANCELLED * sizes).square()
 
 

@@ -14,10 +14,10 @@ from torch.nn.modules import module as torch_module
 
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.bags import as_bags
 from adadps.engine.rules.layers import Use
+from adadps.engine.rules.sparse import as_bags
 from adadps.errors import ModelError
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 _ELEMENTWISE = {
     nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
@@ -39,13 +39,13 @@ _HOOKS_OF_ALL_MODULES = (
 
 
 @dataclass(frozen=True)
-class Sequence:
+class LayerSequence:
     """Layers in the order in which they run, each with its name in the model."""
 
     layers: tuple[tuple[str, nn.Module], ...]
 
     @classmethod
-    def of(cls, model: nn.Module) -> Sequence | None:
+    def of(cls, model: nn.Module) -> LayerSequence | None:
         """The layers of ``model`` if it is such a sequence, else None."""
         layers = _flattened("", model)
         if layers is None or not any(_trainable(layer) for _, layer in layers):

@@ -9,25 +9,26 @@ rows; a shift M, which moves every row, makes the sum dense.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.affine import LeafMap
-from adadps.engine.rules.factored import FactoredRows
-from adadps.engine.rules.measures import sums_of_squares, unit_squares
+from adadps.data.sparse_rows import SparseColumns, SparseRows, require_within, scratch
+from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import bounded, with_offset
-from adadps.engine.rules.rounding import (
+from adadps.engine.rules.squares import (
     CANCELLED,
     DOUBLE,
     largest_of,
     normalised_square,
     rounding_of,
+    sums_of_squares,
+    unit_squares,
 )
 from adadps.tensors.kernels import rows as compiled
-from adadps.tensors.row_sparse import RowSparse, in_main_memory, rows_of
-from adadps.tensors.threads import in_parts
+from adadps.tensors.sums import Factors, RowSparse, in_main_memory, rows_of
+from adadps.tensors.threads import run_in_parts
 
 
 @dataclass(frozen=True)
@@ -187,5 +188,83 @@ def _compiled_squares(a: SparseRows, b: Tensor, full: Tensor, largest: float) ->
     def measure(part: slice) -> None:
         compiled.squares((part.start, part.stop), *arrays, largest, DOUBLE, found.numpy())
 
-    in_parts(len(a), measure, work=len(a.columns) * b.shape[1])
+    run_in_parts(len(a), measure, work=len(a.columns) * b.shape[1])
     return found
+
+
+class FactoredRows(RowSparse):
+    """D_k ∘ Σ_i w_i a_ik b_i for the words k that occur, in float64.
+
+    The sum over the batch is as large as the rows it touches; a, w, b and D are there already. So
+    rows that wait for their noise wait as factors.
+    """
+
+    def __init__(
+        self,
+        columns: SparseColumns,
+        weights: Tensor,
+        matrix: Tensor,
+        shape: tuple[int, ...],
+        axis: int,
+    ) -> None:
+        self.rows, self.shape, self.axis = columns.columns, shape, axis
+        self._columns, self._weights, self._matrix = columns, weights.double(), matrix.detach()
+        self._diagonals: tuple[Tensor, ...] = ()
+        self._values = None
+
+    @property
+    def values(self) -> Tensor:
+        """One row for each word, multiplied out once."""
+        if self._values is None:
+            self._values = self._columns.times(self._matrix.double() * self._weights.unsqueeze(1))
+            for diagonal in self._diagonals:
+                super().times_(diagonal)
+        return self._values
+
+    def times_(self, diagonal: Tensor) -> Self:
+        """Remember D."""
+        if self._values is not None:
+            return super().times_(diagonal)
+        self._diagonals = (*self._diagonals, diagonal)
+        return self
+
+    def factors(self) -> Factors:
+        """As they are, if nobody has multiplied them out."""
+        if self._values is not None:
+            return super().factors()
+        columns = self._columns
+        shares = columns.values.double() * self._weights[columns.rows]
+        return Factors(
+            columns.offsets.numpy(), columns.rows.numpy(), shares.numpy(), self._matrix,
+            self._diagonals,
+        )  # fmt: skip
+
+
+def as_bags(tokens: Tensor, layer: nn.EmbeddingBag) -> SparseRows:
+    """Counts of words in each row of tokens, divided by the bag's size for a mean."""
+    require_within(tokens, layer.num_embeddings)
+    if tokens.device.type == "cpu":
+        padding = -1 if layer.padding_idx is None else layer.padding_idx
+        found = compiled.bags(
+            tokens.numpy(), padding, layer.mode == "mean", scratch(layer.num_embeddings)
+        )
+        offsets, columns, values = map(torch.from_numpy, found)
+        dtype = torch.float64 if layer.weight.dtype == torch.float64 else torch.float32
+        return SparseRows(offsets, columns, values.to(dtype), layer.num_embeddings)
+    size, length = tokens.shape
+    example = torch.arange(size, device=tokens.device).unsqueeze(1)
+    counted = tokens != layer.padding_idx if layer.padding_idx is not None else None
+    keys = example * layer.num_embeddings + tokens
+    kept = keys.flatten() if counted is None else keys[counted]
+    keys, counts = torch.unique(kept, return_counts=True)
+    owners = keys // layer.num_embeddings
+    values = counts.to(layer.weight.dtype)
+    if layer.mode == "mean":
+        sizes = (
+            values.new_zeros(size).index_add_(0, owners, values)
+            if counted is not None
+            else (values.new_full((size,), length))
+        )
+        values = values / sizes[owners]
+    offsets = torch.searchsorted(owners, torch.arange(size + 1, device=tokens.device))
+    return SparseRows(offsets, keys % layer.num_embeddings, values, layer.num_embeddings)

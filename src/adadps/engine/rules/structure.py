@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 
 def owns_trainable(module: nn.Module) -> bool:

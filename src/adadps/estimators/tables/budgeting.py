@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from adadps.accounting.epsilon import Budget, default_delta
+from adadps.accounting.delta import default_delta
+from adadps.accounting.epsilon import Budget
 from adadps.accounting.ledger import DiskLedger, require_same_budget
 from adadps.errors import SettingError
 from adadps.estimators.tables.request import Request

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adadps.data.tables import Table
-from adadps.data.user_keys import MISSING
+from adadps.data.users import MISSING
 from adadps.errors import DataError
 from adadps.estimators.tables.schema import Label, Schema
 

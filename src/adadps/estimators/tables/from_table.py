@@ -27,7 +27,6 @@ from adadps.estimators.tables.survey import complete, facts
 from adadps.estimators.tables.users import OfUsers
 from adadps.files.writing import new_folder
 from adadps.report.result import Result
-from adadps.report.whole_budget import claiming_the_whole
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
 
@@ -209,7 +208,7 @@ def _claimed(result: Result, ledger: DiskLedger) -> Result:
     if ledger.budget is None or ledger.entries == own:
         return result
     steps_paid = result.privacy.steps_paid
-    return claiming_the_whole(result, ledger.budget.epsilon, steps_paid=steps_paid)
+    return result.claiming(ledger.budget.epsilon, steps_paid=steps_paid)
 
 
 def _plan(

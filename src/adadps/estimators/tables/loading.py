@@ -9,11 +9,16 @@ import numpy as np
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
-from adadps.data.identity import Identities, identities_of_cells, identities_of_texts, joined
+from adadps.data.identity import (
+    Identities,
+    identities_of_cells,
+    identities_of_texts,
+    joined,
+    normalised,
+)
 from adadps.data.row_store import RowStore
-from adadps.data.same_text import normalised
 from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
-from adadps.data.user_keys import user_key
+from adadps.data.users import user_key
 from adadps.errors import DataError
 from adadps.estimators.tables.cells import joined_texts
 from adadps.estimators.tables.saved import TableModel

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from adadps.accounting.epsilon import grouping_of, units_of
 from adadps.accounting.ledger import DiskLedger
-from adadps.accounting.measured.paying import Paid, pay
-from adadps.accounting.measured.price import Price, price_of
+from adadps.accounting.noisy_counts.price import Paid, Price, pay, price_of
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.engine.noise.randomness import secure

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from adadps.accounting.measured.names import NameCounts
-from adadps.accounting.measured.octaves import OctaveCounts
-from adadps.accounting.measured.price import Columns, Price
+from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
+from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import Table
-from adadps.data.user_keys import MISSING
+from adadps.data.users import MISSING
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import DataError
 from adadps.estimators.tables.cells import is_missing, labels, levels, numbers
@@ -30,11 +29,11 @@ Cell = str | float | None
 Row = tuple[Cell, ...]
 
 
-def columns_of(schema: Schema) -> Columns:
+def columns_of(schema: Schema) -> CountedColumns:
     """How many columns there are to be counted."""
     categories, numeric, label = schema.not_known
     of_numbers = label and schema.label.regression
-    return Columns(
+    return CountedColumns(
         names=len(categories) + (label and not of_numbers), numbers=len(numeric) + of_numbers
     )
 

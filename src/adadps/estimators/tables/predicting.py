@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from adadps.data.table_writing import Writer
-from adadps.data.tables import Table, nearest, read_chunks, table_writer
+from adadps.data.tables import Table, Writer, nearest, read_chunks, table_writer
 from adadps.errors import DataError, SettingError
 from adadps.estimators.tables.saved import TrainedModel
 from adadps.estimators.tables.schema import Schema

@@ -21,15 +21,8 @@ from adadps.estimators.tables.schema import Label, Schema
 from adadps.estimators.tables.schema_file import schema_of
 from adadps.estimators.tables.targets import Targets
 from adadps.report.html import report_of_run
-from adadps.report.result import (
-    RESTORE,
-    RESULT_FILE,
-    WEIGHTS_FILE,
-    Result,
-    load_result,
-    of_another_format,
-    read_json,
-)
+from adadps.report.result import RESULT_FILE, WEIGHTS_FILE, Result
+from adadps.report.saved_result import RESTORE, load_result, of_another_format, read_json
 from adadps.tensors.feature_major import sparse_linear
 
 FORMAT, FIRST_FORMAT = 2, 1

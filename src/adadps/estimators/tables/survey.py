@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from adadps.data.assumed import RARE
 from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import RARE
 from adadps.data.tables import Table
-from adadps.data.user_keys import MISSING
+from adadps.data.users import MISSING
 from adadps.errors import DataError
 from adadps.estimators.tables.cells import Numbers, is_missing, labels, levels, numbers
 from adadps.estimators.tables.schema import Categorical, Numeric, Schema

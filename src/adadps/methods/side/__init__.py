@@ -9,7 +9,6 @@ from adadps.methods.side.frequency import (
     given_frequencies,
     word_frequencies,
 )
-from adadps.methods.side.idf import idf
 from adadps.methods.side.noisy import noisy_frequencies
 from adadps.methods.side.public import (
     AdaGradStatistics,
@@ -20,7 +19,7 @@ from adadps.methods.side.public import (
     public,
 )
 from adadps.methods.side.source import SideSource, Transform
-from adadps.methods.side.tfidf import tfidf
+from adadps.methods.side.tfidf import idf, tfidf
 
 __all__ = [
     "AdaGradStatistics",

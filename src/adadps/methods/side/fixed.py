@@ -11,9 +11,9 @@ from torch import Tensor
 from adadps.accounting.events import is_free
 from adadps.data.overlap import PublicRows
 from adadps.data.provenance import Provenance, digest_of
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.methods.side.source import Named, Transform, inverse_scale
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Unit
 
 NOT_PUBLIC = "it is NOT public: computed from private data without noise"

@@ -30,12 +30,12 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Features, as_features
 from adadps.data.provenance import Provenance
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.noise.randomness import secure
-from adadps.engine.step import SMALLEST_DEVIATION, Step
+from adadps.engine.noise.randomness import SMALLEST_DEVIATION, secure
+from adadps.engine.waist import Step
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.frequency import formula, relative_to_largest, require_shape
 from adadps.methods.side.source import Transform, inverse_scale
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Accountant, Relation, Unit
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-6, 1e6
@@ -44,7 +44,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingMeasurement:
     """State before anything was drawn: the parameters for which A will be needed."""
 
     params: Params
@@ -106,16 +106,16 @@ class NoisyFrequencies:
             f"{self.noise_multiplier:g}",
         )
 
-    def init(self, params: Params) -> Waiting | Transform:
+    def init(self, params: Params) -> PendingMeasurement | Transform:
         """Check that A will fit; nothing is drawn yet."""
         self._transform(torch.ones(self._width, dtype=torch.float64), params)
-        return Waiting(params)
+        return PendingMeasurement(params)
 
     def observe(
         self,
-        state: Waiting | Transform,
+        state: PendingMeasurement | Transform,
         step: Step,  # noqa: ARG002
-    ) -> tuple[Transform, Waiting | Transform]:
+    ) -> tuple[Transform, PendingMeasurement | Transform]:
         """The same transform at every step; before the first one the noise is drawn."""
         if isinstance(state, Transform):
             return state, state

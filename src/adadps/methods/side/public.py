@@ -19,15 +19,15 @@ from torch import Tensor
 
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.side.source import Transform, positive
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 
 
 @dataclass(frozen=True)
-class Moments:
+class GradientMoments:
     """Running moments of the public gradient and the transform made of them.
 
     ``first_left`` and ``second_left`` are the weights that the zero start still has in the moving
@@ -44,7 +44,7 @@ class Moments:
 class Statistics(Protocol):
     """The recurrences φ, ϕ and the map 𝒜 of one adaptive method."""
 
-    def update(self, moments: Moments, gradient: Params, index: int) -> Moments:
+    def update(self, moments: GradientMoments, gradient: Params, index: int) -> GradientMoments:
         """New moments, with the transform for step ``index``."""
 
 
@@ -60,7 +60,7 @@ class RMSPropStatistics:
     epsilon_inside_root: bool = False
     debias: bool = False
 
-    def update(self, moments: Moments, gradient: Params, index: int) -> Moments:
+    def update(self, moments: GradientMoments, gradient: Params, index: int) -> GradientMoments:
         """v ← b₂ v + (1 - b₂) ĝ²."""
         decay = _decay(self.decay, index)
         second = _average(moments.second, decay, {n: g.square() for n, g in gradient.items()})
@@ -79,7 +79,7 @@ class AdaGradStatistics:
     epsilon: Schedule
     epsilon_inside_root: bool = False
 
-    def update(self, moments: Moments, gradient: Params, index: int) -> Moments:
+    def update(self, moments: GradientMoments, gradient: Params, index: int) -> GradientMoments:
         """v ← v + ĝ²."""
         second = {name: moments.second[name] + g.square() for name, g in gradient.items()}
         scale = _inverse_root(second, 1.0, at(self.epsilon, index), self.epsilon_inside_root)
@@ -96,7 +96,7 @@ class AdamStatistics:
     epsilon: Schedule
     epsilon_inside_root: bool = False
 
-    def update(self, moments: Moments, gradient: Params, index: int) -> Moments:
+    def update(self, moments: GradientMoments, gradient: Params, index: int) -> GradientMoments:
         """M ← b₁ M + (1 - b₁) ĝ and v ← b₂ v + (1 - b₂) ĝ²."""
         rms = RMSPropStatistics(
             decay=self.second_decay,
@@ -131,14 +131,14 @@ class GradientStatistics:
         """That of the examples."""
         return self.examples.provenance
 
-    def init(self, params: Params) -> Moments:
+    def init(self, params: Params) -> GradientMoments:
         """Zero moments."""
         zeros = {
             name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()
         }
-        return Moments(zeros, zeros)
+        return GradientMoments(zeros, zeros)
 
-    def observe(self, state: Moments, step: Step) -> tuple[Transform, Moments]:
+    def observe(self, state: GradientMoments, step: Step) -> tuple[Transform, GradientMoments]:
         """Refresh the moments if it is time, and give their transform."""
         if state.transform is None or (step.index - 1) % self.every == 0:
             gradient = step.public_gradient(self.examples)

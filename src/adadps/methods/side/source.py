@@ -16,9 +16,9 @@ from dp_accounting import DpEvent
 from torch import Tensor
 
 from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import SideInformationError
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Accountant, Relation
 
 Named = Mapping[str, Tensor | tuple[Tensor, int | None]]
@@ -67,7 +67,7 @@ class SideSource(Protocol):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class MeasuredSource(Protocol):
     """A source that was measured on private data, with a price that depends on who accounts."""
 
     def event_under(self, relation: Relation, accountant: Accountant) -> DpEvent:

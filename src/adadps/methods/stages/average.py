@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import torch
 
-from adadps.engine.step import Leaf, Step
-from adadps.engine.waist import GradientBatch, reduce, zeros_like
+from adadps.engine.waist import GradientBatch, Leaf, Step, reduce, zeros_like
 from adadps.methods.stages.users import Users
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 

@@ -25,12 +25,11 @@ from adadps.accounting.groups import Groups
 from adadps.data.overlap import PublicRows
 from adadps.data.provenance import Provenance
 from adadps.engine.objective import Objective
-from adadps.engine.step import Step, Update
-from adadps.engine.waist import GradientBatch
+from adadps.engine.waist import GradientBatch, Step, Update
 from adadps.errors import OrderError
-from adadps.methods.side.source import Measured
+from adadps.methods.side.source import MeasuredSource
 from adadps.methods.stages.users import Users
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Accountant, Kind, Relation
 
 AFTER_RELEASE: Mapping[Kind, Kind] = {Kind.RELEASED: Kind.RELEASED, Kind.EXPOSED: Kind.EXPOSED}
@@ -156,7 +155,7 @@ class Chain:
         found: dict[int, DpEvent] = {}
         for stage in self.informed:
             source = getattr(stage, "side", stage)
-            if isinstance(source, Measured):
+            if isinstance(source, MeasuredSource):
                 found[id(source)] = source.event_under(relation, accountant)
             else:
                 found[id(source)] = stage.event

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dp_accounting import DpEvent
-
-from adadps.data.provenance import Provenance
 from adadps.engine.local import LocalEngine, LocalSteps
 from adadps.engine.objective import Objective
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.fixed import Fixed, Uniform
-from adadps.tensors.params import Params
+from adadps.methods.stages.informed import ReadsSide
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 
@@ -44,20 +42,10 @@ class TrainLocally:
 
 
 @dataclass(frozen=True)
-class TrainLocallyInformed(TrainLocally):
+class TrainLocallyInformed(TrainLocally, ReadsSide):
     """The same with gradients scaled by 1/A at every local step (Algorithm 3)."""
 
     side: Fixed
-
-    @property
-    def event(self) -> DpEvent:
-        """What the side information cost."""
-        return self.side.event
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where the side information comes from."""
-        return self.side.provenance
 
     def scale(self, params: Params) -> Params:
         """D = 1/A."""
@@ -91,7 +79,7 @@ def train_locally(
             f"Expected side information that every device can hold, found {type(side).__name__}. "
             "Give one that does not change: `side.frequency(...)`, `side.fixed(...)`."
         )
-    return TrainLocallyInformed(steps, side)
+    return TrainLocallyInformed(steps=steps, side=side)
 
 
 def _described(steps: LocalSteps) -> str:

@@ -6,39 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from dp_accounting import DpEvent, NoOpDpEvent
 
 from adadps.data.examples import PublicExamples
-from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.tensors.params import Params
+from adadps.methods.stages.informed import ReadsPublic
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 
 @dataclass(frozen=True)
-class Mix:
+class Mix(ReadsPublic):
     """β_t g̃ + (1 - β_t) ĝ with the public gradient ĝ."""
 
-    public: PublicExamples
     beta: Schedule
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
         """Post-processing."""
         return AFTER_RELEASE
-
-    @property
-    def event(self) -> DpEvent:
-        """Public data costs nothing."""
-        return NoOpDpEvent()
-
-    @property
-    def provenance(self) -> Provenance:
-        """That of the public examples."""
-        return self.public.provenance
 
     def init(self, params: Params) -> None:
         """No state."""

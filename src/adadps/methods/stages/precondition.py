@@ -6,37 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dp_accounting import DpEvent
-
-from adadps.data.provenance import Provenance
-from adadps.engine.step import Step
-from adadps.engine.waist import GradientBatch
+from adadps.engine.waist import GradientBatch, Step
 from adadps.methods.side.source import SideSource, Transform
 from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.tensors.params import Params
+from adadps.methods.stages.informed import ReadsSide
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 
 @dataclass(frozen=True)
-class Precondition:
+class Precondition(ReadsSide):
     """g ↦ (β g + (1 - β) M) / A, for each unit or for the released mean."""
-
-    side: SideSource
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
         """Keeps the kind of what it takes."""
         return {Kind.PER_UNIT: Kind.PER_UNIT, **AFTER_RELEASE}
-
-    @property
-    def event(self) -> DpEvent:
-        """What the side information cost."""
-        return self.side.event
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where the side information comes from."""
-        return self.side.provenance
 
     def init(self, params: Params) -> Any:
         """State of the side information."""

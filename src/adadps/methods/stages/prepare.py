@@ -6,44 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from dp_accounting import DpEvent, NoOpDpEvent
 from torch import Tensor
 
 from adadps.data.examples import PublicExamples
-from adadps.data.provenance import Provenance
 from adadps.engine.noise.randomness import secure
 from adadps.engine.objective import Objective
-from adadps.engine.step import Step
+from adadps.engine.waist import Step
 from adadps.errors import OrderError, SideInformationError, require
 from adadps.methods.side.source import SideSource
 from adadps.methods.stages.chain import Stage
-from adadps.tensors.params import Params
+from adadps.methods.stages.informed import ReadsPublic, ReadsSide
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 _BEFORE: Mapping[Kind, Kind] = {Kind.EXAMPLES: Kind.EXAMPLES}
 
 
 @dataclass(frozen=True)
-class Reparametrise:
+class Reparametrise(ReadsSide):
     """Rows x become s ∘ x / ‖s ∘ x‖ with s = 1/A, one number a feature."""
 
-    side: SideSource
     at: str
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
         """Takes and gives examples."""
         return _BEFORE
-
-    @property
-    def event(self) -> DpEvent:
-        """What the side information cost."""
-        return self.side.event
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where the side information comes from."""
-        return self.side.provenance
 
     def prepare(self, objective: Objective) -> Objective:
         """Read the side information at the starting point; average it over other axes."""
@@ -65,10 +53,9 @@ class Reparametrise:
 
 
 @dataclass(frozen=True)
-class Pretrain:
+class Pretrain(ReadsPublic):
     """Train on public data alone before the first private step."""
 
-    public: PublicExamples
     update: Stage
     epochs: int
 
@@ -76,16 +63,6 @@ class Pretrain:
     def rule(self) -> Mapping[Kind, Kind]:
         """Takes and gives examples."""
         return _BEFORE
-
-    @property
-    def event(self) -> DpEvent:
-        """Public data costs nothing."""
-        return NoOpDpEvent()
-
-    @property
-    def provenance(self) -> Provenance:
-        """That of the public examples."""
-        return self.public.provenance
 
     def prepare(self, objective: Objective) -> Objective:
         """Run the update on public mini-batches; the model's own parameters move."""

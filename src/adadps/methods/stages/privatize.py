@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from adadps.accounting.groups import Groups
-from adadps.engine.step import SMALLEST_DEVIATION, Leaf, Step
-from adadps.engine.waist import GradientBatch, clip_weights, reduce, zeros_like
+from adadps.engine.noise.randomness import SMALLEST_DEVIATION
+from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
 from adadps.errors import require, require_positive
 from adadps.methods.stages.users import Users
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.types import Kind
 
 SMALLEST_NOISE = 1e-6

@@ -22,7 +22,7 @@ import torch
 
 from adadps.accounting.contract import Grouping
 from adadps.accounting.samplers import Rows, Sampler, Shuffled
-from adadps.data.users import RowsOfUsers
+from adadps.data.users import UserRows
 from adadps.engine.waist import Units
 from adadps.errors import require
 from adadps.methods.stages.noise_place import NoisePlace, by_server, deviation
@@ -95,7 +95,7 @@ class Users:
         return sampler
 
     def expand(
-        self, drawn: Rows, rows: RowsOfUsers, rng: np.random.Generator
+        self, drawn: Rows, rows: UserRows, rng: np.random.Generator
     ) -> tuple[Rows, Units | None]:
         """Rows that the drawn users bring, and whose they are; one row each needs no units."""
         chosen, owners = rows.of(drawn, self.most, rng)

@@ -5,7 +5,6 @@ from ``result.json`` and compared.
 """
 
 from adadps.report.card.contents import card_of
-from adadps.report.card.files import CARD_JSON, CARD_MARKDOWN, schema, write_card
-from adadps.report.card.markdown import markdown_of
+from adadps.report.card.rendering import CARD_JSON, CARD_MARKDOWN, markdown_of, schema, write_card
 
 __all__ = ["CARD_JSON", "CARD_MARKDOWN", "card_of", "markdown_of", "schema", "write_card"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adadps.report.card.epsilons import epsilons_by_accountant
-from adadps.report.card.meaning import meaning_of
-from adadps.report.card.not_covered import what_is_not_covered
+from adadps.report.card.charges import epsilons_by_accountant
+from adadps.report.card.meaning import meaning_of, what_is_not_covered
 
 FORMAT = 1
 UNKNOWN = "unknown: an earlier version of adadps"
@@ -16,7 +15,7 @@ UNKNOWN = "unknown: an earlier version of adadps"
 def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The privacy card of a result, given as `Result.describe()`.
 
-    ``audit`` is what `adadps.report.card.audited.fitting_audit` makes of an audit's outcome.
+    ``audit`` is what `adadps.report.card.audits.fitting_audit` makes of an audit's outcome.
     Nothing in it is computed from private data: it repeats what the result states, adds epsilon by
     the other accountant from the events that were charged, and says what no epsilon covers.
     """

@@ -1,4 +1,4 @@
-"""Line charts as places on a canvas; the template turns them into SVG that follows the theme.
+"""ChartLine charts as places on a canvas; the template turns them into SVG that follows the theme.
 
 Colours, line widths and fonts are the page's (CSS variables), so that a chart is readable on light,
 dark and paper.
@@ -23,7 +23,7 @@ STYLES = 8
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """Points to be joined, under a name; a value that is not finite leaves a gap."""
 
     label: str
@@ -40,7 +40,7 @@ class Chart:
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     log_x: bool = False
     log_y: bool = False
     note: str = ""
@@ -65,7 +65,7 @@ class DrawnLine:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class LaidOutChart:
     """A chart with everything in its place."""
 
     chart: Chart
@@ -75,10 +75,10 @@ class Drawing:
     in_words: str
 
 
-def laid_out(chart: Chart) -> Drawing:
+def laid_out(chart: Chart) -> LaidOutChart:
     """Where everything goes.
 
-    >>> line = Line("a", [0, 10], [1.0, 2.0])
+    >>> line = ChartLine("a", [0, 10], [1.0, 2.0])
     >>> laid_out(Chart("loss", "steps", "loss", [line])).in_words
     'loss: loss by steps. a: from 1 at 0 to 2 at 10.'
     """
@@ -93,7 +93,7 @@ def laid_out(chart: Chart) -> Drawing:
     y_ticks, y_range = (_log_ticks if chart.log_y else _linear_ticks)(min(ys), max(ys))
     across = _scale(x_range, (LEFT, WIDTH - RIGHT), log=chart.log_x)
     down = _scale(y_range, (HEIGHT - BOTTOM, TOP), log=chart.log_y)
-    return Drawing(
+    return LaidOutChart(
         chart,
         [_drawn(chart, line, across, down) for line in chart.lines],
         _labelled(x_ticks, across, log=chart.log_x),
@@ -103,7 +103,7 @@ def laid_out(chart: Chart) -> Drawing:
 
 
 def _drawn(
-    chart: Chart, line: Line, across: Callable[[float], float], down: Callable[[float], float]
+    chart: Chart, line: ChartLine, across: Callable[[float], float], down: Callable[[float], float]
 ) -> DrawnLine:
     pieces: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(line.x, line.y, strict=True):

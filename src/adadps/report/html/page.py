@@ -10,13 +10,13 @@ from pathlib import Path
 from jinja2 import Environment
 
 from adadps.files.writing import new_file
-from adadps.report.card.sections import CardSection
+from adadps.report.card.rendering import CardSection
 from adadps.report.html import charts
 from adadps.report.html.charts import Chart, laid_out
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows of texts under headings, the first cell of a row being its name."""
 
     headings: Sequence[str]
@@ -41,7 +41,7 @@ class Section:
 
     title: str
     texts: Sequence[str] = ()
-    table: Table | None = None
+    table: PageTable | None = None
     charts: Sequence[Chart] = ()
     points: Sequence[str] = ()
     cards: Sequence[ShownCard] = ()

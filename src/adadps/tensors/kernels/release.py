@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from adadps.tensors.kernels.compiled import compiled
-from adadps.tensors.kernels.memory import FETCHED_AHEAD, fetch, fetch_row, memory
+from adadps.tensors.kernels.compiled import FETCHED_AHEAD, compiled, fetch, fetch_row, memory
 
 
 @compiled

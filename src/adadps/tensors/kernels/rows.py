@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from adadps.tensors.kernels.compiled import compiled
-from adadps.tensors.kernels.memory import FETCHED_AHEAD, fetch_row
+from adadps.tensors.kernels.compiled import FETCHED_AHEAD, compiled, fetch_row
 
 
 @compiled

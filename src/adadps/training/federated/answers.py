@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from adadps.engine.local import Part
-from adadps.tensors.params import Params
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import Params, RowSparse
 from adadps.training.federated.task import Task
 
 HONEST = 40.0

@@ -26,10 +26,10 @@ from adadps.accounting.ledger import Ledger
 from adadps.data.examples import Examples
 from adadps.data.row_kind import RowKind, without_rows
 from adadps.engine.local import table_axis
-from adadps.engine.loss import Loss
-from adadps.engine.passes.probing import objective
+from adadps.engine.losses import Loss
+from adadps.engine.passes.validation import objective
 from adadps.errors import AdadpsError, ContractError, ModelError, SettingError
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.training.federated.answers import sound
 from adadps.training.federated.client import local_update
 from adadps.training.federated.task import Task

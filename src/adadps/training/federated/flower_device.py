@@ -8,9 +8,9 @@ from flwr.app import Context, Error, Message
 
 from adadps.accounting.ledger import Ledger
 from adadps.engine.local import Part
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.errors import SettingError
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.training.federated.client import empty_update, local_update, pay_on_device
 from adadps.training.federated.dry_runs import LOG, Refusal, Rows, dry_run
 from adadps.training.federated.records import (

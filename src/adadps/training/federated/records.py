@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from adadps.data.row_kind import RowKind, shape_of, shape_text
 from adadps.engine.local import Part
 from adadps.errors import ModelError
-from adadps.tensors.params import Params
-from adadps.tensors.row_sparse import RowSparse
+from adadps.tensors.sums import Params, RowSparse
 from adadps.training.federated.dry_runs import Preview, Refusal
 from adadps.training.federated.task import Task
 

@@ -30,18 +30,17 @@ from torch import nn
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.row_kind import RowKind
-from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.local import Part, of_updates, table_axis
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.objective import predict
-from adadps.engine.passes.probing import objective, require_separate_examples
-from adadps.engine.step import Step
+from adadps.engine.objective import ChunkedGradients, predict
+from adadps.engine.passes.validation import objective, require_separate_examples
+from adadps.engine.waist import Step
 from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError
 from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.users import Users
 from adadps.report.result import Measurement
-from adadps.tensors.params import Params
+from adadps.tensors.sums import Params
 from adadps.training.batches import Batch
 from adadps.training.evaluation import Evaluation
 from adadps.training.federated.answers import longest, side_by_side, sound

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adadps.errors import DataError
-from adadps.report.result import PrivacyStatement, Result, load_result
+from adadps.report.result import PrivacyStatement, Result
+from adadps.report.saved_result import load_result
 from adadps.training.tuning.price import Setting
 
 

@@ -8,17 +8,10 @@ from dataclasses import dataclass
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent
 
+from adadps.accounting.calibration import smallest_noise
 from adadps.accounting.contract import Grouping
 from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import (
-    Budget,
-    Life,
-    epsilon_of,
-    grouping_of,
-    run_event,
-    smallest_noise,
-    units_of,
-)
+from adadps.accounting.epsilon import Budget, Life, epsilon_of, grouping_of, run_event, units_of
 from adadps.accounting.events import composed
 from adadps.accounting.samplers import Sampler
 from adadps.errors import ContractError, SettingError, require

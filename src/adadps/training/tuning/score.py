@@ -19,7 +19,7 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features
 from adadps.data.examples import examples as checked_examples
 from adadps.engine.objective import predict
-from adadps.engine.step import Noise
+from adadps.engine.waist import Noise
 from adadps.errors import DataError, SettingError, require_positive
 from adadps.report.result import Result
 from adadps.training.evaluation import Evaluation, Metric

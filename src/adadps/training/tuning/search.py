@@ -11,14 +11,14 @@ from typing import Any, TypedDict, Unpack
 import torch
 from dp_accounting import DpEvent
 
-from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import Budget, default_delta, epsilon_of, require_delta, unit_of
+from adadps.accounting.delta import default_delta, require_delta, require_small_delta
+from adadps.accounting.epsilon import Budget, epsilon_of, unit_of
 from adadps.accounting.events import composed
 from adadps.accounting.ledger import Ledger, RunFacts
 from adadps.accounting.samplers import Sampler
-from adadps.data.assumed import declared
 from adadps.data.examples import Examples
-from adadps.engine.loss import Loss
+from adadps.data.provenance import declared
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.training.evaluation import Evaluation

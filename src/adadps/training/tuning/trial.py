@@ -15,9 +15,9 @@ from adadps.accounting.events import is_free
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.loss import Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.probing import objective
+from adadps.engine.passes.validation import objective
 from adadps.errors import ContractError, DataError
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result

@@ -1,0 +1,172 @@
+"""What a pass must not do, looked for on synthetic rows.
+
+It must not write into the model or keep a tensor, because that would leave without noise, and it
+must not draw from a generator whose seed others may know.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.losses import Loss
+from adadps.engine.passes.isolation import secret_generators
+from adadps.engine.passes.model_state import ModelState, described, same_state
+from adadps.engine.rules.sequence import LayerSequence
+from adadps.errors import ModelError
+
+_CURE = (
+    "what it notes about private rows would leave with the model, without noise. Leave that "
+    "assignment out; a lazy layer or running statistics can be initialised on public or made-up "
+    "rows first, and then frozen."
+)
+
+
+def _lazy_part(model: nn.Module) -> str | None:
+    """The name of a module whose parameters wait for a first batch, if there is one."""
+    lazy = (n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter))
+    found = next(lazy, None)
+    return None if found is None else found.rpartition(".")[0]
+
+
+def run_on(model: nn.Module, features: Features) -> Any:
+    """What the model makes of these rows."""
+    rows = features.to_dense() if isinstance(features, SparseRows) else features
+    dtype = next(model.parameters()).dtype
+    return model(rows.to(dtype) if rows.is_floating_point() else rows)
+
+
+def require_no_writing(
+    model: nn.Module, loss: Loss, synthetic: Examples, run: Callable[[], Tensor]
+) -> None:
+    """Refuse a model that a pass changes, or that draws from a generator of its own.
+
+    ``run`` is a pass of the model on the synthetic rows.
+    """
+    state = ModelState(model, loss)
+    state.require_no_generator()
+    written = _lazy_part(model)
+    if written is None and LayerSequence.of(model) is None:
+        before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
+        with torch.no_grad():
+            _require_secret_chance(loss, synthetic, run)
+        written = state.written()
+        after = dict(model.named_parameters())
+        for name, (parameter, value) in before.items():
+            if after.get(name) is not parameter or not torch.equal(parameter, value):
+                parameter.data.copy_(value)
+                written = name.rpartition(".")[0]
+    if written is not None:
+        raise ModelError(
+            "Expected a model that its forward pass leaves as it is, found one that writes into "
+            f"{described(written)}: {_CURE}"
+        )
+
+
+def _require_secret_chance(loss: Loss, synthetic: Examples, run: Callable[[], Tensor]) -> None:
+    """Draws must come from the default generators, and nobody may seed them in a pass.
+
+    After two passes that began with other states, their states must differ.
+    """
+    ends = []
+    for begin in (b"one", b"two"):
+        secret = _bytes_from(begin)
+        with secret_generators(secret, synthetic.targets.device), _NoGenerator():
+            outputs = run()
+            _ignoring_errors(loss, outputs, synthetic.targets)
+            ends.append((torch.get_rng_state(), np.random.get_state(legacy=False)["state"],
+                         random.getstate()))  # fmt: skip
+    (one, of_numpy, of_python), (other, numpys, pythons) = ends
+    if torch.equal(one, other) or of_numpy == numpys or of_python == pythons:
+        raise ModelError(
+            "Expected a model that leaves the seeds of generators alone, found one that sets a "
+            "seed in its forward pass: its chance would be known. Leave `manual_seed` and its like "
+            "out."
+        )
+
+
+def _ignoring_errors(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    """Losses are checked later, with errors of their own; what is said about chance counts here."""
+    try:
+        loss(outputs, targets)
+    except ModelError:
+        raise
+    except Exception:
+        return
+
+
+def _bytes_from(begin: bytes) -> Callable[[int], bytes]:
+    draws = np.random.Generator(np.random.PCG64(int.from_bytes(begin)))
+    return draws.bytes
+
+
+class _NoGenerator(TorchFunctionMode):
+    """Refuses draws from a generator that is given: its state is not secret."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Look for a generator among what was given."""
+        given = [*args, *(kwargs or {}).values()]
+        if any(isinstance(one, torch.Generator) for one in given):
+            raise ModelError(
+                "Expected a model that draws from torch's default generator, which is secret while "
+                "private rows are seen, found a draw from its own generator. Leave `generator=` "
+                "out."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def require_nothing_kept(model: nn.Module, loss: Loss, run: Callable[[], None]) -> None:
+    """Refuse a model after whose pass a tensor is still there, where it cannot be put back.
+
+    What it keeps from its first pass, such as a table of positions, does not count: it has run
+    before.
+    """
+    if LayerSequence.of(model) is not None:
+        return
+    made = _Made()
+    with (
+        made,
+        same_state(model, loss),
+    ):  # as in every pass: LSTM, say, keeps the weights it was given
+        run()
+    if any(True for _ in made.alive()):
+        gc.collect()
+    if any(True for _ in made.alive()):
+        raise ModelError(
+            "Expected a model whose forward pass keeps no tensor, found one that writes into a "
+            f"hook, a function, a global variable or an object of its own: {_CURE}"
+        )
+
+
+class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Remembers, without holding it, every tensor that is made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: list[weakref.ref[Tensor]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what was asked for, and note what comes out."""
+        found = func(*args, **(kwargs or {}))
+        self._made += [weakref.ref(one) for one in tree_leaves(found) if isinstance(one, Tensor)]
+        return found
+
+    def alive(self) -> Iterator[Tensor]:
+        """The tensors that are still there."""
+        return (one for made in self._made if (one := made()) is not None)

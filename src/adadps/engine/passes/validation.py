@@ -1,0 +1,284 @@
+"""A model and a loss are tried on synthetic rows, and what cannot be trained privately is refused.
+
+All of this happens before anything is paid, and no private row enters it. What is asked of the
+private data is its form alone: whole numbers that index a table, or are classes, must lie within
+the table, or among the outputs (`_require_whole_numbers_in_range`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.examples import Examples, Features
+from adadps.engine.choice import engine_for, require_gradients
+from adadps.engine.losses import IGNORED, Loss
+from adadps.engine.noise.randomness import Randomness, secure
+from adadps.engine.objective import Objective
+from adadps.engine.passes.isolation import Isolation, secret_generators
+from adadps.engine.passes.model_state import evaluating
+from adadps.engine.passes.side_effects import require_no_writing, require_nothing_kept, run_on
+from adadps.engine.passes.synthetic import synthetic_like
+from adadps.errors import AdadpsError, DataError, ModelError
+
+_REFUSALS = (IndexError, RuntimeError, ValueError)
+
+
+def objective(
+    model: nn.Module, loss: Loss, data: Examples, *, randomness: Randomness | None = None
+) -> Objective:
+    """Try ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine for them."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(
+            "Expected a model with trainable parameters, found none. Set requires_grad on the "
+            "parameters that should be trained."
+        )
+    require_separate_examples(model)
+    synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
+    isolation = Isolation(model, loss, (randomness or secure()).bytes)
+    with isolation():
+        require_no_writing(model, loss, synthetic, partial(_tried, model, synthetic.features))
+        held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
+        held = _with_accepted_targets(held, loss)
+        _require_loss_per_example(held, loss)
+        require_gradients(held.engine, held.synthetic)
+        require_nothing_kept(model, loss, partial(require_gradients, held.engine, held.synthetic))
+        _require_rows_alone(held)
+    with declared_read(DeclaredRead.FORM):
+        _require_whole_numbers_in_range(held, loss, data)
+    return held
+
+
+def require_separate_examples(model: nn.Module) -> None:
+    """Refuse layers that mix the examples of a batch, which shows without any example."""
+    for name, module in model.named_modules():
+        if _mixes_examples(module):
+            raise ModelError(
+                f"Expected layers that treat every example alone, found {type(module).__name__} "
+                f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
+                "LayerNorm."
+            )
+
+
+def _mixes_examples(module: nn.Module) -> bool:
+    keeps_statistics = bool(getattr(module, "track_running_stats", False))
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
+
+
+def _tried(model: nn.Module, features: Features) -> Tensor:
+    """The one tensor that comes out of rows of this shape and type."""
+    try:
+        outputs = run_on(model, features)
+    except (*_REFUSALS, TypeError) as error:
+        if isinstance(error, AdadpsError):
+            raise
+        raise _unfit(error) from error
+    if not isinstance(outputs, Tensor):
+        raise ModelError(
+            "Expected a model whose forward pass returns one tensor, found "
+            f"{type(outputs).__name__}. Wrap it in a module that returns the part that the loss "
+            'reads (out[0], out["logits"], ...).'
+        )
+    return outputs
+
+
+def _unfit(error: Exception) -> DataError:
+    return DataError(
+        f"Expected features that fit the model, found that it refuses synthetic rows of the shape "
+        f"and type of the data: {error}. Build the model with the width of the data and a row for "
+        "every word; if it takes only some values, give made-up rows that it takes by "
+        "`examples(..., synthetic=(features, targets))`."
+    )
+
+
+def _outputs(held: Objective, features: Features) -> Tensor:
+    try:
+        return held.outputs(held.params(), features)
+    except (IndexError, RuntimeError) as error:
+        raise _unfit(error) from error
+
+
+def _require_rows_alone(held: Objective) -> None:
+    """Refuse a model whose output for a row depends on its neighbours.
+
+    Gradients would be right, because they are taken one example at a time; but the model that is
+    measured and used on batches would be another one than was trained.
+    """
+    count, features = len(held.synthetic), held.synthetic.features
+    together = _outputs(held, features)
+    mixed = len(together) != count
+    if not mixed:
+        others = held.synthetic.take(torch.tensor([0, *[count // 3] * (count - 1)]))
+        one, another = (_outputs_by_same_chance(held, rows) for rows in (features, others.features))
+        mixed = not _close(one[:1], another[:1])
+    if not mixed and _close(together, _outputs(held, features)):  # else chance differs between them
+        each = (held.synthetic.take(row).features for row in torch.split(torch.arange(count), 1))
+        alone = [_outputs(held, row) for row in each]
+        mixed = any(len(row) != 1 for row in alone) or not _close(torch.cat(alone), together)
+    if mixed:
+        raise ModelError(
+            "Expected a model whose output for a row depends on that row alone, found one that "
+            "changes with the other rows of the batch (a mean or softmax over the first axis, "
+            "say). What is evaluated would not be what was trained. Compute statistics within "
+            "each row, e.g. by LayerNorm, `dim=1` or `dim=-1`."
+        )
+
+
+def _outputs_by_same_chance(held: Objective, features: Features) -> Tensor:
+    """Outputs with draws that are the same in every call."""
+    params = held.params()
+    device = next(iter(params.values())).device
+    with evaluating(held.model), secret_generators(_same_bytes, device):
+        return held.engine.outputs(params, features)
+
+
+def _same_bytes(count: int) -> bytes:
+    return bytes((37 * place + 11) % 256 for place in range(count))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    size = torch.nan_to_num(other, posinf=0, neginf=0).abs().max() if other.numel() else 0.0
+    close = torch.isclose(one, other, rtol=1e-3, atol=1e-4 * float(size), equal_nan=True)
+    return bool(close.all())
+
+
+def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
+    """Classes 0 and 1 in turn do for nearly every loss; zeros where there is one class only."""
+    targets = held.synthetic.targets
+    if targets.is_floating_point():
+        return held
+    outputs = _outputs(held, held.synthetic.features)
+    if _accepts(loss, outputs, targets) or not _accepts(loss, outputs, torch.zeros_like(targets)):
+        return held
+    synthetic = Examples(held.synthetic.features, torch.zeros_like(targets))
+    return Objective(held.model, held.engine, synthetic, held.isolation)
+
+
+def _accepts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    try:
+        loss(outputs, targets)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _require_loss_per_example(held: Objective, loss: Loss) -> None:
+    batch = held.synthetic.take(torch.tensor([0, 1, len(held.synthetic) - 1]))
+    outputs = _outputs(held, batch.features)
+    if outputs.is_floating_point():  # a fresh model may give all rows the same output
+        generator = torch.Generator().manual_seed(0)
+        outputs = outputs + torch.rand(outputs.shape, generator=generator).to(outputs)
+    try:
+        losses = loss(outputs, batch.targets)
+    except _REFUSALS as error:
+        raise DataError(
+            f"Expected targets that the loss accepts, found that it refuses synthetic ones of "
+            f"their shape and type: {error}. Class labels are whole numbers in one axis; other "
+            "targets have the shape of the outputs. For a loss that takes only some values, give "
+            "made-up rows by `examples(..., synthetic=(features, targets))`."
+        ) from error
+    if losses.shape != (len(batch),):
+        raise ModelError(
+            f"Expected a loss with one value per example, shape ({len(batch)},) for the "
+            f"{len(batch)} synthetic rows that it was tried on, found {tuple(losses.shape)}"
+            f"{_shape_cure(losses, outputs, batch.targets)}"
+        )
+    alone = torch.cat(
+        [loss(outputs[i : i + 1], batch.targets[i : i + 1]) for i in range(len(batch))]
+    )
+    if not torch.allclose(losses, alone, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise ModelError(
+            "Expected each example's loss to depend on that example alone, found a loss that "
+            "changes with its neighbours in the batch. Use a loss without statistics, ranks or "
+            "pairs across examples."
+        )
+
+
+def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
+    """What to change about a loss whose values have this shape."""
+    if losses.ndim == 0:
+        return ", a mean or sum. Use reduction='none', or a loss of `adadps.losses`."
+    shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+    return (
+        f" from {shapes}. Give targets the shape of the outputs, and average over all axes but the "
+        "first (`.flatten(1).mean(1)`), or use a loss of `adadps.losses`."
+    )
+
+
+def _require_whole_numbers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
+    """Tokens and classes that no row of a table, and no output, stands for: found now."""
+    features, sizes = data.features, _table_sizes(held)
+    if isinstance(features, Tensor) and sizes is not None:
+        fits = (features >= 0) & (features < sizes.to(features.device))
+        if not bool(fits.all()):
+            raise DataError(
+                "Expected features that fit the model, whole numbers from 0 to "
+                f"{int(sizes[sizes < _ANY].max()) - 1} where they are words of a table, found "
+                "others. Build the table with a row for every word, and give padding a number of "
+                "its own (0 with `padding_idx=0`, say) in place of a negative one."
+            )
+    classes = _number_of_classes(held, loss)
+    if classes is not None:
+        fits = (data.targets >= 0) & (data.targets < classes) | (data.targets == IGNORED)
+        if not bool(fits.all()):
+            raise DataError(
+                f"Expected targets that the loss accepts, whole numbers from 0 to {classes - 1}, "
+                "found others. Number the labels from 0, and give the model an output for each."
+            )
+
+
+_ANY = 2**62
+
+
+def _table_sizes(held: Objective) -> Tensor | None:
+    """For each place in a row of whole numbers: the size of the table that it indexes, if any.
+
+    Found on a synthetic row, by the memory that the tables are called with.
+    """
+    row = held.synthetic.features
+    if not isinstance(row, Tensor) or row.is_floating_point() or row.dtype is torch.bool:
+        return None
+    row = row[:1].clone()
+    sizes = torch.full(row.shape, _ANY)
+
+    def note(table: nn.Module, inputs: tuple[object, ...]) -> None:
+        given = inputs[0]
+        if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
+            offset = given.storage_offset() - row.storage_offset()
+            seen = sizes.as_strided(given.shape, given.stride(), offset)
+            seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
+
+    tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    handles = [table.register_forward_pre_hook(note) for table in tables]
+    try:
+        with secret_generators(_same_bytes, row.device), torch.no_grad():
+            run_on(held.model, row)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sizes[0] if bool((sizes < _ANY).any()) else None
+
+
+def _shares_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _number_of_classes(held: Objective, loss: Loss) -> int | None:
+    """How many classes the loss knows, if it takes whole numbers and refuses others."""
+    targets = held.synthetic.targets[:1]
+    if targets.is_floating_point() or targets.dtype is torch.bool:
+        return None
+    outputs = _outputs(held, held.synthetic.take(torch.arange(1)).features).cpu()
+    if outputs.ndim < 2:
+        return None
+    classes = outputs.shape[1]
+
+    def refuses(label: int) -> bool:
+        return not _accepts(loss, outputs, torch.full_like(targets, label, device="cpu"))
+
+    return classes if refuses(classes) and refuses(-1) and not refuses(0) else None
