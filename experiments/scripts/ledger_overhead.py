@@ -18,7 +18,7 @@ from pathlib import Path
 
 import adadps
 from adadps.training import payment
-from adadps_experiments.bench.ours import full, model_of
+from adadps_experiments.bench.contenders.ours import full, model_of
 from adadps_experiments.bench.workloads import WORKLOADS
 
 STEPS, WARM_UP = 3200, 200

@@ -17,9 +17,8 @@ from adadps.engine.noise import late, normals
 from adadps.engine.noise import randomness as noise
 from adadps.engine.rules import gradients, sequence
 from adadps.tensors import sums, threads
-from adadps_experiments.bench import ours
-from adadps_experiments.bench.contenders import CONTENDERS
-from adadps_experiments.bench.plain import has_sparse_form
+from adadps_experiments.bench.contenders import CONTENDERS, ours
+from adadps_experiments.bench.contenders.plain import has_sparse_form
 from adadps_experiments.bench.workloads import WORKLOADS
 
 SPENT: dict[str, float] = defaultdict(float)

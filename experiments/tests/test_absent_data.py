@@ -16,7 +16,7 @@ from adadps_experiments.commands.reproduce import NEEDED
 from adadps_experiments.data.fetching import fetch
 from adadps_experiments.data.finding import require
 from adadps_experiments.data.named_sets import AMAZON, IMDB, NAMED_SETS, NamedSet, SetFile
-from adadps_experiments.reproduce.corpora import CORPORA
+from adadps_experiments.reproduce.text.corpora import CORPORA
 from support.homes import home_with, left_in
 from support.small_originals import IMDB_NAME, IMDB_TABLES, imdb_archive, small_imdb
 

@@ -16,15 +16,13 @@ from typer.testing import CliRunner
 
 from adadps.cli.main import app
 from adadps.errors import DataError
-from adadps_experiments.bench import chart, command, memory, microbatch, ours, plain, processes
-from adadps_experiments.bench.contenders import CONTENDERS
-from adadps_experiments.bench.machine import Others
-from adadps_experiments.bench.measure import Timing, measure, measure_epoch, reason_against
-from adadps_experiments.bench.rows import disturbed, find, load
-from adadps_experiments.bench.sheets import sheets
-from adadps_experiments.bench.table import as_markdown
+from adadps_experiments.bench import machine, measure, session, sheets
+from adadps_experiments.bench.contenders import CONTENDERS, microbatch, ours, plain
+from adadps_experiments.bench.machine import OtherLoad
+from adadps_experiments.bench.measure import Timing, measure_epoch, measure_steps, reason_against
+from adadps_experiments.bench.rows import RowFile, disturbed, find, load
 from adadps_experiments.bench.targets import TARGETS, verdicts
-from adadps_experiments.bench.workloads import WORKLOADS, Data, tokens_for
+from adadps_experiments.bench.workloads import WORKLOADS, SyntheticData, tokens_for
 
 runner = CliRunner()
 KINDS = ["logreg-10k", "autoencoder-64", "embedding-bag", "lstm"]
@@ -58,7 +56,7 @@ def short_runs(monkeypatch):
 def tiny(monkeypatch):
     """One tiny workload instead of all."""
     workload = replace(WORKLOADS["logreg-10k"].tiny(), name="tiny")
-    monkeypatch.setattr(command, "WORKLOADS", {"tiny": workload})
+    monkeypatch.setattr(session, "WORKLOADS", {"tiny": workload})
     return workload
 
 
@@ -71,7 +69,7 @@ def at_once(monkeypatch):
         made.append(name)
         return row_of(workload.name, name)
 
-    monkeypatch.setattr(command, "attempt", attempt)
+    monkeypatch.setattr(session, "attempt", attempt)
     return made
 
 
@@ -95,7 +93,7 @@ def test_contenders_step_on_every_kind_of_workload(name, kind, short_runs):
 
 
 def test_a_measurement_is_a_row(short_runs):
-    row = measure(WORKLOADS["logreg-10k"].tiny(), "adadps", QUICK)
+    row = measure_steps(WORKLOADS["logreg-10k"].tiny(), "adadps", QUICK)
     assert row.keys() >= SCHEMA | {"flush_ms", "touched_rows", "threads", "fastest_ms"}
     assert row["ms_per_step"] > 0
     assert row["steps"] == 2
@@ -129,7 +127,7 @@ def test_rows_hold_zipf_words_of_unit_length():
 
 
 def test_batches_are_fresh_and_targets_belong_to_their_rows():
-    data = Data(torch.arange(50.0)[:, None], torch.arange(50))
+    data = SyntheticData(torch.arange(50.0)[:, None], torch.arange(50))
     rng = np.random.default_rng(0)
     first, second = data.draw(rng, 8), data.draw(rng, 8)
     assert not torch.equal(first.targets, second.targets)
@@ -230,7 +228,7 @@ def test_ours_trains_the_model_and_reads_its_weights(short_runs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_opacus_moves_every_weight(kind, mode, monkeypatch):
     pytest.importorskip("opacus")
-    from adadps_experiments.bench import opacus_steps
+    from adadps_experiments.bench.contenders import opacus_steps
 
     held = []
     model_of = opacus_steps.model_of
@@ -247,7 +245,7 @@ def test_opacus_moves_every_weight(kind, mode, monkeypatch):
 
 def test_opacus_gets_the_same_function_as_the_others():
     pytest.importorskip("opacus")
-    from adadps_experiments.bench import opacus_steps
+    from adadps_experiments.bench.contenders import opacus_steps
 
     workload = WORKLOADS["embedding-bag"].tiny()
     model, theirs = workload.model(), opacus_steps.model_of(workload)
@@ -261,28 +259,28 @@ def test_opacus_gets_the_same_function_as_the_others():
 
 
 def test_a_contender_that_does_not_fit_is_not_tried(monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 20_000_000_000)
-    monkeypatch.setattr(processes, "apart", lambda *_, **__: pytest.fail("was tried"))
-    monkeypatch.setattr(processes, "find_spec", lambda _: object())
-    row = processes.attempt(WORKLOADS["logreg-1m-50"], "opacus-hooks", QUICK)
+    monkeypatch.setattr(machine, "free_memory", lambda: 20_000_000_000)
+    monkeypatch.setattr(measure, "apart", lambda *_, **__: pytest.fail("was tried"))
+    monkeypatch.setattr(measure, "find_spec", lambda _: object())
+    row = measure.attempt(WORKLOADS["logreg-1m-50"], "opacus-hooks", QUICK)
     assert row["ms_per_step"] is None
     assert row["error"] == "cannot run: needs 27.2 GB, 20.0 GB are free"
     assert reason_against(CONTENDERS["torch"], WORKLOADS["logreg-1m-50"]) is None
-    monkeypatch.setattr(memory, "free", lambda: None)
+    monkeypatch.setattr(machine, "free_memory", lambda: None)
     assert reason_against(CONTENDERS["opacus-hooks"], WORKLOADS["logreg-1m-50"]) is None
 
 
 def test_the_peak_counts_what_was_taken_and_given_back():
-    begin = memory.baseline()
+    begin = machine.memory_baseline()
     block = np.ones(8_000_000)
     del block
     assert begin.peak() > 55e6
     if begin.how == "VmHWM":
-        assert memory.baseline().peak() < 30e6, "an earlier peak is forgotten"
+        assert machine.memory_baseline().peak() < 30e6, "an earlier peak is forgotten"
 
 
 def test_other_work_is_a_share_of_our_cores():
-    share = Others(threads=1).share()
+    share = OtherLoad(threads=1).share()
     assert share is None or 0 <= share <= 1
     assert disturbed(row_of("tiny", "torch", other_work=0.5))
     assert not disturbed(row_of("tiny", "torch"))
@@ -297,7 +295,7 @@ def _die(workload, name, timing):
 
 def test_a_killed_process_is_a_row():
     workload = WORKLOADS["logreg-10k"].tiny()
-    row = processes.apart(_die, workload, "torch", QUICK, patience=60)
+    row = measure.apart(_die, workload, "torch", QUICK, patience=60)
     assert row["error"] == "cannot run: ended by signal 9 (out of memory?)"
 
 
@@ -305,18 +303,18 @@ def test_an_error_is_a_row_of_few_words(monkeypatch):
     def explode(*job):
         raise RuntimeError("no such\nkernel " + "x" * 500)
 
-    monkeypatch.setattr(processes, "settle", lambda _: None)
+    monkeypatch.setattr(measure, "settle", lambda _: None)
     sent = []
     pipe = SimpleNamespace(send=sent.append)
-    processes._answer(pipe, explode, WORKLOADS["lstm"], "torch", QUICK)
+    measure._answer(pipe, explode, WORKLOADS["lstm"], "torch", QUICK)
     assert sent[0].startswith("cannot run: RuntimeError: no such kernel xxx")
     assert len(sent[0]) < 160
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
-    assert processes.reason_of(error) == "cannot run: out of memory"
+    assert measure.reason_of(error) == "cannot run: out of memory"
 
 
 def test_a_missing_package_is_a_hint(tiny, monkeypatch):
-    monkeypatch.setattr(processes, "find_spec", lambda _: None)
+    monkeypatch.setattr(measure, "find_spec", lambda _: None)
     options = ["--contender", "opacus-ghost"]
     shown = runner.invoke(app, ["bench", *options], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
@@ -362,7 +360,7 @@ def test_tables_show_ratios_and_reasons():
         row_of("logreg-10k-epoch", "adadps", ms=5.0, seconds=20.0, steps=3845),
         row_of("lstm", "microbatch-loop", threads=2, other_work=0.5),
     ]
-    text = as_markdown(sheets(rows))
+    text = sheets.as_markdown(sheets.sheets_of(rows))
     assert "### lstm (1,000 rows touched by a batch, threads: 2)" in text
     assert "| adadps | 2 | 10 | 1 | 0.5 | 2 | 7 |" in text
     assert "| torch | 4 | 10 | 2 | 1 | 4 | – |" in text
@@ -374,7 +372,7 @@ def test_tables_show_ratios_and_reasons():
 
 def test_nothing_measured_is_nothing_to_draw():
     with pytest.raises(DataError, match="at least one measured row"):
-        chart.draw([row_of("lstm", "torch", ms=None, mb=None, error="cannot run: no")])
+        sheets.draw_chart([row_of("lstm", "torch", ms=None, mb=None, error="cannot run: no")])
 
 
 def test_rows_are_on_disk_as_they_come_in(tiny, monkeypatch, tmp_path):
@@ -386,10 +384,10 @@ def test_rows_are_on_disk_as_they_come_in(tiny, monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return row_of(workload.name, name)
 
-    monkeypatch.setattr(command, "attempt", interrupted)
+    monkeypatch.setattr(session, "attempt", interrupted)
     jobs = [(tiny, "torch"), (tiny, "torch-sparse"), (tiny, "microbatch-loop")]
     with pytest.raises(KeyboardInterrupt):
-        command.measure_all(jobs, QUICK, command.RowFile(file, resume=False), print)
+        session.measure_all(jobs, QUICK, RowFile(file, resume=False), print)
     assert [row["contender"] for row in load(file)] == ["torch"]
 
     tried = []
@@ -398,21 +396,21 @@ def test_rows_are_on_disk_as_they_come_in(tiny, monkeypatch, tmp_path):
         tried.append(name)
         return row_of(workload.name, name, ms=2.0)
 
-    monkeypatch.setattr(command, "attempt", again)
-    rows = command.measure_all(jobs, QUICK, command.RowFile(file, resume=True), print)
+    monkeypatch.setattr(session, "attempt", again)
+    rows = session.measure_all(jobs, QUICK, RowFile(file, resume=True), print)
     assert tried == ["torch-sparse", "microbatch-loop"]
     assert rows == load(file)
     assert find(rows, "tiny", "torch")["ms_per_step"] == 1.0
 
 
 def test_failed_and_disturbed_rows_are_measured_again(tiny, at_once, tmp_path):
-    file = command.RowFile(tmp_path / "rows.json", resume=False)
+    file = RowFile(tmp_path / "rows.json", resume=False)
     file.put(row_of("tiny", "torch", ms=None, mb=None, error="cannot run: no"))
     file.put(row_of("tiny", "microbatch-loop", other_work=0.9))
     file.put(row_of("tiny", "adadps", other_work=0.01))
     file.put(row_of("tiny", "torch-sparse", threads=2))
     names = ("torch", "microbatch-loop", "adadps", "torch-sparse")
-    command.measure_all([(tiny, name) for name in names], QUICK, file, print)
+    session.measure_all([(tiny, name) for name in names], QUICK, file, print)
     assert at_once == ["torch", "microbatch-loop", "torch-sparse"]
     assert [row["contender"] for row in file.rows] == list(names), "each in its place"
 
@@ -489,7 +487,7 @@ def test_an_epoch_is_measured_from_the_first_step_to_the_weights():
 
 def test_the_epoch_stands_beside_an_extrapolation(monkeypatch, at_once, tmp_path):
     answer = row_of("logreg-10k", "adadps", ms=4.0, steps=3845, seconds=15.38)
-    monkeypatch.setattr(command, "apart", lambda *_, **__: dict(answer))
+    monkeypatch.setattr(session, "apart", lambda *_, **__: dict(answer))
     file = tmp_path / "rows.json"
     shown = runner.invoke(app, ["bench", "--epoch", "--json", str(file), "--markdown"])
     assert shown.exit_code == 0, shown.output

@@ -13,14 +13,14 @@ from adadps.methods.side.public import AdamStatistics, GradientStatistics, RMSPr
 from adadps.methods.stages import Chain
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
-from adadps_experiments.reproduce import recipes
-from adadps_experiments.reproduce.contenders import CONTENDERS
-from adadps_experiments.reproduce.jobs import SIZES
-from adadps_experiments.reproduce.problem import Public, problem, zero_model
+from adadps_experiments.reproduce.text import recipes
+from adadps_experiments.reproduce.text.jobs import SIZES
+from adadps_experiments.reproduce.text.methods import TEXT_METHODS
+from adadps_experiments.reproduce.text.problem import PublicTexts, problem, zero_model
 from support.small_corpora import small_corpus
 
 LENGTHS = (0.5, 1.5, 4.0, 10.0)
-PUBLIC = Public(share=0.1)
+PUBLIC = PublicTexts(share=0.1)
 CORPUS = small_corpus()
 HERE = problem(CORPUS, recipes.PAPER, PUBLIC, 0)
 STAGES = {
@@ -48,17 +48,17 @@ STAGES = {
     "public-only": "Average Adam",
 }
 """Section by section as the methods are defined; what stands before Privatize is per example."""
-ALL = pytest.mark.parametrize("name", CONTENDERS)
+ALL = pytest.mark.parametrize("name", TEXT_METHODS)
 ADAPTIVE = ("dp-adam", "dp-rmsprop")
 NOT_PRIVATE = ("ideal", "sgd", "adam", "adas", "adas-public", "public-only")
 
 
 def settings_of(name):
-    return CONTENDERS[name].grid(LENGTHS)
+    return TEXT_METHODS[name].grid(LENGTHS)
 
 
 def built(name, setting=None, *, sigma=1.5, steps=1000, given=HERE):
-    return CONTENDERS[name].build(setting or settings_of(name)[5], given, sigma, steps)
+    return TEXT_METHODS[name].build(setting or settings_of(name)[5], given, sigma, steps)
 
 
 def sources_of(chain):
@@ -66,14 +66,14 @@ def sources_of(chain):
 
 
 def test_all_contenders_are_written_out_here():
-    assert set(STAGES) == set(CONTENDERS)
-    assert all(name == contender.name for name, contender in CONTENDERS.items())
+    assert set(STAGES) == set(TEXT_METHODS)
+    assert all(name == contender.name for name, contender in TEXT_METHODS.items())
 
 
 @ALL
 def test_every_method_has_sixteen_different_settings(name):
     for lengths in (LENGTHS, *(size.lengths for size in SIZES.values())):
-        settings = CONTENDERS[name].grid(lengths)
+        settings = TEXT_METHODS[name].grid(lengths)
         assert len(settings) == 16
         assert len({tuple(sorted(setting.items())) for setting in settings}) == 16
         for setting in settings:
@@ -113,7 +113,7 @@ def test_private_methods_are_private_and_others_say_why_not(name):
         assert exposures == ()
         assert built(name).release.noise_multiplier == 1.5
         assert built(name, sigma=0.0).exposures  # noise comes from what was asked for alone
-    assert CONTENDERS[name].private == (name not in NOT_PRIVATE or name == "ideal")
+    assert TEXT_METHODS[name].private == (name not in NOT_PRIVATE or name == "ideal")
 
 
 @ALL
@@ -123,7 +123,7 @@ def test_only_methods_that_say_so_read_public_examples(name):
     data = [getattr(stage, "public", None) for stage in chain.stages]
     data += [getattr(source, "examples", None) for source in sources_of(chain)]
     reads = any(held is HERE.public for held in data)
-    assert reads == (CONTENDERS[name].uses_public and not CONTENDERS[name].only_public)
+    assert reads == (TEXT_METHODS[name].uses_public and not TEXT_METHODS[name].only_public)
     if name == "ideal":
         assert any(held is not None and held.examples is HERE.train for held in data)
 
@@ -175,7 +175,7 @@ def test_twice_the_steps_have_half_the_rate(name):
         short, long = (built(name, setting, steps=steps).stages[-1].lr for steps in (500, 1000))
         if name in ADAPTIVE:
             assert long == pytest.approx(short / math.sqrt(2))
-        elif CONTENDERS[name].private:
+        elif TEXT_METHODS[name].private:
             assert long == pytest.approx(short / 2)
         else:
             assert long == short  # without noise there is nothing to be gained by waiting
@@ -227,7 +227,7 @@ def outputs_after(name, given, setting, steps=4):
         seen.append(outputs.double().numpy())
         return 0.0
 
-    data = given.public.examples if CONTENDERS[name].only_public else given.train
+    data = given.public.examples if TEXT_METHODS[name].only_public else given.train
     fit(
         zero_model(given),
         given.corpus.loss,

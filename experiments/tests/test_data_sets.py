@@ -20,7 +20,14 @@ from adadps_experiments.data.amazon import amazon_reviews
 from adadps_experiments.data.digests import rows_digest
 from adadps_experiments.data.finding import cache_folder, data_folders, find, is_genuine, require
 from adadps_experiments.data.imdb import imdb
-from adadps_experiments.data.named_sets import IMDB, MNIST, NAMED_SETS, Rows, SetFile, named_set
+from adadps_experiments.data.named_sets import (
+    IMDB,
+    MNIST,
+    NAMED_SETS,
+    RowsDigest,
+    SetFile,
+    named_set,
+)
 from support.homes import home_with
 from support.small_originals import IMDB_NAME, imdb_archive, small_imdb
 
@@ -150,7 +157,7 @@ def test_a_table_is_known_whoever_packed_it(tmp_path):
     assert is_genuine(
         tmp_path / "u.csv.gz", SetFile("u", content=hashlib.sha256(plain).hexdigest())
     )
-    rows = Rows(("colour", "name"), rows_digest([["red", "apple"], ["green", "pear"]]))
+    rows = RowsDigest(("colour", "name"), rows_digest([["red", "apple"], ["green", "pear"]]))
     assert is_genuine(path, SetFile("t", rows=rows))
     path.write_bytes(gzip.compress(b"name,colour\npear,red\napple,red\n", mtime=0))
     assert not is_genuine(path, SetFile("t", rows=rows))

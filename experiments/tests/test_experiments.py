@@ -7,10 +7,9 @@ import pytest
 from adadps.errors import SettingError
 from adadps_experiments.commands.reproduce import NAMES, _needed
 from adadps_experiments.data.named_sets import STACKOVERFLOW
-from adadps_experiments.reproduce import published, published_cost
-from adadps_experiments.reproduce.contenders import CONTENDERS
-from adadps_experiments.reproduce.corpora import CORPORA
-from adadps_experiments.reproduce.experiments import (
+from adadps_experiments.reproduce.text import published
+from adadps_experiments.reproduce.text.corpora import CORPORA
+from adadps_experiments.reproduce.text.experiments import (
     BEST,
     EXPERIMENTS,
     PAPER,
@@ -18,11 +17,12 @@ from adadps_experiments.reproduce.experiments import (
     TF_IDF,
     experiment_of,
 )
-from adadps_experiments.reproduce.jobs import SIZES
-from adadps_experiments.reproduce.problem import ONE_PERCENT, Public
+from adadps_experiments.reproduce.text.jobs import SIZES
+from adadps_experiments.reproduce.text.methods import TEXT_METHODS
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
 
 ALL = pytest.mark.parametrize("name", EXPERIMENTS)
-FEW, SHOP = Public(proxy=250), Public(proxy=8000)
+FEW, SHOP = PublicTexts(proxy=250), PublicTexts(proxy=8000)
 
 ALL_METHODS = {
     "imdb": {
@@ -88,8 +88,8 @@ def papers_of(name, **wanted):
 
 
 def test_published_numbers_are_those_of_the_paper():
-    assert joined("imdb") == published.IMDB
-    assert joined("stackoverflow") == published.STACK_OVERFLOW
+    assert joined("imdb") == published.IMDB_ACCURACY
+    assert joined("stackoverflow") == published.STACK_OVERFLOW_ACCURACY
     assert IMDB_TF_IDF["bag of words"] == published.IMDB_BAG_OF_WORDS
     assert IMDB_TF_IDF["TF-IDF"] == published.IMDB_TF_IDF
     assert NON_PRIVATE["imdb"] == published.IMDB_NON_PRIVATE
@@ -98,11 +98,11 @@ def test_published_numbers_are_those_of_the_paper():
 
 def test_published_settings_are_those_of_the_paper():
     """σ, batch and groups from its appendix; epochs as its epsilons decode."""
-    assert published_cost.IMDB.epochs == 32
-    assert published_cost.STACK_OVERFLOW.epochs == 42
+    assert published.IMDB_RUN.epochs == 32
+    assert published.STACK_OVERFLOW_RUN.epochs == 42
     for run, examples, sigma, group in (
-        (published_cost.IMDB, 25_000, 1.0, 4),
-        (published_cost.STACK_OVERFLOW, 246_092, 0.95, 2),
+        (published.IMDB_RUN, 25_000, 1.0, 4),
+        (published.STACK_OVERFLOW_RUN, 246_092, 0.95, 2),
     ):
         assert (run.examples, run.batch) == (examples, 64)
         assert (run.noise_multiplier, run.group) == (sigma, group)
@@ -159,17 +159,17 @@ def test_the_whole_shop_has_no_published_number(features):
 
 def test_costs_are_those_of_the_run_that_the_numbers_come_from():
     datasets = {line.dataset for name in EXPERIMENTS for line in EXPERIMENTS[name].lines}
-    assert {*datasets, "stackoverflow"} == set(published_cost.OF_DATASET) == set(SIZES)
-    for dataset, run in published_cost.OF_DATASET.items():
+    assert {*datasets, "stackoverflow"} == set(published.OF_DATASET) == set(SIZES)
+    for dataset, run in published.OF_DATASET.items():
         films = dataset.startswith("imdb")
-        assert run == (published_cost.IMDB if films else published_cost.STACK_OVERFLOW)
+        assert run == (published.IMDB_RUN if films else published.STACK_OVERFLOW_RUN)
 
 
 @pytest.mark.parametrize("features", [PAPER, BEST])
 def test_numbers_of_the_size_stand_beside_their_lines(features):
     wanted = {"dataset": "imdb", "features": features}
     for share in (0.01, 0.002, 0.0004):
-        found = papers_of("public-size", **wanted, public=Public(share=share))
+        found = papers_of("public-size", **wanted, public=PublicTexts(share=share))
         assert found["adadps-public"] == PUBLIC_DATA_SIZE[share]
     assert papers_of("public-size", **wanted)["ideal"] == PUBLIC_DATA_SIZE["upper bound"]
 
@@ -178,7 +178,7 @@ def test_numbers_of_the_size_stand_beside_their_lines(features):
 def test_numbers_at_one_epsilon_do_not_stand_beside_another(name):
     """The paper's tables are at 1.5 for IMDB and at 0.84 for Stack Overflow."""
     for line in EXPERIMENTS[name].lines:
-        if line.paper is not None and CONTENDERS[line.method].private:
+        if line.paper is not None and TEXT_METHODS[line.method].private:
             assert line.epsilon == (1.5 if line.dataset.startswith("imdb") else 0.84)
 
 
@@ -238,12 +238,12 @@ def test_lines_refer_to_what_there_is(name):
     experiment = EXPERIMENTS[name]
     assert experiment.name == name
     for line in (*experiment.lines, *experiment.quick):
-        assert line.method in CONTENDERS
+        assert line.method in TEXT_METHODS
         assert line.dataset in SIZES
         assert line.dataset in CORPORA
         assert line.features in (PAPER, TF_IDF, PLAIN, BEST)
-        assert line.epsilon > 0 or not CONTENDERS[line.method].private
-        assert line.public == ONE_PERCENT or CONTENDERS[line.method].uses_public
+        assert line.epsilon > 0 or not TEXT_METHODS[line.method].private
+        assert line.public == ONE_PERCENT or TEXT_METHODS[line.method].uses_public
         assert not line.public.proxy or line.dataset == "imdb"
         assert not line.public.users or line.dataset == "debian-tags"
         assert line.method != "adadps-wordfreq" or line.dataset == "imdb"

@@ -10,15 +10,20 @@ import pytest
 import torch
 
 from adadps import Accountant, by_user, dp_sgd, epsilon_of_run, poisson, privatize
-from adadps_experiments.reproduce import federated_figure, federated_runs, federated_table
-from adadps_experiments.reproduce.corpora import corpus
-from adadps_experiments.reproduce.federated_data import DATASET, federation, held_out_within
-from adadps_experiments.reproduce.federated_runs import PUBLISHED, SCENES, FederatedJob, run
-from adadps_experiments.reproduce.federated_table import LABELS, lines, settings_of, trials_of
+from adadps_experiments.reproduce.federated import (
+    jobs as federated_jobs,
+)
+from adadps_experiments.reproduce.federated import (
+    table as federated_table,
+)
+from adadps_experiments.reproduce.federated.data import DATASET, federation, held_out_within
+from adadps_experiments.reproduce.federated.jobs import PUBLISHED, SCENARIOS, FederatedJob, run
+from adadps_experiments.reproduce.federated.table import LABELS, lines, settings_of, trials_of
+from adadps_experiments.reproduce.text.corpora import corpus
 
 
 def test_every_method_has_twenty_trials_of_three_runs():
-    for scene in SCENES.values():
+    for scene in SCENARIOS.values():
         for method in LABELS:
             settings = settings_of(method, scene)
             assert len(settings) == 20
@@ -63,7 +68,7 @@ def test_what_belongs_together_is_held_out_together():
 
 def test_the_published_federation_costs_what_the_paper_says():
     """34 by RDP as claimed, 24.1 by PLD, at δ = 1/400."""
-    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.3, groups=by_user(most=1)), 1.0)
+    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.3, groups=by_user(most=1)), lr=1.0)
     sampler = poisson(users=PUBLISHED.users, expected_size=PUBLISHED.cohort)
     found = [
         epsilon_of_run(method, sampler, PUBLISHED.rounds, delta=PUBLISHED.delta, accountant=one)
@@ -79,15 +84,15 @@ def records():
     small = {
         "400 users": replace(PUBLISHED, users=30, cohort=10, rounds=2),
         "400 users, no privacy": replace(
-            SCENES["400 users, no privacy"], users=30, cohort=10, rounds=2
+            SCENARIOS["400 users, no privacy"], users=30, cohort=10, rounds=2
         ),
     }
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(federated_runs, "SCENES", small)
+        patched.setattr(federated_jobs, "SCENARIOS", small)
         found = {}
         for scene in small:
             for method in LABELS:
-                setting = settings_of(method, SCENES[scene])[0]
+                setting = settings_of(method, SCENARIOS[scene])[0]
                 job = FederatedJob(scene, "paper", method, setting, 0, tuning=False)
                 found[scene, "paper", method] = [run(job)]
     return found
@@ -95,7 +100,7 @@ def records():
 
 def test_private_runs_state_an_epsilon_for_users_and_twins_none(records):
     for (scene, _, _), (record,) in records.items():
-        private = SCENES[scene].private
+        private = SCENARIOS[scene].private
         assert (record["epsilon_pld"] is not None) is private is record["private"]
         assert 0 <= record["values"]["accuracy"] <= 1
         assert record["users"] == 30
@@ -117,5 +122,5 @@ def test_rows_and_a_figure(records):
     rows = [federated_table._row(line, mine) for line, mine in records.items()]
     assert {"experiment", "dataset", "method", "mean", "epsilon_pld", "settings"} <= rows[0].keys()
     assert {row["method"] for row in rows} >= {"DP-FedAvg", "FedAvg", "AdaDPS, on the device"}
-    assert federated_figure.figure_of(records).startswith(b"\x89PNG")
-    assert sum(len(part) for _, part in federated_figure.tables_of(rows)) == len(rows)
+    assert federated_table.figure_of(records).startswith(b"\x89PNG")
+    assert sum(len(part) for _, part in federated_table.tables_of(rows)) == len(rows)

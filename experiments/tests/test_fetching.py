@@ -10,7 +10,7 @@ from adadps.data.tables import read_table
 from adadps.errors import DataError
 from adadps_experiments.data.fetching import fetch
 from adadps_experiments.data.imdb import LINE_BREAK
-from adadps_experiments.data.named_sets import MNIST, STACKOVERFLOW, Published
+from adadps_experiments.data.named_sets import MNIST, STACKOVERFLOW, Checksum
 from support.homes import home_with, left_in, tar_of
 from support.small_originals import (
     AMAZON_NAME,
@@ -67,7 +67,7 @@ def test_stack_overflow_comes_from_three_archives(cache):
         "stackoverflow.tag_count.tar.bz2": tar_of({"stackoverflow.tag_count": "{}"}, "bz2"),
     }
     originals = tuple(
-        replace(one, published=Published("sha256", hashlib.sha256(held[one.name]).hexdigest()))
+        replace(one, published=Checksum("sha256", hashlib.sha256(held[one.name]).hexdigest()))
         for one in STACKOVERFLOW.originals
     )
     with home_with(held) as home:

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from adadps_experiments.reproduce import trials
-from adadps_experiments.reproduce.experiments import PAPER, Experiment, Line
-from adadps_experiments.reproduce.keeping import Kept
+from adadps_experiments.reproduce.records import RecordFile
+from adadps_experiments.reproduce.text import tuning
+from adadps_experiments.reproduce.text.experiments import PAPER, Experiment, TableLine
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 
 def experiment(*methods):
-    lines = tuple(Line("imdb", PAPER, method, 2.0) for method in methods)
+    lines = tuple(TableLine("imdb", PAPER, method, 2.0) for method in methods)
     return Experiment("small", "A small experiment", lines, lines[:1])
 
 
@@ -31,9 +31,9 @@ def tuned(monkeypatch, tmp_path):
     ran = put_in_place(monkeypatch, imdb=small_corpus())
 
     def tune(accuracy, *methods):
-        monkeypatch.setattr(trials, "run", accuracy)
-        kept = Kept(tmp_path / "trials.jsonl")
-        found = trials.tune(experiment(*methods), kept)["datasets"]["imdb"]["methods"]
+        monkeypatch.setattr(tuning, "run", accuracy)
+        kept = RecordFile(tmp_path / "trials.jsonl")
+        found = tuning.tune(experiment(*methods), kept)["datasets"]["imdb"]["methods"]
         return {name.split(" | ")[1]: entry for name, entry in found.items()}, ran
 
     yield tune

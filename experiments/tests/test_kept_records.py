@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from adadps.errors import DataError
-from adadps_experiments.reproduce import keeping
-from adadps_experiments.reproduce.keeping import Kept
+from adadps_experiments.reproduce import records
+from adadps_experiments.reproduce.records import RecordFile
 
 FIRST = {"job": {"method": "dp-sgd", "setting": {"clip": 0.5}, "seed": 0}, "values": {"a": 0.25}}
 SECOND = {"job": {"method": "dp-sgd", "setting": {"clip": 0.5}, "seed": 1}, "values": {"a": 0.5}}
@@ -23,14 +23,14 @@ def path(tmp_path):
 
 
 def kept_with(path, *records):
-    kept = Kept(path)
+    kept = RecordFile(path)
     for record in records:
         kept.add(record)
     return kept
 
 
 def test_what_was_added_is_found_at_once_and_after_reading_again(path):
-    for kept in (kept_with(path, FIRST, SECOND, THIRD), Kept(path)):
+    for kept in (kept_with(path, FIRST, SECOND, THIRD), RecordFile(path)):
         assert len(kept) == 3
         for record in (FIRST, SECOND, THIRD):
             assert kept.find(record["job"]) == record
@@ -40,7 +40,7 @@ def test_what_was_added_is_found_at_once_and_after_reading_again(path):
 
 def test_looking_makes_an_empty_file_alone(path):
     """It is what other processes are kept away from."""
-    assert len(Kept(path)) == 0
+    assert len(RecordFile(path)) == 0
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == b""
 
@@ -48,8 +48,8 @@ def test_looking_makes_an_empty_file_alone(path):
 HOLDER = """
 import sys
 from pathlib import Path
-from adadps_experiments.reproduce.keeping import Kept
-kept = Kept(Path(sys.argv[1]))
+from adadps_experiments.reproduce.records import RecordFile
+kept = RecordFile(Path(sys.argv[1]))
 kept.add({"job": {"seed": 7}, "value": 1.0})
 print("held", flush=True)
 sys.stdin.read()
@@ -70,12 +70,12 @@ def test_another_process_is_kept_away_until_the_first_has_ended(path):
             with pytest.raises(
                 DataError, match=r"Expected to be alone with .*another process.*--json"
             ):
-                Kept(path)
+                RecordFile(path)
         assert path.read_bytes() == content
         kept_with(path.with_name("others.jsonl"), FIRST)  # another file is free
     finally:
         holder.communicate(timeout=60)
-    assert Kept(path).find({"seed": 7})["value"] == 1.0
+    assert RecordFile(path).find({"seed": 7})["value"] == 1.0
 
 
 def test_a_killed_process_keeps_nobody_away(path):
@@ -91,16 +91,16 @@ def test_a_killed_process_keeps_nobody_away(path):
         check=False,
     )
     assert killed.returncode == 9
-    assert len(Kept(path)) == 1
+    assert len(RecordFile(path)) == 1
 
 
 def test_the_same_process_may_open_it_again_by_any_name(path, monkeypatch):
     first = kept_with(path, FIRST)
     monkeypatch.chdir(path.parent)
     for name in (path, Path(path.name), path.parent / ".." / path.parent.name / path.name):
-        assert Kept(name).find(FIRST["job"]) == FIRST
+        assert RecordFile(name).find(FIRST["job"]) == FIRST
     first.add(SECOND)
-    assert len(Kept(path)) == 2
+    assert len(RecordFile(path)) == 2
 
 
 def test_the_order_of_names_is_no_part_of_a_job(path):
@@ -108,7 +108,7 @@ def test_the_order_of_names_is_no_part_of_a_job(path):
     turned = {"seed": 0, "setting": {"clip": 0.5}, "method": "dp-sgd"}
     assert list(turned) != list(FIRST["job"])
     assert kept.find(turned) == FIRST
-    assert Kept(path).find(turned) == FIRST
+    assert RecordFile(path).find(turned) == FIRST
 
 
 def test_a_record_that_must_be_there(path):
@@ -121,7 +121,7 @@ def test_a_record_that_must_be_there(path):
 def test_the_last_record_of_a_job_counts(path):
     kept = kept_with(path, FIRST, {**FIRST, "values": {"a": 0.75}})
     assert len(kept) == 1
-    assert Kept(path).find(FIRST["job"])["values"] == {"a": 0.75}
+    assert RecordFile(path).find(FIRST["job"])["values"] == {"a": 0.75}
 
 
 def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
@@ -131,11 +131,11 @@ def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
     whole = path.read_bytes()
     for size in range(before, len(whole) - 1):
         path.write_bytes(whole[:size])
-        kept = Kept(path)
+        kept = RecordFile(path)
         assert (len(kept), kept.find(THIRD["job"])) == (2, None), size
         kept.add(THIRD)  # the job is run again, and its record stands on a line of its own
         assert path.read_bytes() == whole, size
-        again = Kept(path)
+        again = RecordFile(path)
         assert [again.find(one["job"]) for one in (FIRST, SECOND, THIRD)] == [FIRST, SECOND, THIRD]
 
 
@@ -145,11 +145,11 @@ def test_a_whole_last_record_without_a_line_end_is_kept(path, before):
     kept_with(path, *before, THIRD)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    kept = Kept(path)
+    kept = RecordFile(path)
     assert (len(kept), kept.find(THIRD["job"])) == (len(before) + 1, THIRD)
     assert path.read_bytes() == whole
     kept.add({**FIRST, "job": {"seed": 9}})  # and the next one stands on a line of its own
-    assert len(Kept(path)) == len(before) + 2
+    assert len(RecordFile(path)) == len(before) + 2
 
 
 @pytest.mark.parametrize("record", [FIRST, {"values": {"a": 0.25}, "job": FIRST["job"]}])
@@ -159,7 +159,7 @@ def test_a_cut_record_is_known_by_its_beginning(path, record, zeros):
     whole = kept_with(path, record).path.read_bytes()
     for size in (0, 1, 8, 9, len(whole) - 2):
         path.write_bytes(whole + whole[:size] + b"\0" * zeros)
-        assert len(Kept(path)) == 1
+        assert len(RecordFile(path)) == 1
         assert path.read_bytes() == whole
 
 
@@ -171,7 +171,7 @@ def test_a_foreign_last_line_is_refused_and_stays(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(before + line)
             with pytest.raises(DataError, match=r"line [12] of .*found something else"):
-                Kept(path)
+                RecordFile(path)
             assert path.read_bytes() == before + line
 
 
@@ -180,14 +180,14 @@ def test_a_foreign_file_loses_nothing_of_its_last_line(path):
     for last in (b'{"job": {"se', b'{"job": {"seed": 0}}'):  # even one that looks like ours
         path.write_bytes(b"my notes\n" + last)
         with pytest.raises(DataError, match="line 1 of"):
-            Kept(path)
+            RecordFile(path)
         assert path.read_bytes() == b"my notes\n" + last
 
 
 def test_a_file_that_was_cut_in_its_first_record_is_empty(path):
     kept_with(path, FIRST)
     path.write_bytes(path.read_bytes()[:10])
-    assert len(Kept(path)) == 0
+    assert len(RecordFile(path)) == 0
     assert path.read_bytes() == b""
 
 
@@ -216,7 +216,7 @@ def test_damage_elsewhere_is_an_error_that_names_the_line(path, line, place):
     content = b"\n".join(lines) + b"\n"
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"Expected .* line {place} of .*found .*\. \S.*\.$"):
-        Kept(path)
+        RecordFile(path)
     assert path.read_bytes() == content  # nothing is thrown away
 
 
@@ -231,7 +231,7 @@ def test_what_is_no_number_is_not_written(path):
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("I am in the way", encoding="utf-8")
-    kept = Kept(tmp_path / "elsewhere" / "runs.jsonl")
+    kept = RecordFile(tmp_path / "elsewhere" / "runs.jsonl")
     kept.path = tmp_path / "file" / "runs.jsonl"
     with pytest.raises(DataError, match=r"Expected to write .*found: .*still there"):
         kept.add(FIRST)
@@ -244,7 +244,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(path):
     path.chmod(0o400)
     with pytest.raises(DataError, match="Expected to write"):
         kept.add(SECOND)
-    assert Kept(path).find(FIRST["job"]) == FIRST
+    assert RecordFile(path).find(FIRST["job"]) == FIRST
 
 
 def test_a_disk_that_fails_is_refused_and_the_record_is_not_taken_as_kept(path, monkeypatch):
@@ -253,7 +253,7 @@ def test_a_disk_that_fails_is_refused_and_the_record_is_not_taken_as_kept(path, 
     def full(_file):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping.os, "fsync", full)
+    monkeypatch.setattr(records.os, "fsync", full)
     with pytest.raises(DataError, match="No space left"):
         kept.add(SECOND)
     assert kept.find(SECOND["job"]) is None
@@ -272,19 +272,19 @@ def test_a_cut_line_in_a_file_that_cannot_be_mended_is_refused(path, monkeypatch
 
     monkeypatch.setattr(type(path), "open", read_only)
     with pytest.raises(DataError, match="Permission denied"):
-        Kept(path)
+        RecordFile(path)
 
 
 def test_a_folder_in_the_place_of_the_file_is_refused(path):
     path.mkdir(parents=True)
     with pytest.raises(DataError, match=r"Expected to write .*found: .*Choose"):
-        Kept(path)
+        RecordFile(path)
 
 
 def test_every_record_is_synced_before_the_next_one(path, monkeypatch):
     """At each sync the file must already hold the whole record, with its line end."""
     seen = []
-    monkeypatch.setattr(keeping.os, "fsync", lambda _file: seen.append(path.read_bytes()))
+    monkeypatch.setattr(records.os, "fsync", lambda _file: seen.append(path.read_bytes()))
     kept_with(path, FIRST, SECOND)
     lines = [json.dumps(record).encode() + b"\n" for record in (FIRST, SECOND)]
     assert seen == [lines[0], lines[0] + lines[1]]

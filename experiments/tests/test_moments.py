@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from adadps_experiments.reproduce import moments
-from adadps_experiments.reproduce.recipes import PAPER
+from adadps_experiments.reproduce.text import moments
+from adadps_experiments.reproduce.text.recipes import PAPER
 from support.small_corpora import forget, put_in_place, small_corpus
 
 CORPUS = small_corpus()

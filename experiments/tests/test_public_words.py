@@ -5,7 +5,7 @@ import pytest
 
 from adadps.errors import DataError
 from adadps_experiments.data.technical_words import technical_shares, technical_vocabulary
-from adadps_experiments.reproduce.public_words import general_words, technical_words
+from adadps_experiments.reproduce.text.words import general_words, technical_words
 
 TAGS = ("python", "c#", "vb.net", "role::zzyzx")
 NAMED = ["c#", "net", "python", "role", "vb", "zzyzx"]

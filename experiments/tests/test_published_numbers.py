@@ -7,11 +7,11 @@ from adadps.accounting.samplers import poisson
 from adadps.methods.paper import dp_sgd
 from adadps.methods.stages import privatize
 from adadps.types import Accountant
-from adadps_experiments.reproduce import published_cost, recipes, tables
-from adadps_experiments.reproduce.experiments import EXPERIMENTS, PAPER, Line
-from adadps_experiments.reproduce.problem import ONE_PERCENT
-from adadps_experiments.reproduce.published_cost import PublishedRun
-from adadps_experiments.reproduce.trials import Choice
+from adadps_experiments.reproduce.text import published, recipes, tables
+from adadps_experiments.reproduce.text.experiments import EXPERIMENTS, PAPER, TableLine
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT
+from adadps_experiments.reproduce.text.published import PublishedRun
+from adadps_experiments.reproduce.text.tuning import TunedSetting
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ from adadps_experiments.reproduce.trials import Choice
     ],
 )
 def test_published_numbers_stand_beside_the_papers_own_data_sets(dataset, its_own, monkeypatch):
-    monkeypatch.setattr(published_cost, "_epsilon", lambda *_: 7.25)
-    line = Line(dataset, PAPER, "dp-sgd", 2.0, ONE_PERCENT, 0.63)
+    monkeypatch.setattr(published, "_epsilon", lambda *_: 7.25)
+    line = TableLine(dataset, PAPER, "dp-sgd", 2.0, ONE_PERCENT, 0.63)
     record = {
         "job": {"steps": 20},
         "values": {"accuracy": 0.5, "recall@5": 0.25},
@@ -39,7 +39,7 @@ def test_published_numbers_stand_beside_the_papers_own_data_sets(dataset, its_ow
         "epsilon_rdp": 2.0,
         "seconds": 1.0,
     }
-    choice = Choice(recipes.PAPER, {"clip": 0.5, "length": 3.0})
+    choice = TunedSetting(recipes.PAPER, {"clip": 0.5, "length": 3.0})
     row = tables._row(EXPERIMENTS["imdb"], line, choice, [record], "accuracy")
     assert row["paper"] == (0.63 if its_own else None)
     beside = row["settings"].get("paper_on_stackoverflow")
@@ -54,7 +54,7 @@ def test_the_cost_by_pld_is_the_best_that_can_be_proved():
     sampler, steps = poisson(examples=4000, expected_size=100), 3 * 40
 
     def expected(sigma, accountant):
-        chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), 1.0)
+        chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), lr=1.0)
         return epsilon_of_run(chain, sampler, steps, delta=1 / 4000, accountant=accountant)
 
     for name, sigma, accountant in (

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from adadps_experiments.reproduce.recipes import CANDIDATES, PAPER, TF_IDF, Recipe
+from adadps_experiments.reproduce.text.recipes import CANDIDATES, PAPER, TF_IDF, Recipe
 
 ALL = [PAPER, TF_IDF, *CANDIDATES, Recipe(power=0.5), Recipe(binary=True, relative=True)]
 WORDS = 7

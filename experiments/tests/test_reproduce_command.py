@@ -12,9 +12,10 @@ from adadps.cli.main import app
 from adadps.errors import DataError
 from adadps.files.writing import write_json
 from adadps_experiments.commands.reproduce import NEEDED, _needed
-from adadps_experiments.reproduce import jobs, published_cost, recipes, text_figures, trials
-from adadps_experiments.reproduce.contenders import CONTENDERS
-from adadps_experiments.reproduce.experiments import BEST, EXPERIMENTS, PAPER
+from adadps_experiments.reproduce.results import read_winners
+from adadps_experiments.reproduce.text import jobs, published, recipes, tables, tuning
+from adadps_experiments.reproduce.text.experiments import BEST, EXPERIMENTS, PAPER
+from adadps_experiments.reproduce.text.methods import TEXT_METHODS
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 runner = CliRunner()
@@ -38,7 +39,7 @@ def recorded(*left_out):
             "winner": contender.grid(TINY.lengths)[0],
         }
         for features, recipe in ((PAPER, recipes.PAPER), (BEST, best))
-        for name, contender in CONTENDERS.items()
+        for name, contender in TEXT_METHODS.items()
         for where in ("", " | 1.00% of the training texts")
         if name not in left_out
     }
@@ -65,8 +66,8 @@ def needed(monkeypatch):
 def ran(monkeypatch, needed):
     """A made-up problem in the place of IMDB, without the accounting that takes seconds."""
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
-    monkeypatch.setattr(published_cost, "_epsilon", lambda *_: 7.25)
-    monkeypatch.setattr(text_figures, "_epsilon", lambda _n, _b, _sigma, steps, _delta: steps / 20)
+    monkeypatch.setattr(published, "_epsilon", lambda *_: 7.25)
+    monkeypatch.setattr(tables, "_epsilon", lambda _n, _b, _sigma, steps, _delta: steps / 20)
     yield put_in_place(monkeypatch, imdb=small_corpus())
     forget()
 
@@ -155,7 +156,7 @@ def test_workers_are_as_many_as_asked_for(ran, winners, tmp_path, monkeypatch, g
         asked.append(most)
         raise KeyboardInterrupt
 
-    for room in ("missing", "toy_figure"):
+    for room in ("workers", "toy.table"):
         monkeypatch.setattr(f"adadps_experiments.reproduce.{room}.run_all", stopped)
     for words in (
         ["imdb", "--quick", "--winners", winners],
@@ -224,7 +225,7 @@ def test_an_interrupted_run_goes_on(ran, winners, tmp_path, monkeypatch):
         return whole(job)
 
     with monkeypatch.context() as until:
-        until.setattr("adadps_experiments.reproduce.tables.run", stopped)
+        until.setattr("adadps_experiments.reproduce.text.tables.run", stopped)
         shown = called(*words)
     assert shown.exit_code == 130
     assert "what has ended is kept" in said(shown)
@@ -257,7 +258,7 @@ def made_up(monkeypatch):
             return jobs.run(job)
         return {"job": job.describe(), "values": {"accuracy": 0.5}}
 
-    monkeypatch.setattr(trials, "run", tried)
+    monkeypatch.setattr(tuning, "run", tried)
     monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:2])
 
 
@@ -274,9 +275,9 @@ def test_tuning_twice_runs_nothing_the_second_time(ran, tmp_path):
     assert called("imdb", "--tune", "--json", file).exit_code == 0
     assert ran == []
     assert file.read_text(encoding="utf-8") == first
-    winners = trials.read_winners(file)
+    winners = read_winners(file)
     for line in EXPERIMENTS["imdb"].lines:
-        assert trials.chosen(line, winners).setting in CONTENDERS[line.method].grid(TINY.lengths)
+        assert tuning.chosen(line, winners).setting in TEXT_METHODS[line.method].grid(TINY.lengths)
 
 
 @pytest.mark.usefixtures("made_up", "ran")
@@ -289,7 +290,7 @@ def test_rows_do_not_overwrite_winners(tmp_path, monkeypatch):
     for _ in range(2):
         shown = called("imdb", "--quick", "--winners", file)
         assert shown.exit_code == 0, shown.stderr
-    assert isinstance(trials.read_winners(file), dict)
+    assert isinstance(read_winners(file), dict)
 
 
 @pytest.mark.usefixtures("made_up", "ran")

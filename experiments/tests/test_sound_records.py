@@ -7,17 +7,19 @@ from typer.testing import CliRunner
 
 from adadps.cli.main import app
 from adadps.errors import DataError
-from adadps_experiments.reproduce import recipes, toy, toy_figure, trials
-from adadps_experiments.reproduce.experiments import PAPER, Experiment, Line
-from adadps_experiments.reproduce.jobs import Job
-from adadps_experiments.reproduce.keeping import Kept
-from adadps_experiments.reproduce.sound_records import (
+from adadps_experiments.reproduce.records import (
     IN_EVERY_RUN,
+    RecordFile,
     sound_run,
     sound_toy_run,
     sound_trial,
 )
-from adadps_experiments.reproduce.tables import rows_of, run_lines
+from adadps_experiments.reproduce.text import recipes, tuning
+from adadps_experiments.reproduce.text.experiments import PAPER, Experiment, TableLine
+from adadps_experiments.reproduce.text.jobs import TextJob
+from adadps_experiments.reproduce.text.tables import rows_of, run_lines
+from adadps_experiments.reproduce.toy import problem as toy_problem
+from adadps_experiments.reproduce.toy import table as toy_table
 from support.small_corpora import forget, put_in_place, small_corpus
 
 REFUSED = r"Expected the record of a run of .* in .*\.jsonl, found a damaged one .*to run it again"
@@ -32,7 +34,7 @@ TOY = {"job": JOB, "loss": 0.25, "curve": [[1, None], [2, 0.25]]}
 
 
 def kept_with(path, record):
-    kept = Kept(path)
+    kept = RecordFile(path)
     kept.add(record)
     return kept
 
@@ -90,7 +92,7 @@ def test_a_damaged_toy_run_is_refused(tmp_path, damage):
         sound_toy_run(kept_with(tmp_path / "runs.jsonl", spoiled), JOB)
 
 
-LINE = Line("imdb", PAPER, "dp-sgd", 2.0)
+LINE = TableLine("imdb", PAPER, "dp-sgd", 2.0)
 SMALL = Experiment("small", "A small experiment", (LINE,), (LINE,))
 WINNERS = {
     "datasets": {
@@ -115,24 +117,24 @@ def _small(monkeypatch):
 
 @pytest.mark.usefixtures("_small")
 def test_tuning_tells_which_trial_is_damaged(tmp_path):
-    job = Job("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0,
-              trials.TUNING_SEED, tuning=True)  # fmt: skip
+    job = TextJob("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0,
+              tuning.TUNING_SEED, tuning=True)  # fmt: skip
     kept = kept_with(tmp_path / "trials.jsonl", {"job": job.describe(), "values": {}})
     with pytest.MonkeyPatch.context() as until:
         until.setattr(
-            trials,
+            tuning,
             "run",
             lambda one: {"job": one.describe(), "values": {"accuracy": 0.5}},
         )
         with pytest.raises(DataError, match=REFUSED):
-            trials.tune(SMALL, kept)
+            tuning.tune(SMALL, kept)
         kept = kept_with(tmp_path / "cured.jsonl", {"job": JOB})
-        trials.tune(SMALL, kept)
+        tuning.tune(SMALL, kept)
 
 
 @pytest.mark.usefixtures("_small")
 def test_tables_tell_which_run_is_damaged(tmp_path):
-    job = Job("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0, 0).describe()
+    job = TextJob("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5, "length": 1.0}, 2.0, 0).describe()
     kept = kept_with(tmp_path / "runs.jsonl", {**RUN, "job": job, "values": {}})
     with pytest.raises(DataError, match=REFUSED):
         run_lines([LINE], 1, WINNERS, kept, "tests")
@@ -141,15 +143,15 @@ def test_tables_tell_which_run_is_damaged(tmp_path):
 
 
 def _one_of_the_toy(**changed):
-    contender = toy.CONTENDERS[0]
-    setting = toy_figure.recorded("toy")[contender.name]
-    job = toy.job_of(contender, setting, 0, toy_figure.QUICK_STEPS)
+    contender = toy_problem.TOY_METHODS[0]
+    setting = toy_table.recorded_settings("toy")[contender.name]
+    job = toy_problem.job_of(contender, setting, 0, toy_table.QUICK_STEPS)
     return json.dumps({"job": job, **changed}) + "\n"
 
 
 @pytest.mark.parametrize("changed", [{"values": {}}, {"loss": 0.5}, {"curve": [[1, 0.5]]}], ids=str)
 def test_the_toy_command_tells_which_run_is_damaged(tmp_path, changed, monkeypatch):
-    monkeypatch.setattr(toy_figure, "run_all", lambda *_, **__: [])
+    monkeypatch.setattr(toy_table, "run_all", lambda *_, **__: [])
     (tmp_path / "runs.jsonl").write_text(_one_of_the_toy(**changed), encoding="utf-8")
     words = ["reproduce", "toy", "--quick", "--json", str(tmp_path / "toy.json")]
     shown = CliRunner().invoke(app, words)

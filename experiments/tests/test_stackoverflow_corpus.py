@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from adadps_experiments.data.tff_stackoverflow import StackOverflowUsers, stackoverflow_train
-from adadps_experiments.reproduce import corpora, federated_runs
-from adadps_experiments.reproduce.federated_data import federation
-from adadps_experiments.reproduce.federated_runs import PUBLISHED
-from adadps_experiments.reproduce.public_words import technical_words
+from adadps_experiments.reproduce.federated import jobs as federated_jobs
+from adadps_experiments.reproduce.federated.data import federation
+from adadps_experiments.reproduce.federated.jobs import PUBLISHED
+from adadps_experiments.reproduce.text import corpora
+from adadps_experiments.reproduce.text.words import technical_words
 from support.tff_files import write
 
 TAGS = {"python": 9, "c#": 8, "vb . net": 7, "rare": 1}
@@ -135,12 +136,12 @@ def test_a_federation_of_its_users(monkeypatch):
     tuned = federation("stackoverflow", 5, "paper", True)
     assert (len(tuned.train), len(tuned.test)) == (10, 5)
     small = replace(PUBLISHED, users=5, cohort=2, rounds=2)
-    monkeypatch.setattr(federated_runs, "SCENES", {PUBLISHED.name: small})
+    monkeypatch.setattr(federated_jobs, "SCENARIOS", {PUBLISHED.name: small})
     setting = {"clip": 0.15, "length": 5.0, "floor": 0.01, "power": 0.5}
-    job = federated_runs.FederatedJob(
-        PUBLISHED.name, "paper", federated_runs.LOCAL, setting, 0, False, dataset="stackoverflow"
+    job = federated_jobs.FederatedJob(
+        PUBLISHED.name, "paper", federated_jobs.LOCAL, setting, 0, False, dataset="stackoverflow"
     )
-    record = federated_runs.run(job)
+    record = federated_jobs.run(job)
     assert (record["users"], record["rows"], record["private"]) == (5, 15, True)
     assert 0 <= record["values"]["accuracy"] <= 1
 

@@ -5,8 +5,8 @@ import pytest
 
 from adadps_experiments.data.finding import DATA, find
 from adadps_experiments.data.named_sets import TITLES
-from adadps_experiments.reproduce.corpora import CORPORA
-from adadps_experiments.reproduce.problem import typical_counts
+from adadps_experiments.reproduce.text.corpora import CORPORA
+from adadps_experiments.reproduce.text.recipes import typical_counts
 
 MISSING = [file.name for file in TITLES.files if find(file) is None]
 

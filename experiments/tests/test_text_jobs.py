@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from adadps_experiments.reproduce import jobs, recipes
-from adadps_experiments.reproduce.jobs import Job
-from adadps_experiments.reproduce.problem import Public
+from adadps_experiments.reproduce.text import jobs, recipes
+from adadps_experiments.reproduce.text.jobs import TextJob
+from adadps_experiments.reproduce.text.problem import PublicTexts
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 ADADPS = {"clip": 0.5, "length": 3.0, "floor": 0.03, "power": 0.5}
@@ -26,14 +26,14 @@ def test_private_words_are_not_private(monkeypatch, method):
     """A vocabulary read off the private texts: noise or not, there is no epsilon."""
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     for dataset, private in (("imdb", True), ("imdb-private-words", False)):
-        record = jobs.run(Job(dataset, recipes.PAPER, method, ADADPS, 2.0, 0))
+        record = jobs.run(TextJob(dataset, recipes.PAPER, method, ADADPS, 2.0, 0))
         assert record["private"] is private
         assert (record["epsilon_pld"] is not None) == private
         assert (record["epsilon_rdp"] is not None) == private
 
 
 def test_noise_is_calibrated_by_pld_to_the_epsilon_of_the_line():
-    record = jobs.run(Job("imdb", recipes.PAPER, "adadps", ADADPS, 0.5, 0))
+    record = jobs.run(TextJob("imdb", recipes.PAPER, "adadps", ADADPS, 0.5, 0))
     assert 0.495 < record["epsilon_pld"] <= 0.5
     assert record["epsilon_rdp"] > record["epsilon_pld"]
     assert record["job"]["epsilon"] == 0.5
@@ -42,7 +42,7 @@ def test_noise_is_calibrated_by_pld_to_the_epsilon_of_the_line():
 
 
 def test_a_job_is_described_by_all_that_it_depends_on():
-    job = Job("imdb", recipes.PAPER, "adadps-public", {"clip": 0.5}, 1.5, 0)
+    job = TextJob("imdb", recipes.PAPER, "adadps-public", {"clip": 0.5}, 1.5, 0)
     others = (
         replace(job, dataset="so-titles"),
         replace(job, recipe=recipes.TF_IDF),
@@ -50,7 +50,7 @@ def test_a_job_is_described_by_all_that_it_depends_on():
         replace(job, setting={"clip": 0.25}),
         replace(job, epsilon=2.8),
         replace(job, seed=1),
-        replace(job, public=Public(share=0.002)),
+        replace(job, public=PublicTexts(share=0.002)),
         replace(job, tuning=True),
     )
     descriptions = [json.dumps(one.describe(), sort_keys=True) for one in (job, *others)]
@@ -59,7 +59,7 @@ def test_a_job_is_described_by_all_that_it_depends_on():
 
 def test_a_job_of_another_version_or_with_other_words_is_another_job(monkeypatch):
     """Records that were made before a change of what is behind a job are not taken for it."""
-    job = Job("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5}, 1.5, 0)
+    job = TextJob("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5}, 1.5, 0)
     before = job.describe()
     assert (before["version"], before["words"]) == (jobs.VERSION, TINY.words)
     monkeypatch.setattr(jobs, "VERSION", jobs.VERSION + 1)
@@ -72,5 +72,5 @@ def test_a_job_of_another_version_or_with_other_words_is_another_job(monkeypatch
 
 def test_a_job_is_not_described_by_what_it_does_not_depend_on():
     """So that one run without privacy serves all epsilons."""
-    job = Job("imdb", recipes.PAPER, "adam", {"length": 0.1}, 1.5, 0)
-    assert job.describe() == replace(job, epsilon=2.8, public=Public(proxy=250)).describe()
+    job = TextJob("imdb", recipes.PAPER, "adam", {"length": 0.1}, 1.5, 0)
+    assert job.describe() == replace(job, epsilon=2.8, public=PublicTexts(proxy=250)).describe()

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from adadps_experiments.reproduce import recipes
-from adadps_experiments.reproduce.labelled import FOLDS, fold_of
-from adadps_experiments.reproduce.problem import Problem, Public, _split, problem, typical_counts
-from adadps_experiments.reproduce.word_statistics import document_shares
+from adadps_experiments.reproduce.text import recipes
+from adadps_experiments.reproduce.text.corpus import FOLDS, fold_of
+from adadps_experiments.reproduce.text.problem import PublicTexts, TextProblem, _split, problem
+from adadps_experiments.reproduce.text.recipes import typical_counts
+from adadps_experiments.reproduce.text.words import document_shares
 from support.small_corpora import WORDS, labelled, small_corpus
 
 CORPUS = small_corpus()
-SHARES = [Public(), Public(share=0.05), Public(users=True, share=0.1)]
+SHARES = [PublicTexts(), PublicTexts(share=0.05), PublicTexts(users=True, share=0.1)]
 
 
 class Untouchable:
@@ -78,7 +79,7 @@ def test_public_texts_are_taken_out_of_the_private_ones(public, seed):
     assert len(chosen) + len(left) == len(CORPUS.train)
 
 
-@pytest.mark.parametrize("public", [*SHARES, Public(proxy=20)], ids=str)
+@pytest.mark.parametrize("public", [*SHARES, PublicTexts(proxy=20)], ids=str)
 def test_the_problem_has_the_split_parts(public):
     made = problem(CORPUS, recipes.PAPER, public, 3)
     chosen, left = _split(CORPUS, public, 3)
@@ -94,24 +95,24 @@ def test_the_problem_has_the_split_parts(public):
 
 
 def test_public_users_are_whole():
-    chosen, left = _split(CORPUS, Public(users=True, share=0.1), 0)
+    chosen, left = _split(CORPUS, PublicTexts(users=True, share=0.1), 0)
     assert not set(chosen.users) & set(left.users)
     assert len(set(chosen.users)) == round(0.1 * len(set(CORPUS.train.users)))
 
 
 def test_a_share_is_of_the_texts():
-    assert len(_split(CORPUS, Public(share=0.1), 0)[0]) == 36
-    assert len(_split(CORPUS, Public(share=1e-9), 0)[0]) == 2  # something must be there
+    assert len(_split(CORPUS, PublicTexts(share=0.1), 0)[0]) == 36
+    assert len(_split(CORPUS, PublicTexts(share=1e-9), 0)[0]) == 2  # something must be there
 
 
 def test_proxies_leave_all_private_texts_private():
-    chosen, left = _split(CORPUS, Public(proxy=20), 0)
+    chosen, left = _split(CORPUS, PublicTexts(proxy=20), 0)
     assert len(chosen) == 20
     assert set(chosen.texts) <= set(CORPUS.proxy().texts)
     assert list(left.texts) == list(CORPUS.train.texts)
 
 
-@pytest.mark.parametrize("public", [*SHARES, Public(proxy=20)], ids=str)
+@pytest.mark.parametrize("public", [*SHARES, PublicTexts(proxy=20)], ids=str)
 def test_the_seed_draws_the_public_texts(public):
     first, again, other = (_split(CORPUS, public, seed)[0].texts for seed in (0, 0, 1))
     assert first == again
@@ -120,8 +121,13 @@ def test_the_seed_draws_the_public_texts(public):
 
 def test_kinds_of_public_texts_have_names_of_their_own():
     """Records of runs know public texts by this name."""
-    kinds = [Public(), Public(share=0.002), Public(share=0.0004), Public(users=True)]
-    kinds += [Public(proxy=250), Public(proxy=8000)]
+    kinds = [
+        PublicTexts(),
+        PublicTexts(share=0.002),
+        PublicTexts(share=0.0004),
+        PublicTexts(users=True),
+    ]
+    kinds += [PublicTexts(proxy=250), PublicTexts(proxy=8000)]
     assert len({str(kind) for kind in kinds}) == len(kinds)
 
 
@@ -129,7 +135,7 @@ def test_typical_texts_come_from_public_frequencies_alone():
     others = labelled(np.random.default_rng(5), 200)
     changed = replace(CORPUS, train=others, test=others, proxy=lambda: others)
     for recipe in (recipes.PAPER, recipes.TF_IDF):
-        here, there = (problem(one, recipe, Public(), 0) for one in (CORPUS, changed))
+        here, there = (problem(one, recipe, PublicTexts(), 0) for one in (CORPUS, changed))
         assert not np.array_equal(rows_of(here.train)[:50], rows_of(there.train)[:50])
         np.testing.assert_array_equal(here.typical.toarray(), there.typical.toarray())
         scale = np.linspace(1, 3, WORDS)
@@ -147,7 +153,7 @@ def test_typical_texts_have_the_declared_length_and_the_public_frequencies():
 
 def test_norms_are_medians_of_typical_rows():
     typical = sparse.csr_matrix(np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0]]))
-    made = Problem(CORPUS, recipes.PAPER, None, None, None, typical)
+    made = TextProblem(CORPUS, recipes.PAPER, None, None, None, typical)
     assert made.norm() == 5
     assert made.norm(np.array([0.0, 2.0])) == 8
     assert made.total() == 7
@@ -189,7 +195,7 @@ def test_shares_of_texts_follow_from_frequencies_of_words():
 def test_names_of_tags_are_public_texts_that_have_their_own_tag():
     names = labelled(np.random.default_rng(5), 12, 6, kind="name", several=True)
     given = problem(
-        replace(small_corpus(several=True), names=names), recipes.PAPER, Public(names=True), 0
+        replace(small_corpus(several=True), names=names), recipes.PAPER, PublicTexts(names=True), 0
     )
     np.testing.assert_allclose(rows_of(given.public.examples), recipe_of(names))
     np.testing.assert_allclose(given.public.examples.targets.numpy(), names.targets)
@@ -199,11 +205,14 @@ def test_names_of_tags_are_public_texts_that_have_their_own_tag():
 
 def test_names_leave_the_same_private_texts_as_one_percent_does():
     corpus = replace(CORPUS, names=CORPUS.train.take(np.arange(2)))
-    assert _split(corpus, Public(names=True), 3)[1].texts == _split(corpus, Public(), 3)[1].texts
+    assert (
+        _split(corpus, PublicTexts(names=True), 3)[1].texts
+        == _split(corpus, PublicTexts(), 3)[1].texts
+    )
 
 
 def test_settings_that_start_from_names_are_tuned_with_names():
-    assert Public(names=True).tuned_as == Public(names=True)
+    assert PublicTexts(names=True).tuned_as == PublicTexts(names=True)
 
 
 def test_narrowed_problems_have_narrowed_names():

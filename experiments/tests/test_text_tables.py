@@ -15,11 +15,17 @@ from adadps.accounting.samplers import poisson
 from adadps.methods.paper import dp_sgd
 from adadps.methods.stages import privatize
 from adadps.types import Accountant
-from adadps_experiments.reproduce import corpora, jobs, recipes, tables, text_figures
-from adadps_experiments.reproduce.contenders import CONTENDERS
-from adadps_experiments.reproduce.experiments import BEST, EXPERIMENTS, PAPER, Experiment, Line
-from adadps_experiments.reproduce.keeping import Kept
-from adadps_experiments.reproduce.problem import ONE_PERCENT, Public
+from adadps_experiments.reproduce.records import RecordFile
+from adadps_experiments.reproduce.text import corpora, jobs, recipes, tables
+from adadps_experiments.reproduce.text.experiments import (
+    BEST,
+    EXPERIMENTS,
+    PAPER,
+    Experiment,
+    TableLine,
+)
+from adadps_experiments.reproduce.text.methods import TEXT_METHODS
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 KEYS = {
@@ -40,11 +46,11 @@ KEYS = {
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "text"
 METHODS = ("dp-sgd", "adadps", "warm-start", "ideal", "adam", "public-only")
 LINES = (
-    *(Line("imdb", PAPER, name, 2.0, ONE_PERCENT, 0.63, "table: made up") for name in METHODS),
-    Line("imdb", PAPER, "public-only", 2.0, Public(proxy=20)),
-    Line("imdb", BEST, "dp-sgd", 2.0),
-    Line("imdb", PAPER, "dp-sgd", 4.0),
-    Line("so-titles", PAPER, "adam", 2.0, ONE_PERCENT, 0.64, "table: made up"),
+    *(TableLine("imdb", PAPER, name, 2.0, ONE_PERCENT, 0.63, "table: made up") for name in METHODS),
+    TableLine("imdb", PAPER, "public-only", 2.0, PublicTexts(proxy=20)),
+    TableLine("imdb", BEST, "dp-sgd", 2.0),
+    TableLine("imdb", PAPER, "dp-sgd", 4.0),
+    TableLine("so-titles", PAPER, "adam", 2.0, ONE_PERCENT, 0.64, "table: made up"),
 )
 SMALL = Experiment("small", "A small experiment", LINES, LINES[:1])
 SETTINGS = {
@@ -80,7 +86,7 @@ def world(tmp_path_factory):
         ran = put_in_place(patched, imdb=small_corpus(), so_titles=several)
         patched.setattr(jobs, "POINTS", 4)
         patched.setattr(jobs, "_sigma", lambda _n, _b, _steps, epsilon, _d: SIGMA[epsilon])
-        kept = Kept(tmp_path_factory.mktemp("runs") / "runs.jsonl")
+        kept = RecordFile(tmp_path_factory.mktemp("runs") / "runs.jsonl")
         records = tables.run_lines(LINES, SEEDS, WINNERS, kept, "small")
         yield kept, list(ran), records, tables.rows_of(SMALL, LINES, SEEDS, WINNERS, kept), ran
     forget()
@@ -119,7 +125,7 @@ def test_kept_runs_are_not_run_again(world):
     kept, _, records, rows, ran = world
     ran.clear()
     content = kept.path.read_bytes()
-    again = Kept(kept.path)
+    again = RecordFile(kept.path)
     assert tables.run_lines(LINES, SEEDS, WINNERS, again, "small") == records
     assert tables.rows_of(SMALL, LINES, SEEDS, WINNERS, again) == rows
     assert ran == []
@@ -132,10 +138,10 @@ def test_only_what_is_missing_is_run(world, tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_bytes(b"".join([*lines[:6], *lines[8:-1], lines[-1][:30]]))  # two gone, one cut
     ran.clear()
-    tables.run_lines(LINES, SEEDS, WINNERS, Kept(path), "small")
+    tables.run_lines(LINES, SEEDS, WINNERS, RecordFile(path), "small")
     missing = [json.loads(line)["job"] for line in (*lines[6:8], lines[-1])]
     assert [job.describe() for job in ran] == missing
-    assert len(Kept(path)) == len(lines)
+    assert len(RecordFile(path)) == len(lines)
 
 
 def test_more_seeds_run_the_new_ones_alone(world, tmp_path):
@@ -143,7 +149,7 @@ def test_more_seeds_run_the_new_ones_alone(world, tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_bytes(kept.path.read_bytes())
     ran.clear()
-    tables.run_lines(LINES[4:5], SEEDS + 1, WINNERS, Kept(path), "small")
+    tables.run_lines(LINES[4:5], SEEDS + 1, WINNERS, RecordFile(path), "small")
     assert [job.seed for job in ran] == [SEEDS]
 
 
@@ -190,7 +196,11 @@ def test_epsilons_are_those_of_the_run(rows):
             ("epsilon_rdp", Accountant.RDP),
         ):
             expected = epsilon_of_run(
-                dp_sgd(privacy, 1.0), sampler, TINY.steps, delta=TINY.delta, accountant=accountant
+                dp_sgd(privacy, lr=1.0),
+                sampler,
+                TINY.steps,
+                delta=TINY.delta,
+                accountant=accountant,
             )
             assert row[name] == pytest.approx(expected)
         assert row["epsilon_pld"] < row["epsilon_rdp"]
@@ -243,7 +253,7 @@ def test_the_papers_numbers_stand_beside_accuracy(rows):
     ],
 )
 def test_side_information_is_called_what_it_is(dataset, words):
-    sides = {name: tables.side_of(Line(dataset, PAPER, name, 1.5)) for name in CONTENDERS}
+    sides = {name: tables.side_of(TableLine(dataset, PAPER, name, 1.5)) for name in TEXT_METHODS}
     for name in ("adadps", "adadps-two-sided", "after-the-noise", "dp-sgd-weighted", "adas"):
         assert sides[name] == words
     assert sides["adadps-warm-start"] == f"{words} and public examples"
@@ -260,7 +270,7 @@ def test_the_rows_of_imdb_say_what_they_always_said():
     rows = json.loads((RESULTS / "imdb.json").read_text(encoding="utf-8"))
     assert len(rows) > 50
     for row in rows:
-        assert tables.side_of(Line(row["dataset"], PAPER, row["method"], 1.5)) == row["side"]
+        assert tables.side_of(TableLine(row["dataset"], PAPER, row["method"], 1.5)) == row["side"]
 
 
 def test_published_numbers_of_stack_overflow_are_not_those_of_its_stand_ins(rows):
@@ -278,7 +288,7 @@ def test_what_the_published_settings_cost_stands_beside_the_papers_number(world,
         run = SimpleNamespace(cost=lambda epsilon=epsilon: {"published_epsilon_as_is": epsilon})
         monkeypatch.setitem(tables.OF_DATASET, dataset, run)
     rows = tables.rows_of(SMALL, LINES, SEEDS, WINNERS, world[0])
-    known = [line for line in LINES if line.paper is not None and CONTENDERS[line.method].private]
+    known = [line for line in LINES if line.paper is not None and TEXT_METHODS[line.method].private]
     with_cost = [row for row in rows if "published_epsilon_as_is" in row["settings"]]
     assert len(with_cost) == len(known)  # beside accuracies alone
     for row in with_cost:
@@ -296,19 +306,19 @@ def size_of(picture):
 def panels(monkeypatch):
     """What is drawn."""
     seen = []
-    draw = text_figures.draw
+    draw = tables.draw
 
     def looked_at(panels, *others, **named):
         seen.extend(panels)
         return draw(panels, *others, **named)
 
-    monkeypatch.setattr(text_figures, "draw", looked_at)
+    monkeypatch.setattr(tables, "draw", looked_at)
     return seen
 
 
 def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels):
     kept = world[0]
-    width, height = size_of(text_figures.figure_of(LINES, SEEDS, WINNERS, kept))
+    width, height = size_of(tables.figure_of(LINES, SEEDS, WINNERS, kept))
     assert [panel.x_label for panel in panels].count("epochs") == 4
     assert [panel.x_label for panel in panels].count("ε spent (PLD)") == 3
     assert width > height / 3 > 200  # two across, four down
@@ -339,7 +349,7 @@ def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels)
 
 
 def test_curves_end_at_the_epsilon_of_their_row(world, panels):
-    text_figures.figure_of(LINES[:2], SEEDS, WINNERS, world[0])
+    tables.figure_of(LINES[:2], SEEDS, WINNERS, world[0])
     assert panels[1].curves[0].x[-1] == pytest.approx(row_of(world[3], "dp-sgd")["epsilon_pld"])
     assert math.isfinite(panels[1].curves[0].x[0])
 
@@ -347,22 +357,22 @@ def test_curves_end_at_the_epsilon_of_their_row(world, panels):
 def test_what_is_not_private_has_no_epsilon_in_its_title(world, panels):
     """As with words and frequencies of the private texts, whatever epsilon was aimed at."""
     spoiled = SimpleNamespace(find=lambda job: {**world[0].find(job), "private": False})
-    text_figures.figure_of(LINES[:1], SEEDS, WINNERS, spoiled)
+    tables.figure_of(LINES[:1], SEEDS, WINNERS, spoiled)
     assert [panel.title for panel in panels] == ["imdb, paper features, ε = ∞"]
 
 
 def test_of_many_epsilons_the_one_is_drawn_at_which_settings_were_tuned(world, panels):
     lines = [replace(LINES[0], epsilon=epsilon) for epsilon in (1.0, 2.0, 4.0)]
-    text_figures.figure_of(lines, SEEDS, WINNERS, world[0])
+    tables.figure_of(lines, SEEDS, WINNERS, world[0])
     assert {panel.title for panel in panels} == {"imdb, paper features, ε = 2"}
     assert TINY.tuned_at == 2.0
 
 
 def test_a_figure_is_not_overcrowded(world, panels):
     crowd = [*LINES[:2]] * 10 + [LINES[4]] * 5
-    text_figures.figure_of(crowd, SEEDS, WINNERS, world[0])
+    tables.figure_of(crowd, SEEDS, WINNERS, world[0])
     labels = [curve.label for curve in panels[0].curves]
-    assert len(labels) == text_figures.MOST_CURVES == 10
+    assert len(labels) == tables.MOST_CURVES == 10
     assert labels.count("Adam, no privacy") == 3
     assert len(panels[1].curves) == 7
 
@@ -370,30 +380,30 @@ def test_a_figure_is_not_overcrowded(world, panels):
 def test_without_private_lines_all_others_are_drawn():
     lines = [line for line in EXPERIMENTS["non-private"].lines if line.dataset == "imdb"]
     mine = [line for line in lines if line.features == PAPER]
-    drawn = [line.method for line in text_figures._most_telling(mine)]
+    drawn = [line.method for line in tables._most_telling(mine)]
     assert drawn == ["sgd", "adam", "adas-public", "adas"]
 
 
 def test_private_lines_take_the_room_that_they_need():
-    free = [Line("imdb", PAPER, name, 2.0) for name in ("adam", "sgd", "adas", "adas-public")]
+    free = [TableLine("imdb", PAPER, name, 2.0) for name in ("adam", "sgd", "adas", "adas-public")]
     for private, expected in ((1, 4), (6, 4), (7, 3), (20, 3)):
         crowd = [*[LINES[0]] * private, *free]
-        drawn = text_figures._most_telling(crowd)
+        drawn = tables._most_telling(crowd)
         assert sum(line in free for line in drawn) == expected
         assert len(drawn) == min(10, private + 4)
 
 
 def test_two_methods_of_one_name_are_told_apart_by_their_side_information():
     names = ("dp-sgd", "adadps", "adadps-wordfreq", "adas", "adas-public")
-    lines = [Line("imdb", PAPER, name, 1.5) for name in names]
-    assert list(text_figures._labels(lines).values()) == [
+    lines = [TableLine("imdb", PAPER, name, 1.5) for name in names]
+    assert list(tables._labels(lines).values()) == [
         "DP-SGD",
         "AdaDPS, before the clip, public word frequencies",
         "AdaDPS, before the clip, word list of general English",
         "AdaS, no privacy, public word frequencies",
         "AdaS, no privacy, public examples",
     ]
-    assert text_figures._labels(lines[:2])[lines[1]] == "AdaDPS, before the clip"
+    assert tables._labels(lines[:2])[lines[1]] == "AdaDPS, before the clip"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -402,11 +412,11 @@ def test_no_two_lines_of_a_panel_have_one_label(name):
     kinds = {(line.dataset, line.features, line.epsilon) for line in lines}
     for kind in kinds:
         mine = [line for line in lines if (line.dataset, line.features, line.epsilon) == kind]
-        assert len(set(text_figures._labels(mine).values())) == len(mine)
+        assert len(set(tables._labels(mine).values())) == len(mine)
 
 
 def test_what_is_not_drawn_is_named(world, panels):
-    text_figures.figure_of(LINES, SEEDS, WINNERS, world[0])
+    tables.figure_of(LINES, SEEDS, WINNERS, world[0])
     both = "public data only (1.00% of the training texts); public data only (20 texts of another"
     assert [panel.note for panel in panels[:2]] == [f"Not drawn: {both} source)"] * 2
     assert panels[-1].note == ""
@@ -419,13 +429,13 @@ def test_figures_of_imdb_have_the_methods_of_the_papers_figures(features):
         for line in EXPERIMENTS["imdb"].lines
         if (line.dataset, line.features, line.epsilon) == ("imdb", features, 1.5)
     ]
-    drawn = [line.method for line in text_figures._most_telling(lines)]
+    drawn = [line.method for line in tables._most_telling(lines)]
     assert {"dp-sgd", "dp-adam", "adadps", "adadps-public", "adam"} <= set(drawn)
 
 
 def test_private_rows_stand_in_one_table_and_free_ones_in_all(rows):
     """So that every table has the rows "no privacy" and "public data only"."""
-    parts = text_figures.tables_of(SMALL, rows)
+    parts = tables.tables_of(SMALL, rows)
     assert len(parts) == 2 + 1 + 2  # two epsilons, other features, two metrics of tags
     for title, columns, part in parts:
         assert title.startswith("A small experiment\n")

@@ -7,21 +7,26 @@ from dataclasses import replace
 import pytest
 
 from adadps.errors import DataError
-from adadps_experiments.reproduce import jobs, recipes, trials
-from adadps_experiments.reproduce.contenders import CONTENDERS
-from adadps_experiments.reproduce.experiments import BEST, PAPER, PLAIN, Experiment, Line
-from adadps_experiments.reproduce.keeping import Kept
-from adadps_experiments.reproduce.problem import ONE_PERCENT, Public
+from adadps_experiments.reproduce.records import RecordFile
+from adadps_experiments.reproduce.results import read_winners
+from adadps_experiments.reproduce.text import jobs, recipes, tuning
+from adadps_experiments.reproduce.text.experiments import BEST, PAPER, PLAIN, Experiment, TableLine
+from adadps_experiments.reproduce.text.methods import TEXT_METHODS
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 LINES = (
-    Line("imdb", PAPER, "dp-sgd", 2.0),
-    Line("imdb", PAPER, "dp-sgd", 8.0),  # the same trials serve all epsilons
-    Line("imdb", BEST, "dp-sgd", 2.0),
-    Line("imdb", BEST, "adadps", 2.0),
-    Line("imdb", BEST, "public-only", 2.0),
-    Line("imdb", BEST, "public-only", 2.0, Public(proxy=20)),  # settings for a few examples ...
-    Line("imdb", BEST, "public-only", 2.0, Public(proxy=8000)),  # ... are not those for many
+    TableLine("imdb", PAPER, "dp-sgd", 2.0),
+    TableLine("imdb", PAPER, "dp-sgd", 8.0),  # the same trials serve all epsilons
+    TableLine("imdb", BEST, "dp-sgd", 2.0),
+    TableLine("imdb", BEST, "adadps", 2.0),
+    TableLine("imdb", BEST, "public-only", 2.0),
+    TableLine(
+        "imdb", BEST, "public-only", 2.0, PublicTexts(proxy=20)
+    ),  # settings for a few examples ...
+    TableLine(
+        "imdb", BEST, "public-only", 2.0, PublicTexts(proxy=8000)
+    ),  # ... are not those for many
 )
 SMALL = Experiment("small", "A small experiment", LINES, LINES[:1])
 METHODS = {
@@ -49,14 +54,14 @@ def made_up(job):
 @pytest.fixture
 def ran(monkeypatch):
     """The jobs that are run, without training, and within their grids (see test_grid_edges.py)."""
-    monkeypatch.setattr(trials, "STEPS_OUTSIDE", 0)
+    monkeypatch.setattr(tuning, "STEPS_OUTSIDE", 0)
     yield put_in_place(monkeypatch, imdb=small_corpus(), so_titles=small_corpus(several=True))
     forget()
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(trials, "run", made_up)
+    monkeypatch.setattr(tuning, "run", made_up)
 
 
 @pytest.fixture
@@ -66,8 +71,8 @@ def path(tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_all_trials_are_kept_and_the_highest_wins(ran, path):
-    found = trials.tune(SMALL, Kept(path))
-    again = Kept(path)
+    found = tuning.tune(SMALL, RecordFile(path))
+    again = RecordFile(path)
     assert len(again) == len(ran) == TRIALS
     mine = found["datasets"]["imdb"]
     assert set(mine["methods"]) == METHODS
@@ -93,14 +98,14 @@ def test_all_trials_are_kept_and_the_highest_wins(ran, path):
 @pytest.mark.usefixtures("quick")
 def test_trials_are_alike_for_all_methods(ran, path):
     """Same features, batches, steps, split and epsilon; settings are those of the grid."""
-    found = trials.tune(SMALL, Kept(path))
+    found = tuning.tune(SMALL, RecordFile(path))
     best = recipes.Recipe(**found["datasets"]["imdb"]["features"]["winner"])
     for job in ran:
         described = job.describe()
         assert described["split"] == "validation"
         assert described["steps"] == TINY.tuning_steps
         assert described["batch"] == TINY.batch
-        assert described["seed"] == trials.TUNING_SEED
+        assert described["seed"] == tuning.TUNING_SEED
         assert described["epsilon"] == (TINY.tuned_at if job.contender.private else None)
     for candidate in ran[:36]:
         assert candidate.method == "dp-sgd"
@@ -108,17 +113,17 @@ def test_trials_are_alike_for_all_methods(ran, path):
     for job in ran[36:]:
         assert job.recipe in (best, recipes.PAPER)
         assert job.method == "dp-sgd" or job.recipe == best
-        assert job.setting in CONTENDERS[job.method].grid(TINY.lengths)
+        assert job.setting in TEXT_METHODS[job.method].grid(TINY.lengths)
     tried = [job.setting for job in ran[36:] if job.method == "adadps"]
-    assert tried == CONTENDERS["adadps"].grid(TINY.lengths)
+    assert tried == TEXT_METHODS["adadps"].grid(TINY.lengths)
 
 
 @pytest.mark.usefixtures("quick")
 def test_nothing_is_run_again(ran, path):
-    first = trials.tune(SMALL, Kept(path))
+    first = tuning.tune(SMALL, RecordFile(path))
     content = path.read_bytes()
     ran.clear()
-    assert trials.tune(SMALL, Kept(path)) == first
+    assert tuning.tune(SMALL, RecordFile(path)) == first
     assert ran == []
     assert path.read_bytes() == content
 
@@ -130,27 +135,27 @@ def test_what_was_interrupted_goes_on(ran, path, monkeypatch, after):
             raise KeyboardInterrupt
         return made_up(job)
 
-    monkeypatch.setattr(trials, "run", stopped)
+    monkeypatch.setattr(tuning, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
-        trials.tune(SMALL, Kept(path))
-    assert len(Kept(path)) == after
+        tuning.tune(SMALL, RecordFile(path))
+    assert len(RecordFile(path)) == after
     before = [json.dumps(job.describe(), sort_keys=True) for job in ran]
     ran.clear()
-    monkeypatch.setattr(trials, "run", made_up)
-    found = trials.tune(SMALL, Kept(path))
+    monkeypatch.setattr(tuning, "run", made_up)
+    found = tuning.tune(SMALL, RecordFile(path))
     since = [json.dumps(job.describe(), sort_keys=True) for job in ran]
     assert len(before) + len(since) == len({*before, *since}) == TRIALS
-    whole = trials.tune(SMALL, Kept(path.with_name("another.jsonl")))
+    whole = tuning.tune(SMALL, RecordFile(path.with_name("another.jsonl")))
     assert found == whole
 
 
 @pytest.mark.usefixtures("quick", "ran")
 def test_winners_of_other_problems_are_kept(path):
-    other = Experiment("tags", "Tags", (Line("so-titles", PAPER, "dp-adam", 2.0),), ())
-    more = Experiment("more", "More", (Line("imdb", PAPER, "dp-adam", 2.0),), ())
-    first = trials.tune(SMALL, Kept(path))
+    other = Experiment("tags", "Tags", (TableLine("so-titles", PAPER, "dp-adam", 2.0),), ())
+    more = Experiment("more", "More", (TableLine("imdb", PAPER, "dp-adam", 2.0),), ())
+    first = tuning.tune(SMALL, RecordFile(path))
     held = json.loads(json.dumps(first))
-    found = trials.tune(more, Kept(path), trials.tune(other, Kept(path), held))
+    found = tuning.tune(more, RecordFile(path), tuning.tune(other, RecordFile(path), held))
     assert set(found["datasets"]) == {"imdb", "so-titles"}
     assert set(found["datasets"]["imdb"]["methods"]) == {*METHODS, "paper | dp-adam"}
     for name in METHODS:
@@ -160,35 +165,37 @@ def test_winners_of_other_problems_are_kept(path):
 
 @pytest.mark.usefixtures("quick")
 def test_features_are_chosen_only_where_a_line_has_them(ran, path):
-    fixed = Experiment("fixed", "", (Line("imdb", PAPER, "adam", 2.0),), ())
-    found = trials.tune(fixed, Kept(path))
+    fixed = Experiment("fixed", "", (TableLine("imdb", PAPER, "adam", 2.0),), ())
+    found = tuning.tune(fixed, RecordFile(path))
     assert {job.method for job in ran} == {"adam"}
     assert "features" not in found["datasets"]["imdb"]
-    held = trials.tune(SMALL, Kept(path))["datasets"]["imdb"]["features"]
-    again = trials.tune(fixed, Kept(path), {"datasets": {"imdb": {"features": held}}})
+    held = tuning.tune(SMALL, RecordFile(path))["datasets"]["imdb"]["features"]
+    again = tuning.tune(fixed, RecordFile(path), {"datasets": {"imdb": {"features": held}}})
     assert again["datasets"]["imdb"]["features"] == held
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_problem_that_borrows_settings_is_not_tuned(ran, path):
-    lines = (Line("imdb-private-words", PAPER, "dp-sgd", 2.0),)
-    found = trials.tune(Experiment("borrowed", "Borrowed", lines, ()), Kept(path))
+    lines = (TableLine("imdb-private-words", PAPER, "dp-sgd", 2.0),)
+    found = tuning.tune(Experiment("borrowed", "Borrowed", lines, ()), RecordFile(path))
     assert {job.dataset for job in ran} == {"imdb"}
     [entry] = found["datasets"]["imdb"]["methods"].values()
-    assert trials.chosen(lines[0], found) == trials.Choice(recipes.PAPER, entry["winner"])
+    assert tuning.chosen(lines[0], found) == tuning.TunedSetting(recipes.PAPER, entry["winner"])
 
 
 @pytest.mark.usefixtures("quick", "ran")
 def test_lines_find_their_winners(path):
-    found = json.loads(json.dumps(trials.tune(SMALL, Kept(path))))  # as it is read from a file
+    found = json.loads(
+        json.dumps(tuning.tune(SMALL, RecordFile(path)))
+    )  # as it is read from a file
     mine = found["datasets"]["imdb"]
     best = recipes.Recipe(**mine["features"]["winner"])
     for line in LINES:
-        choice = trials.chosen(line, found)
+        choice = tuning.chosen(line, found)
         assert choice.recipe == (recipes.PAPER if line.features == PAPER else best)
-        assert choice.setting in CONTENDERS[line.method].grid(TINY.lengths)
-    few, many = (trials.chosen(line, found) for line in LINES[-2:])
-    one_percent = trials.chosen(Line("imdb", BEST, "public-only", 2.0, ONE_PERCENT), found)
+        assert choice.setting in TEXT_METHODS[line.method].grid(TINY.lengths)
+    few, many = (tuning.chosen(line, found) for line in LINES[-2:])
+    one_percent = tuning.chosen(TableLine("imdb", BEST, "public-only", 2.0, ONE_PERCENT), found)
     assert few == one_percent
     name = "best for DP-SGD | public-only | 8,000 texts of another source"
     assert many.setting == mine["methods"][name]["winner"]
@@ -209,16 +216,16 @@ def test_no_test_text_is_read(path, monkeypatch, request):
     request.addfinalizer(forget)
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:1])
-    monkeypatch.setitem(CONTENDERS, "dp-sgd", _with_few_settings("dp-sgd"))
-    monkeypatch.setitem(CONTENDERS, "adadps-public", _with_few_settings("adadps-public"))
+    monkeypatch.setitem(TEXT_METHODS, "dp-sgd", _with_few_settings("dp-sgd"))
+    monkeypatch.setitem(TEXT_METHODS, "adadps-public", _with_few_settings("adadps-public"))
     spoiled = replace(small_corpus(), test=Untouchable())
     ran = put_in_place(monkeypatch, imdb=spoiled)
-    lines = [Line("imdb", PAPER, name, 2.0) for name in ("dp-sgd", "adadps-public", "adam")]
-    found = trials.tune(Experiment("small", "", tuple(lines), ()), Kept(path))
+    lines = [TableLine("imdb", PAPER, name, 2.0) for name in ("dp-sgd", "adadps-public", "adam")]
+    found = tuning.tune(Experiment("small", "", tuple(lines), ()), RecordFile(path))
     assert len(ran) >= 2 + 2 + 16  # and perhaps some beyond the edges
     assert found["datasets"]["imdb"]["methods"]["paper | adam"]["accuracy"] > 0.8
     held_out = len(spoiled.for_tuning().test)
-    for record in Kept(path)._records.values():  # shares of the texts that were held out
+    for record in RecordFile(path)._records.values():  # shares of the texts that were held out
         share = record["values"]["accuracy"] * held_out
         assert share == pytest.approx(round(share), abs=1e-6)
     with pytest.raises(AssertionError, match="test texts were read"):
@@ -226,7 +233,7 @@ def test_no_test_text_is_read(path, monkeypatch, request):
 
 
 def _with_few_settings(name):
-    contender = CONTENDERS[name]
+    contender = TEXT_METHODS[name]
     return replace(contender, grid=lambda lengths: contender.grid(lengths)[:2])
 
 
@@ -280,7 +287,7 @@ MISSING = {
 
 
 def test_recorded_settings_are_found():
-    choice = trials.chosen(Line("imdb", BEST, "dp-sgd", 1.5), GOOD)
+    choice = tuning.chosen(TableLine("imdb", BEST, "dp-sgd", 1.5), GOOD)
     assert choice.recipe == recipes.Recipe(binary=True, power=1.0)
     assert choice.setting == {"clip": 0.5, "length": 1.0}
 
@@ -288,7 +295,7 @@ def test_recorded_settings_are_found():
 @pytest.mark.parametrize("winners", MISSING.values(), ids=MISSING)
 def test_settings_that_were_not_recorded_are_missed(winners):
     with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
-        trials.chosen(Line("imdb", BEST, "dp-sgd", 1.5), winners)
+        tuning.chosen(TableLine("imdb", BEST, "dp-sgd", 1.5), winners)
 
 
 @pytest.mark.parametrize("change", [{"power": 2.0}, {"binary": False}, {"relative": True}])
@@ -297,7 +304,7 @@ def test_settings_found_on_other_features_are_refused(change):
     recipe = {"binary": True, "power": 1.0, **change}
     changed = spoiled(GOOD, "datasets", "imdb", "features", "winner", value=recipe)
     with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
-        trials.chosen(Line("imdb", BEST, "dp-sgd", 1.5), changed)
+        tuning.chosen(TableLine("imdb", BEST, "dp-sgd", 1.5), changed)
 
 
 @pytest.mark.usefixtures("ran")
@@ -307,9 +314,9 @@ def test_plain_features_are_the_best_without_public_idf(path, monkeypatch):
         record["values"]["accuracy"] = (record["values"]["accuracy"] + bool(job.recipe.power)) / 2
         return record
 
-    monkeypatch.setattr(trials, "run", better_with_idf)
-    lines = (Line("imdb", PLAIN, "dp-sgd", 2.0), Line("imdb", BEST, "dp-sgd", 2.0))
-    found = trials.tune(Experiment("small", "", lines, ()), Kept(path))
+    monkeypatch.setattr(tuning, "run", better_with_idf)
+    lines = (TableLine("imdb", PLAIN, "dp-sgd", 2.0), TableLine("imdb", BEST, "dp-sgd", 2.0))
+    found = tuning.tune(Experiment("small", "", lines, ()), RecordFile(path))
     held = found["datasets"]["imdb"]["features"]
     plain = {
         trial["accuracy"]: trial["features"]
@@ -317,9 +324,9 @@ def test_plain_features_are_the_best_without_public_idf(path, monkeypatch):
         if "IDF" not in trial["features"]
     }
     assert len(plain) == 6
-    recipe = trials.chosen(lines[0], found).recipe
+    recipe = tuning.chosen(lines[0], found).recipe
     assert str(recipe) == plain[max(plain)]
-    assert trials.chosen(lines[1], found).recipe.power > 0
+    assert tuning.chosen(lines[1], found).recipe.power > 0
     assert found["datasets"]["imdb"]["methods"]["plain | dp-sgd"]["features"] == str(recipe)
 
 
@@ -339,12 +346,12 @@ def test_other_files_are_no_winners(tmp_path, content):
     file = tmp_path / "winners.json"
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"winners\.json"):
-        trials.read_winners(file)
+        read_winners(file)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.json"):
-        trials.read_winners(tmp_path / "nowhere.json")
+        read_winners(tmp_path / "nowhere.json")
 
 
 @pytest.mark.parametrize(
@@ -355,4 +362,4 @@ def test_settings_that_are_no_numbers_are_refused(setting):
     known = {"features": str(recipes.PAPER), "winner": setting}
     held = {"datasets": {"imdb": {"methods": {"paper | dp-sgd": known}}}}
     with pytest.raises(DataError, match="Expected recorded settings"):
-        trials.chosen(Line("imdb", PAPER, "dp-sgd", 2.0), held)
+        tuning.chosen(TableLine("imdb", PAPER, "dp-sgd", 2.0), held)

@@ -11,7 +11,7 @@ import pytest
 
 from adadps.errors import DataError
 from adadps_experiments.reproduce import workers
-from adadps_experiments.reproduce.keeping import Kept
+from adadps_experiments.reproduce.records import RecordFile
 from adadps_experiments.reproduce.workers import run_all
 
 
@@ -31,15 +31,15 @@ def _one_process(monkeypatch):
 def test_a_killed_worker_is_told_and_what_has_ended_is_kept(tmp_path):
     path = tmp_path / "runs.jsonl"
     with pytest.raises(DataError, match=r"Expected tests to run .*worker process was killed.*kept"):
-        run_all(work, [(0,), (1,), (2,)], "tests", done=Kept(path).add)
+        run_all(work, [(0,), (1,), (2,)], "tests", done=RecordFile(path).add)
     with pytest.raises(DataError, match=r"It ran 1 at once; --workers sets how many"):
         run_all(work, [(1,)], "tests")
-    held = Kept(path)
+    held = RecordFile(path)
     assert held.find({"seed": 0}) == {"job": {"seed": 0}, "value": 0.0}
     assert held.find({"seed": 1}) is None
     left = [(seed,) for seed in (0, 2) if held.find({"seed": seed}) is None]
     run_all(work, left, "tests", done=held.add)  # the same call again goes on
-    assert len(Kept(path)) == 2
+    assert len(RecordFile(path)) == 2
 
 
 @pytest.mark.usefixtures("_one_process")

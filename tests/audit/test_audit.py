@@ -84,7 +84,7 @@ def test_a_path_goes_through_the_engine_it_names(path, engine, waits):
         model,
         squared_error,
         worst_case(Relation.ADD_OR_REMOVE_ONE, as_sparse=held.as_sparse).with_example,
-        method=dp_sgd(privacy(), 0.1),
+        method=dp_sgd(privacy(), lr=0.1),
         sampler=poisson(examples=2, expected_size=2),
         steps=2,
         delta=0.1,
@@ -109,7 +109,7 @@ def test_every_method_passes_on_every_path(method, path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_noise_is_seen_on_every_path(path, monkeypatch):
-    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), 0.5)}
+    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), lr=0.5)}
     monkeypatch.setattr(built_in, "METHODS", without)
     steps = 2 if PATHS[path].noise_waits else 1
     found = repeated("dp-sgd", path, steps=steps).audit(runs=250, confidence=SURE)
@@ -166,7 +166,12 @@ def _silent(stage):
 @pytest.mark.parametrize("stage", [privacy(4.0), NoNoise(1.0, 4.0, None)], ids=["intact", "broken"])
 def test_the_relation_that_is_audited_is_the_one_that_is_claimed(sampler, stage):
     trainer = trainer_of(
-        zero_linear, squared_error, method=dp_sgd(stage, 0.5), sampler=sampler, steps=1, delta=0.3
+        zero_linear,
+        squared_error,
+        method=dp_sgd(stage, lr=0.5),
+        sampler=sampler,
+        steps=1,
+        delta=0.3,
     )
     found = audit_repeated(
         trainer,
@@ -233,7 +238,7 @@ def one_run(stage, sampler, *, count=300, as_sparse=False, method=None, delta=1e
         squared_error,
         data,
         canaries=canaries,
-        method=method or dp_sgd(stage, 0.1),
+        method=method or dp_sgd(stage, lr=0.1),
         sampler=sampler,
         steps=1,
         delta=delta,
@@ -284,7 +289,7 @@ def test_canaries_work_through_feature_weights():
     """The third door: rows are weighted and normalised before the model sees them."""
     width = 3 + 300
     given = side.given_frequencies(torch.linspace(1, 2, width), source="s", public_because="p")
-    weighted = dp_sgd_weighted(side.frequency(given, floor=0.1), NoNoise(1.0, 8.0, None), 0.1)
+    weighted = dp_sgd_weighted(side.frequency(given, floor=0.1), NoNoise(1.0, 8.0, None), lr=0.1)
     assert one_run(None, SAMPLERS["poisson"], method=weighted).broken
 
 
@@ -298,7 +303,7 @@ def test_mislabelled_examples_are_canaries_for_any_model():
         cross_entropy,
         examples(torch.randn(40, 400), torch.randint(2, (40,))),
         canaries=canaries,
-        method=dp_sgd(NoNoise(1.0, 8.0, None), 30.0),
+        method=dp_sgd(NoNoise(1.0, 8.0, None), lr=30.0),
         sampler=poisson(examples=340, expected_size=340),
         steps=10,
         delta=1e-9,
@@ -316,7 +321,7 @@ def test_samplers_that_rest_on_the_number_need_a_blank_row():
             squared_error,
             data,
             canaries=replace(canaries, blank=None),
-            method=dp_sgd(privacy(), 0.1),
+            method=dp_sgd(privacy(), lr=0.1),
             sampler=shuffled(examples=50, expected_size=50),
             steps=1,
             confidence=0.9,
@@ -365,7 +370,7 @@ def test_the_command_shows_a_table():
 
 
 def test_the_command_fails_if_the_bound_is_above_the_claim(monkeypatch):
-    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), 0.5)}
+    without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), lr=0.5)}
     monkeypatch.setattr(built_in, "METHODS", without)
     done = runner.invoke(app, ["audit", "repeated", "--runs", "300"])
     assert done.exit_code == 3, done.output

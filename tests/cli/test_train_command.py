@@ -371,16 +371,15 @@ def test_the_bar_never_shows_more_than_was_asked_for(monkeypatch):
     from types import SimpleNamespace
 
     from adadps import Accountant, Budget
-    from adadps.training import fit as training
+    from adadps.training import run as room
 
     run = SimpleNamespace(
-        not_private_because=(),
         sampler=SimpleNamespace(accountants=lambda _grouping: (Accountant.PLD, Accountant.RDP)),
         method=None,
         epsilon=lambda **_: 1.11,
         ledger=SimpleNamespace(budget=Budget(1.0, 1e-5)),
     )
-    monkeypatch.setattr(training, "grouping_of", lambda _method: None)
-    assert training._spent_so_far(run) == "ε ≤ 1.00"
+    monkeypatch.setattr(room, "grouping_of", lambda _method: None)
+    assert room.Run.epsilon_at_most(run) == 1.0
     run.ledger.budget = None
-    assert training._spent_so_far(run) == "ε ≤ 1.11"
+    assert room.Run.epsilon_at_most(run) == 1.11

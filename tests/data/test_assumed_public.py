@@ -16,7 +16,7 @@ def trained(**options):
         nn.Linear(2, 1),
         squared,
         data,
-        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), 0.1),
+        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), lr=0.1),
         sampler=poisson(examples=40, expected_size=4),
         steps=1,
         **options,

@@ -198,20 +198,20 @@ def public_set(texts=None):
 def informed(name, privacy, texts=None):
     counts = np.full((40, 4), 7.0)
     chains = {
-        "public": lambda: adadps(side.public(public_set(texts), RULE), privacy, 0.1),
-        "mixed": lambda: pda_dpmd(public_set(texts), privacy, 0.1, steps=5),
+        "public": lambda: adadps(side.public(public_set(texts), RULE), privacy, lr=0.1),
+        "mixed": lambda: pda_dpmd(public_set(texts), privacy, lr=0.1, steps=5),
         "corpus": lambda: adadps(
             side.frequency(side.corpus_frequencies(counts, texts=texts, **TOLD), floor=0.1),
             privacy,
-            0.1,
+            lr=0.1,
         ),
         "corpus, in the features": lambda: dp_sgd_weighted(
             side.frequency(side.corpus_frequencies(counts, texts=texts, **TOLD), floor=0.1),
             privacy,
-            0.1,
+            lr=0.1,
         ),
         "tfidf": lambda: adadps(
-            side.tfidf(counts, inverse=False, floor=0.1, texts=texts, **TOLD), privacy, 0.1
+            side.tfidf(counts, inverse=False, floor=0.1, texts=texts, **TOLD), privacy, lr=0.1
         ),
     }
     return chains[name]()
@@ -243,8 +243,8 @@ def test_hazard_20_texts_that_are_public_are_left_out_though_features_differ(nam
 
 def test_hazard_20_texts_mixed_in_or_trained_on_before_are_left_out_too():
     for build in (
-        lambda public: pda_dpmd(public, privatize(**EXPOSED), 0.1, steps=5),
-        lambda public: warm_start(public, privatize(**EXPOSED), 0.1, public_lr=0.1),
+        lambda public: pda_dpmd(public, privatize(**EXPOSED), lr=0.1, steps=5),
+        lambda public: warm_start(public, privatize(**EXPOSED), lr=0.1, public_lr=0.1),
     ):
         assert private_rows(private(), build(public_set()).public_rows).all()
         assert not private_rows(private(), build(public_set(shouted())).public_rows).any()
@@ -278,7 +278,7 @@ def test_hazard_20_what_is_left_is_trained_on(sampler, groups):
 def test_hazard_20_a_corpus_of_the_very_rows_is_recognised_without_texts():
     data = private(texts=None)
     side_of = side.frequency(side.corpus_frequencies(data.features, **TOLD), floor=0.1)
-    assert not moved(adadps(side_of, privatize(**EXPOSED), 0.1), data=data)
+    assert not moved(adadps(side_of, privatize(**EXPOSED), lr=0.1), data=data)
 
 
 def test_hazard_20_how_many_were_left_out_is_not_told(capsys):

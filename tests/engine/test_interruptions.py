@@ -227,7 +227,7 @@ def test_a_change_keeps_the_d_it_was_clipped_with_whoever_writes_to_it(shape):
         sampler=poisson(examples=8, expected_size=4),
         steps=2,
     )  # fmt: skip
-    run._work.drawing._batches = iter([np.array([0]), np.array([1])])
+    run._stepper.batches._batches = iter([np.array([0]), np.array([1])])
     for batch in run.batches():
         run.step(batch)
     assert float(run.params["0.weight"].norm()) < 1 + 1 + 12 * (2 * 24) ** 0.5

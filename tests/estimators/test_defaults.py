@@ -129,7 +129,7 @@ def test_idf_refuses_counts_and_takes_rates_of_features():
 def test_weighted_features_by_idf_have_its_provenance():
     known = side.given_frequencies([0.1, 0.2], source="a list", public_because="published")
     method = methods.dp_sgd_weighted(
-        side.idf(known, words_per_text=10), privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1
+        side.idf(known, words_per_text=10), privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1
     )
     assert "a list; A = IDF^-1 in texts of 10 words" in str(method)
 

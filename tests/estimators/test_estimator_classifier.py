@@ -15,7 +15,7 @@ from adadps import AdaDPSClassifier, PrivacyWarning, PublicVectorizer, make_text
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.overlap import private_rows
 from adadps.estimators.statement import FITTED_BEFORE
-from adadps.training.batches import Drawing
+from adadps.training.batches import Batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Dense rows are normalised"),
@@ -328,8 +328,8 @@ def test_hazard_26_a_table_that_is_its_own_corpus_is_not_refused(monkeypatch):
         drawn.append(unspied(self, batch))
         return drawn[-1]
 
-    unspied = Drawing.next
-    monkeypatch.setattr(Drawing, "next", spied)
+    unspied = Batches.next
+    monkeypatch.setattr(Batches, "next", spied)
     corpus = adadps.side.corpus_frequencies(COUNTS, source="news", public_because="published")
     model = AdaDPSClassifier(epsilon=3.0, epochs=2, accountant="rdp", side=corpus)
     model.fit(COUNTS, np.arange(80) % 2)

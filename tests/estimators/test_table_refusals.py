@@ -331,7 +331,7 @@ def test_the_same_command_goes_on_and_leaves_only_the_model(tmp_path, ending, sh
 
 def interrupted_run(tmp_path, monkeypatch, **other):
     """A run that is interrupted in its middle, within this process."""
-    from adadps.training import stepping
+    from adadps.training import stepper
 
     data = make(tmp_path / "data.csv", rows(60))
     asked = {
@@ -345,7 +345,7 @@ def interrupted_run(tmp_path, monkeypatch, **other):
         "ledger": tmp_path / "l",
         "ledger_budget": 20.0,
     }
-    take = stepping.Stepper.take
+    take = stepper.DataStepper.take
     steps = []
 
     def stops(held, drawn, index):
@@ -355,7 +355,7 @@ def interrupted_run(tmp_path, monkeypatch, **other):
         take(held, drawn, index)
 
     with monkeypatch.context() as patched:
-        patched.setattr(stepping.Stepper, "take", stops)
+        patched.setattr(stepper.DataStepper, "take", stops)
         with pytest.raises(KeyboardInterrupt):
             train_from_table(Request(**asked), lambda _: None)
     again = {**asked, "ledger_budget": None, **other}

@@ -25,7 +25,12 @@ from adadps.estimators.tables.schema import Label, Schema
 from adadps.estimators.tables.targets import Targets
 from adadps.methods.stages import privatize
 from adadps.types import Accountant
-from adadps_experiments.reproduce import default_runs, default_tasks
+from adadps_experiments.reproduce.defaults import (
+    jobs as defaults_jobs,
+)
+from adadps_experiments.reproduce.defaults import (
+    problems as defaults_problems,
+)
 
 TOLD = {"source": "a list", "public_because": "published"}
 RATES = 0.05 / np.arange(1, 301)
@@ -54,9 +59,9 @@ def by_name(method, known=KNOWN, width=300):
 
 
 def test_the_experiment_has_the_norm_that_its_results_were_recorded_with():
-    words = default_tasks._words(SECTIONS, default_tasks.VOCABULARY)
-    assert default_runs._norm_of(words) == pytest.approx(7.102294341074807, rel=1e-12)
-    assert (default_runs.FLOOR, default_runs.POWER) == (0.01, 0.5)
+    words = defaults_problems._words(SECTIONS, defaults_problems.VOCABULARY)
+    assert defaults_jobs._norm_of(words) == pytest.approx(7.102294341074807, rel=1e-12)
+    assert (defaults_jobs.FLOOR, defaults_jobs.POWER) == (0.01, 0.5)
 
 
 def test_the_norm_is_that_of_texts_that_are_drawn_by_frequency():
@@ -85,12 +90,12 @@ def test_tables_and_estimators_have_the_same_norms_and_chains(method):
 
 
 def test_the_experiment_and_the_product_share_the_norm_on_both_sides():
-    words = default_tasks._words(("python", "c"), 300)
+    words = defaults_problems._words(("python", "c"), 300)
     known = side.word_frequencies(words)
     door = by_name(Method.ADADPS_TWO_SIDED, known)
-    assert door.noised_norm == door.clipped_norm == default_runs._norm_of(words)
+    assert door.noised_norm == door.clipped_norm == defaults_jobs._norm_of(words)
     assert by_name(Method.ADADPS, known).clipped_norm > door.clipped_norm, "a steeper A"
-    assert POWER_BEFORE > default_runs.POWER
+    assert POWER_BEFORE > defaults_jobs.POWER
 
 
 def test_a_source_without_frequencies_has_all_features_alike():
@@ -143,6 +148,6 @@ def test_no_chain_without_its_side_information(method):
 
 
 def test_each_door_of_the_experiment_is_a_method_of_the_product():
-    assert set(default_runs.METHODS.values()) == {Method.DP_SGD, *INFORMED}
+    assert set(defaults_jobs.METHODS.values()) == {Method.DP_SGD, *INFORMED}
     assert norms_for(Method.DP_SGD_WEIGHTED, plain=0.5, scaled=7.0) == (1.0, 1.0)
     assert norms_for(Method.DP_ADAM, plain=0.5, scaled=7.0) == (0.5, 0.5)

@@ -35,9 +35,9 @@ KNOWN = side.frequency(side.given_frequencies([1.0, 0.5, 0.1], **TOLD), floor=0.
 PUBLIC = public_examples(torch.rand(6, 3), torch.arange(6) % 2, batch_size=3, **TOLD)
 RULE = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
 METHODS = (
-    dp_adam(NOISE, 0.1),
+    dp_adam(NOISE, lr=0.1),
     adadps_public(PUBLIC, RULE, NOISE, lr=0.1),
-    dp_sgd_weighted(KNOWN, NOISE, 0.1),
+    dp_sgd_weighted(KNOWN, NOISE, lr=0.1),
 )
 Write = Callable[[random.Random, Path, dict[str, bytes]], None]
 

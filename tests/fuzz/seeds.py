@@ -140,7 +140,11 @@ def results() -> tuple[dict[str, bytes], ...]:
         floor=0.01,
     )
     privacy = privatize(clip_norm=1.0, noise_multiplier=3.0)
-    chains = (adadps(known, privacy, 0.1), plain_sgd(0.1), dp_sgd_weighted(known, privacy, 0.1))
+    chains = (
+        adadps(known, privacy, lr=0.1),
+        plain_sgd(0.1),
+        dp_sgd_weighted(known, privacy, lr=0.1),
+    )
     made = []
     for number, method in enumerate(chains):
         result = fit(
@@ -170,7 +174,7 @@ def _run_on(path: Path, budget: Budget | None, runs: int, sampler: Sampler) -> b
                 torch.nn.Linear(3, 2),
                 losses.cross_entropy,
                 data,
-                method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=8.0 + number), 0.1),
+                method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=8.0 + number), lr=0.1),
                 sampler=sampler,
                 steps=3,
                 ledger=ledger,

@@ -313,41 +313,41 @@ class Case:
 
 def cases() -> dict[str, Case]:
     return {
-        "dp_sgd": Case(methods.dp_sgd(PRIVACY, LR), dp_gradient),
-        "dp_adam": Case(methods.dp_adam(PRIVACY, LR), adam_of(dp_gradient)),
-        "dp_rmsprop": Case(methods.dp_rmsprop(PRIVACY, LR), rmsprop_of(dp_gradient)),
-        "dp_adagrad": Case(methods.dp_adagrad(PRIVACY, LR), adagrad_of(dp_gradient)),
+        "dp_sgd": Case(methods.dp_sgd(PRIVACY, lr=LR), dp_gradient),
+        "dp_adam": Case(methods.dp_adam(PRIVACY, lr=LR), adam_of(dp_gradient)),
+        "dp_rmsprop": Case(methods.dp_rmsprop(PRIVACY, lr=LR), rmsprop_of(dp_gradient)),
+        "dp_adagrad": Case(methods.dp_adagrad(PRIVACY, lr=LR), adagrad_of(dp_gradient)),
         "adadps": Case(
-            methods.adadps(SIDE, PRIVACY, LR),
+            methods.adadps(SIDE, PRIVACY, lr=LR),
             lambda w, t: noised(D * private_gradients(w, t), t),
         ),
         "adadps_public with rmsprop": Case(
-            methods.adadps_public(PUBLIC, RMSPROP, PRIVACY, LR), adadps_rmsprop(PUBLIC)
+            methods.adadps_public(PUBLIC, RMSPROP, PRIVACY, lr=LR), adadps_rmsprop(PUBLIC)
         ),
         "adadps_public with adam": Case(
-            methods.adadps_public(PUBLIC, ADAM, PRIVACY, LR), adadps_adam()
+            methods.adadps_public(PUBLIC, ADAM, PRIVACY, lr=LR), adadps_adam()
         ),
         "adadps_public with adagrad": Case(
-            methods.adadps_public(PUBLIC, ADAGRAD, PRIVACY, LR), adadps_adagrad()
+            methods.adadps_public(PUBLIC, ADAGRAD, PRIVACY, lr=LR), adadps_adagrad()
         ),
         "adadps_two_sided": Case(
-            methods.adadps_two_sided(SIDE, SIDE, PRIVACY, LR),
+            methods.adadps_two_sided(SIDE, SIDE, PRIVACY, lr=LR),
             lambda w, t: D * noised(D * private_gradients(w, t), t),
         ),
-        "dp_sgd_weighted": Case(methods.dp_sgd_weighted(SIDE, PRIVACY, LR), third_door),
-        "dp_r_pub": Case(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, LR), dp_r_pub()),
+        "dp_sgd_weighted": Case(methods.dp_sgd_weighted(SIDE, PRIVACY, lr=LR), third_door),
+        "dp_r_pub": Case(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, lr=LR), dp_r_pub()),
         "dp_adam_pub": Case(
-            methods.dp_adam_pub(PUBLIC, DEBIASED, PRIVACY, LR, beta1=0.8, beta2=0.6),
+            methods.dp_adam_pub(PUBLIC, DEBIASED, PRIVACY, lr=LR, beta1=0.8, beta2=0.6),
             dp_adam_pub(),
         ),
-        "pda_dpmd": Case(methods.pda_dpmd(PUBLIC, PRIVACY, LR, steps=5), pda_dpmd),
+        "pda_dpmd": Case(methods.pda_dpmd(PUBLIC, PRIVACY, lr=LR, steps=5), pda_dpmd),
         "warm_start": Case(
-            methods.warm_start(PUBLIC, PRIVACY, LR, public_lr=0.01),
+            methods.warm_start(PUBLIC, PRIVACY, lr=LR, public_lr=0.01),
             dp_gradient,
             after_public_pretraining(),
         ),
         "ideal": Case(
-            methods.ideal(PRIVATE, RMSPROP, PRIVACY, LR, batch_size=3), adadps_rmsprop(AS_PUBLIC)
+            methods.ideal(PRIVATE, RMSPROP, PRIVACY, lr=LR, batch_size=3), adadps_rmsprop(AS_PUBLIC)
         ),
         "adas": Case(methods.adas(SIDE, LR), lambda w, t: D * mean_gradient(w, t)),
         "plain_sgd": Case(methods.plain_sgd(LR), mean_gradient),
@@ -402,17 +402,17 @@ def test_momentum_without_debiasing():
 
 def test_uniform_side_information_makes_adadps_dp_sgd():
     assert_path(
-        trained(methods.adadps(uniform(), PRIVACY, LR)), trained(methods.dp_sgd(PRIVACY, LR))
+        trained(methods.adadps(uniform(), PRIVACY, lr=LR)), trained(methods.dp_sgd(PRIVACY, lr=LR))
     )
 
 
 def test_without_noise_and_clip_adadps_is_adas():
     exposed = privatize(clip_norm=float("inf"), noise_multiplier=0.0)
-    assert_path(trained(methods.adadps(SIDE, exposed, LR)), trained(methods.adas(SIDE, LR)))
+    assert_path(trained(methods.adadps(SIDE, exposed, lr=LR)), trained(methods.adas(SIDE, LR)))
 
 
 def test_hazard_08_an_empty_batch_takes_a_step_of_noise_alone():
-    (found,) = trained(methods.adadps(SIDE, PRIVACY, LR), batches=([],))
+    (found,) = trained(methods.adadps(SIDE, PRIVACY, lr=LR), batches=([],))
     assert_path([found], [START - RATE * SIGMA * C * Z[0] / EXPECTED_SIZE])
 
 
@@ -422,8 +422,8 @@ def test_an_empty_batch_without_privacy_takes_no_step():
 
 
 def test_the_order_of_precondition_and_privatize_matters():
-    before = trained(methods.adadps_public(PUBLIC, RMSPROP, PRIVACY, LR))
-    after = trained(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, LR))
+    before = trained(methods.adadps_public(PUBLIC, RMSPROP, PRIVACY, lr=LR))
+    after = trained(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, lr=LR))
     assert not np.allclose(before[0], after[0])
 
 
@@ -431,20 +431,20 @@ def test_the_order_of_precondition_and_privatize_matters():
 
 
 def test_reparametrised_rows_have_norm_one():
-    held = prepared(methods.dp_sgd_weighted(SIDE, PRIVACY, LR))
+    held = prepared(methods.dp_sgd_weighted(SIDE, PRIVACY, lr=LR))
     rows = held.prepare(PRIVATE.features).numpy()
     np.testing.assert_allclose(rows, normalised_rows())
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0)
 
 
 def test_a_row_of_zeros_stays_a_row_of_zeros():
-    held = prepared(methods.dp_sgd_weighted(SIDE, PRIVACY, LR))
+    held = prepared(methods.dp_sgd_weighted(SIDE, PRIVACY, lr=LR))
     assert held.prepare(torch.zeros(1, INPUTS, dtype=torch.float64)).tolist() == [[0.0] * INPUTS]
 
 
 def test_side_information_that_differs_between_outputs_is_averaged_for_the_features():
     full = torch.tensor([[1.0, 0.5, 0.25], [1.0, 0.25, 0.25]], dtype=torch.float64)
-    held = prepared(methods.dp_sgd_weighted(fixed({"weight": full}, **TOLD), PRIVACY, LR))
+    held = prepared(methods.dp_sgd_weighted(fixed({"weight": full}, **TOLD), PRIVACY, lr=LR))
     assert held.feature_weights.tolist() == [0.25, 0.75, 1.0]
 
 
@@ -461,6 +461,6 @@ def test_reparametrising_a_parameter_that_the_model_does_not_have_is_refused():
 
 
 def test_pretraining_moves_the_model_itself():
-    held = prepared(methods.warm_start(PUBLIC, PRIVACY, LR, public_lr=0.01))
+    held = prepared(methods.warm_start(PUBLIC, PRIVACY, lr=LR, public_lr=0.01))
     found = torch.cat([held.model.weight.flatten(), held.model.bias]).detach().numpy()
     assert_path([found], [after_public_pretraining()])

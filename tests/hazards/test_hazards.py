@@ -44,7 +44,7 @@ from adadps.errors import (
 from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, by_position, in_advance
 from adadps.report.result import Measurement
-from adadps.training.debugging import DEBUG_MARK
+from adadps.training.stepper import DEBUG_MARK
 from support.problems import cross_entropy, squared
 
 
@@ -64,7 +64,9 @@ def model(width=4):
 
 
 def method(clip_norm=1.0, noise_multiplier=1.0, lr=0.1, **options):
-    return dp_sgd(privatize(clip_norm=clip_norm, noise_multiplier=noise_multiplier, **options), lr)
+    return dp_sgd(
+        privatize(clip_norm=clip_norm, noise_multiplier=noise_multiplier, **options), lr=lr
+    )
 
 
 class SpyLedger(MemoryLedger):
@@ -201,7 +203,7 @@ def test_hazard_06_a_norm_that_overflows_adds_nothing(hidden):
     huge = side.fixed(big, source="made up", public_because="made up")
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
     sampler = poisson(examples=2, expected_size=2)
-    for chosen in (dp_sgd(privacy, 0.1), adadps(huge, privacy, 0.1)):
+    for chosen in (dp_sgd(privacy, lr=0.1), adadps(huge, privacy, lr=0.1)):
         fit(layer, squared, data, method=chosen, sampler=sampler, steps=1)
         assert all((p.abs() < 100).all() for p in layer.parameters())
 
@@ -372,7 +374,7 @@ def test_hazard_20_side_information_needs_a_provenance():
         side.fixed(values, source="somewhere", public_because=" ")
     source = side.fixed(values, source="a table", public_because="published")
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
-    _, result = trained(chosen=adadps(source, privacy, 0.1))
+    _, result = trained(chosen=adadps(source, privacy, lr=0.1))
     assert result.side_information[0]["source"] == "a table"
 
 
@@ -380,7 +382,7 @@ def test_hazard_20_statistics_of_private_data_make_epsilon_infinite():
     data = rows()
     rule = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
-    chosen = adadps(side.oracle(data, rule, batch_size=10), privacy, 0.1)
+    chosen = adadps(side.oracle(data, rule, batch_size=10), privacy, lr=0.1)
     _, result = trained(data, chosen=chosen)
     assert not result.privacy.private
     assert "private data" in result.privacy.not_private_because[0]
@@ -403,7 +405,7 @@ def test_hazard_20_public_rows_are_left_out_of_the_private_data(groups, as_spars
     )
     rule = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
     exposed = privatize(clip_norm=1e6, noise_multiplier=0.0, groups=groups)
-    layer, _ = trained(data, chosen=adadps(side.public(public, rule), exposed, 0.1))
+    layer, _ = trained(data, chosen=adadps(side.public(public, rule), exposed, lr=0.1))
     assert (layer.weight == 0).all(), "every private row is public, so nothing private is learned"
 
 
@@ -494,7 +496,7 @@ def test_a_refused_construction_leaves_the_ledger_unopened():
     wrong = side.fixed({"weight": torch.ones(2, 2)}, source="a", public_because="b")
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
     with pytest.raises(SideInformationError):
-        trained(chosen=adadps(wrong, privacy, 0.1), ledger=ledger)
+        trained(chosen=adadps(wrong, privacy, lr=0.1), ledger=ledger)
     trained(ledger=ledger)
 
 
@@ -549,7 +551,7 @@ def test_every_step_is_authorised_before_anything_is_drawn():
     def untouchable(*_):
         raise AssertionError("something was drawn")
 
-    run._work.drawing._batches = iter(untouchable, None)
+    run._stepper.batches._batches = iter(untouchable, None)
     with pytest.raises(BudgetError):
         next(run.batches())
     assert (layer.weight == 0).all()
@@ -564,7 +566,7 @@ def test_a_paid_price_for_side_information_is_composed():
         event=GaussianDpEvent(5.0),
     )
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
-    _, result = trained(chosen=adadps(priced, privacy, 0.1), ledger=ledger, steps=2)
+    _, result = trained(chosen=adadps(priced, privacy, lr=0.1), ledger=ledger, steps=2)
     _, free = trained(steps=2)
     assert ledger.events[0] == GaussianDpEvent(5.0)
     assert result.privacy.epsilon > free.privacy.epsilon

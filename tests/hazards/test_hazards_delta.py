@@ -37,8 +37,9 @@ from adadps.methods.stages import chain, sgd, train_locally
 from adadps.training.federated import FederatedRun
 from adadps.training.tuning import calibrate_tuning, fixed_grid, highest
 from adadps.types import Unit
-from adadps_experiments.reproduce import published_cost, toy
-from adadps_experiments.reproduce.rows import recorded
+from adadps_experiments.reproduce.results import recorded_settings
+from adadps_experiments.reproduce.text import published
+from adadps_experiments.reproduce.toy import problem as toy_problem
 from support.commands import rows, write
 
 N, USERS = 300, 40
@@ -46,7 +47,7 @@ RNG = np.random.default_rng(0)
 ROWS = torch.from_numpy(RNG.normal(size=(N, 3)).astype(np.float32))
 LABELS = (ROWS[:, 0] > 0).long()
 SAMPLER = poisson(examples=N, expected_size=30)
-METHOD = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), 0.1)
+METHOD = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=2.0), lr=0.1)
 BY_USER = privatize(clip_norm=1.0, noise_multiplier=2.0, groups=by_user(most=9))
 SHORT = {"accountant": Accountant.RDP}
 
@@ -61,7 +62,7 @@ def trained(delta, **options):
 def by_users(delta):
     data = examples(ROWS, LABELS, users=np.arange(N) % USERS)
     return fit(torch.nn.Linear(3, 2), adadps.losses.cross_entropy, data, delta=delta, steps=2,
-               method=dp_sgd(BY_USER, 0.1), sampler=poisson(users=USERS, expected_size=9),
+               method=dp_sgd(BY_USER, lr=0.1), sampler=poisson(users=USERS, expected_size=9),
                progress=False, **SHORT)  # fmt: skip
 
 
@@ -173,10 +174,15 @@ def test_the_warning_names_the_line_that_called():
 
 def test_the_papers_experiments_do_not_warn():
     """Their delta is 1/n on purpose; warnings are errors here."""
-    contender = next(one for one in toy.CONTENDERS if one.private)
-    assert toy.run(contender, recorded("toy")[contender.name], 0, steps=2).privacy.delta == 1e-3
-    published_cost._epsilon.cache_clear()
-    imdb = published_cost.PublishedRun("IMDB", 25_000, 64, 32, 1.0, 4)
+    contender = next(one for one in toy_problem.TOY_METHODS if one.private)
+    assert (
+        toy_problem.run(
+            contender, recorded_settings("toy")[contender.name], 0, steps=2
+        ).privacy.delta
+        == 1e-3
+    )
+    published._epsilon.cache_clear()
+    imdb = published.PublishedRun("IMDB", 25_000, 64, 32, 1.0, 4)
     assert imdb.epsilon(Accountant.RDP, grouped=False) == pytest.approx(1.51, abs=0.01)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from adadps.engine.noise.randomness import secure
-from adadps.engine.waist import Unrealised, Update
+from adadps.engine.waist import NoisySum, Update
 from adadps.engine.weights import Weights
 from adadps.tensors.sums import RowSparse
 from support.late_tables import Changed
@@ -22,7 +22,7 @@ def begun(start=0.0, noise=None):
 
 def step(weights, *rows, size=1.0, deviation):
     change = RowSparse(torch.tensor(rows).long(), torch.full((len(rows), 3), size).double(), SHAPE)
-    weights.apply(Update({NAME: Unrealised(change, deviation)}), [NAME])
+    weights.apply(Update({NAME: NoisySum(change, deviation)}), [NAME])
 
 
 @pytest.mark.parametrize("size", [1.0, 1e30])

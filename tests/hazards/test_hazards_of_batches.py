@@ -25,7 +25,7 @@ def test_hazard_30_an_empty_batch_leaves_late_rows_as_late_as_any_other(make):
     table = make(8)
     data = examples(table.features, torch.zeros(12, dtype=torch.int64))
     run = PrivateRun(
-        table.model, nothing, data, method=dp_sgd(NOISY, 0.5), steps=400,
+        table.model, nothing, data, method=dp_sgd(NOISY, lr=0.5), steps=400,
         sampler=poisson(examples=12, expected_size=0.05),
     )  # fmt: skip
     memory = torch.from_numpy(run._stepper.own_params[table.name].numpy())  # no hook sees this
@@ -77,7 +77,7 @@ def test_hazard_31_values_changed_in_place_are_clipped_as_they_are_now():
     held = SparseRows.from_scipy(matrix)
     data = examples(held, torch.arange(N) % 2)
     model = nn.Linear(9, 2)
-    run = run_on(model, data, method=dp_sgd(SILENT, 1.0), steps=4, size=N)
+    run = run_on(model, data, method=dp_sgd(SILENT, lr=1.0), steps=4, size=N)
     batches = run.batches()
     for _ in range(3):
         run.step(next(batches))

@@ -53,7 +53,7 @@ def test_hazard_28_training_neither_reads_nor_moves_the_global_generators(build,
     held_out = on_held_out("mine", data.features, data.targets, every=1, accuracy=accuracy)
     before = states()
     fit(
-        model, loss, data, method=dp_sgd(NOISY, 0.1), steps=3, evaluate=[held_out],
+        model, loss, data, method=dp_sgd(NOISY, lr=0.1), steps=3, evaluate=[held_out],
         sampler=poisson(examples=N, expected_size=8), progress=False,
     )  # fmt: skip
     for one, other in zip(before, states(), strict=True):
@@ -67,7 +67,7 @@ def test_hazard_28_training_neither_reads_nor_moves_the_global_generators(build,
 def gradient_of(model, data, randomness):
     """The clipped sum over all rows, without noise, as the weights show it after one step."""
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    run = run_on(model, data, method=dp_sgd(SILENT, 1.0), steps=1, size=len(data),
+    run = run_on(model, data, method=dp_sgd(SILENT, lr=1.0), steps=1, size=len(data),
                  randomness=randomness)  # fmt: skip
     trained(run)
     return torch.cat([(p.detach() - start[n]).flatten() for n, p in model.named_parameters()])

@@ -243,7 +243,7 @@ VIEWS = {
     "view": lambda parameter, _: parameter.view_as(parameter).detach(),
     "row": lambda parameter, _: parameter[:].detach(),
     "run.params": lambda _, run: next(iter(run.params.values())),
-    "state_dict": lambda _, run: next(iter(run._work.model.state_dict().values())),
+    "state_dict": lambda _, run: next(iter(run._stepper.model.state_dict().values())),
 }
 
 

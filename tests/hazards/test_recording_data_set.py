@@ -39,7 +39,7 @@ from adadps.cli.main import app
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import read_table
 from adadps.methods.stages import chain, pretrain, reparametrise, sgd
-from adadps.training.batches import Drawing
+from adadps.training.batches import Batches
 from adadps.training.federated import local_update
 from adadps.training.tuning import fixed_grid, highest, private_accuracy
 from support.federations import EVERYBODY, USERS, federated
@@ -486,23 +486,23 @@ def peeking(kind, name, peek):
 
 PLANTED = {
     "a mean, before the draw": (
-        peeking(Drawing, "__init__", lambda _, data: data.features.mean()),
+        peeking(Batches, "__init__", lambda _, data: data.features.mean()),
         "features by mean",
     ),
     "one target, as a number": (
-        peeking(Drawing, "__init__", lambda _, data: data.targets[0].item()),
+        peeking(Batches, "__init__", lambda _, data: data.targets[0].item()),
         "targets by item",
     ),
     "an array for somebody else": (
-        peeking(Drawing, "__init__", lambda _, data: data.features.numpy()),
+        peeking(Batches, "__init__", lambda _, data: data.features.numpy()),
         "features by numpy",
     ),
     "a row, while the result is made": (
-        peeking(PrivateRun, "result", lambda run, _: run._on_data._data.take(torch.tensor([0]))),
+        peeking(PrivateRun, "result", lambda run, _: run._stepper._data.take(torch.tensor([0]))),
         "features by __getitem__",
     ),
     "a row, between two steps": (
-        peeking(PrivateRun, "evaluate", lambda run, _: torch.std(run._on_data._data.features)),
+        peeking(PrivateRun, "evaluate", lambda run, _: torch.std(run._stepper._data.features)),
         "features by std",
     ),
 }

@@ -15,7 +15,7 @@ from adadps import Relation
 from adadps.errors import DataError
 from adadps.methods.stages.privatize import Privatize
 from adadps.report.result import save_tensors
-from adadps.training.batches import Drawing
+from adadps.training.batches import Batches
 from support.two_worlds import differences, distance, left_by
 from support.two_worlds_problems import (
     CLIP,
@@ -118,14 +118,14 @@ def test_a_planted_leak_is_noticed(pipeline, where):
 
 
 def test_a_batch_that_says_how_many_are_in_it_is_noticed(monkeypatch):
-    drawn = Drawing.next
+    drawn = Batches.next
 
     def says(self, batch):
         found = drawn(self, batch)
         print(len(found.rows))
         return found
 
-    monkeypatch.setattr(Drawing, "next", says)
+    monkeypatch.setattr(Batches, "next", says)
     assert differences(*both(honest, PLAIN))
 
 

@@ -110,7 +110,7 @@ def test_user_hazard_what_is_clipped_is_the_mean_of_a_users_rows(
     assert (norms > clip).any()
     total = ground_truth.weighted_sum(truth, (clip / norms).clamp_max(1))
     silent = privacy(6, clip_norm=clip, **SILENT)
-    chosen = adadps(source, silent, lr) if informed else dp_sgd(silent, lr)
+    chosen = adadps(source, silent, lr=lr) if informed else dp_sgd(silent, lr=lr)
     found = moved(data, chosen, layer=layer, physical_batch_size=chunk)
     for n, leaf in total.items():
         torch.testing.assert_close(found[n].double(), -lr / 5 * leaf, rtol=1e-4, atol=1e-6)
@@ -196,7 +196,7 @@ def test_hazard_20_public_rows_are_left_out_row_by_row(most):
         batch_size=2,
     )
     rule = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
-    chosen = adadps(side.public(public, rule), privacy(most, **SILENT), 0.1)
+    chosen = adadps(side.public(public, rule), privacy(most, **SILENT), lr=0.1)
     seen = set()
     for rows, _ in batches(data, most, 60, chosen=chosen):
         assert sorted(set(data.users[rows].tolist())) == [0, 2, 3, 4]
@@ -211,7 +211,7 @@ def test_hazard_20_users_whose_rows_are_all_public_teach_nothing():
         data.features, data.targets, source="a survey", public_because="published", batch_size=2
     )
     rule = side.RMSPropStatistics(decay=0.9, epsilon=1e-3)
-    found = moved(data, adadps(side.public(public, rule), privacy(**SILENT), 0.1))
+    found = moved(data, adadps(side.public(public, rule), privacy(**SILENT), lr=0.1))
     assert all((leaf == 0).all() for leaf in found.values())
 
 
@@ -227,7 +227,7 @@ def test_user_hazard_a_method_by_user_needs_users():
 
 @pytest.mark.parametrize("groups", [None, by_label(2)])
 def test_user_hazard_users_in_the_data_are_not_ignored_in_silence(groups):
-    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=groups), 0.1)
+    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=groups), lr=0.1)
     with pytest.raises(ContractError, match=r"protects users.*by_user"):
         moved(table(), single, poisson(examples=12, expected_size=3))
 
@@ -242,7 +242,7 @@ def test_user_hazard_drawing_examples_and_clipping_users_is_refused(accountant):
     ledger = MemoryLedger()
     for chosen, sampler in (
         (method(), poisson(examples=5, expected_size=2)),
-        (dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1), SOME),
+        (dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1), SOME),
         (plain_sgd(0.1), SOME),
     ):
         with pytest.raises(ContractError, match="users"):
@@ -255,11 +255,11 @@ def test_user_hazard_counts_of_rows_are_no_measurement_of_users():
     data, terms = table(), {"clip_norm": 1.0, "noise_multiplier": 5.0, "floor": 0.1}
     by_row = side.noisy_frequencies(data.features.abs(), source="words", **terms)
     with pytest.raises(SideInformationError, match=r"each of the 5 users, found 12 rows"):
-        moved(data, adadps(by_row, privacy(), 0.1))
+        moved(data, adadps(by_row, privacy(), lr=0.1))
     of_users = torch.zeros(5, 6).index_add_(0, data.users, data.features.abs())
     by_user = side.noisy_frequencies(of_users, source="words", **terms)
     ledger = MemoryLedger()
-    moved(data, adadps(by_user, privacy(), 0.1), ledger=ledger)
+    moved(data, adadps(by_user, privacy(), lr=0.1), ledger=ledger)
     assert ledger.entries == 2
 
 
@@ -267,14 +267,14 @@ def test_user_hazard_a_price_for_an_example_is_none_for_a_user():
     data, named = table(), {"weight": (torch.ones(6), 1)}
     told = {"source": "counts", "public_because": "noised", "event": GaussianDpEvent(9.0)}
     with pytest.raises(SideInformationError, match=r"for one user, found one for one example"):
-        moved(data, adadps(side.fixed(named, **told), privacy(), 0.1))
-    moved(data, adadps(side.fixed(named, **told, unit=Unit.USER), privacy(), 0.1))
+        moved(data, adadps(side.fixed(named, **told), privacy(), lr=0.1))
+    moved(data, adadps(side.fixed(named, **told, unit=Unit.USER), privacy(), lr=0.1))
     alone = examples(data.features, data.targets)
     single = privatize(clip_norm=1.0, noise_multiplier=1.0)
     with pytest.raises(SideInformationError, match=r"for one example, found one for one user"):
         moved(
             alone,
-            adadps(side.fixed(named, **told, unit=Unit.USER), single, 0.1),
+            adadps(side.fixed(named, **told, unit=Unit.USER), single, lr=0.1),
             poisson(examples=12, expected_size=3),
         )
 
@@ -294,7 +294,7 @@ def test_user_hazard_embeddings_with_late_noise_train_by_user():
     zero = {n: torch.zeros_like(p) for n, p in params.items()}
     truth = ground_truth.transformed(truth, 1.0, zero, source.init(params).scale)
     total = ground_truth.weighted_sum(truth, (0.2 / ground_truth.norms(truth)).clamp_max(1))
-    chosen = adadps(source, privacy(3, clip_norm=0.2, **SILENT), 1.0)
+    chosen = adadps(source, privacy(3, clip_norm=0.2, **SILENT), lr=1.0)
     sampler = poisson(users=3, expected_size=3)
     fit(layer, cross_entropy, data, method=chosen, sampler=sampler, steps=1)
     found = layer[0].weight.detach() - params["0.weight"]

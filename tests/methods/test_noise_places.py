@@ -62,8 +62,8 @@ def trained(place, sampler):
     data = examples(rng.normal(size=(80, 3)), rng.integers(2, size=80), users=np.arange(80) % USERS)
     private = privatize(clip_norm=1.0, noise_multiplier=SIGMA, groups=by_user(most=2, noise=place))
     model = sparse_linear(3, 2, bias=False)
-    return fit(model, cross_entropy, data, method=dp_sgd(private, 0.1), sampler=sampler, steps=10,
-               progress=False, delta=1e-3)  # fmt: skip
+    return fit(model, cross_entropy, data, method=dp_sgd(private, lr=0.1), sampler=sampler,
+               steps=10, progress=False, delta=1e-3)  # fmt: skip
 
 
 def test_each_place_is_accounted_for_what_it_is():

@@ -188,7 +188,7 @@ def test_hazard_16_a_known_seed_of_the_run_is_not_the_seed_of_these_frequencies(
     released = []
     for _ in range(2):
         source = measured()
-        trained(adadps(source, PRIVACY, 0.1), randomness=reproducible_not_private(1))
+        trained(adadps(source, PRIVACY, lr=0.1), randomness=reproducible_not_private(1))
         released.append(source._released)
     assert not torch.equal(*released)
 
@@ -202,17 +202,17 @@ def test_hazard_16_a_copy_would_be_noised_again_and_is_refused(copied):
 def test_every_run_with_the_same_object_pays():
     source, ledger = measured(), MemoryLedger()
     for _ in range(2):
-        trained(adadps(source, PRIVACY, 0.1), ledger=ledger, accountant=RDP)
+        trained(adadps(source, PRIVACY, lr=0.1), ledger=ledger, accountant=RDP)
     assert ledger.entries == 2 * (1 + STEPS)
 
 
 def test_a_source_on_both_sides_is_measured_once_and_paid_once():
     source, ledger = measured(), MemoryLedger()
-    result = trained(adadps_two_sided(source, source, PRIVACY, 0.1), ledger=ledger)
+    result = trained(adadps_two_sided(source, source, PRIVACY, lr=0.1), ledger=ledger)
     assert ledger.entries == 1 + STEPS
-    alone = trained(adadps(measured(), PRIVACY, 0.1), delta=result.privacy.delta)
+    alone = trained(adadps(measured(), PRIVACY, lr=0.1), delta=result.privacy.delta)
     assert result.privacy.epsilon == pytest.approx(alone.privacy.epsilon, abs=1e-9)
-    apart, ledger = adadps_two_sided(measured(), measured(), PRIVACY, 0.1), MemoryLedger()
+    apart, ledger = adadps_two_sided(measured(), measured(), PRIVACY, lr=0.1), MemoryLedger()
     dearer = trained(apart, ledger=ledger)
     assert ledger.entries == 2 + STEPS
     assert dearer.privacy.epsilon > result.privacy.epsilon
@@ -258,7 +258,7 @@ TERMS = {
 def test_hazard_20_the_price_is_composed_with_the_steps(terms):
     ledger, source = MemoryLedger(), measured()
     result = trained(
-        adadps(source, PRIVACY, 0.1),
+        adadps(source, PRIVACY, lr=0.1),
         sampler=terms.sampler,
         accountant=terms.accountant,
         ledger=ledger,
@@ -316,7 +316,7 @@ def test_a_slice_and_the_steps_fill_one_budget():
         SAMPLER, STEPS, budget=budget, accountant=PLD, besides=[source.event_under(ADD, PLD)]
     )
     privacy = privatize(clip_norm=1.0, noise_multiplier=noise)
-    result = trained(adadps(source, privacy, 0.1), budget=budget)
+    result = trained(adadps(source, privacy, lr=0.1), budget=budget)
     assert 0.999 < result.privacy.epsilon <= 1.0
     assert noise > calibrate_noise(SAMPLER, STEPS, budget=budget, accountant=PLD)
 
@@ -372,7 +372,7 @@ def test_a_run_by_hand_pays_before_it_draws(build):
 def test_a_model_that_does_not_fit_is_found_before_paying():
     ledger, source = MemoryLedger(), measured(np.ones((40, 7)))
     with pytest.raises(SideInformationError, match=r"\(1, 4\)"):
-        trained(adadps(source, PRIVACY, 0.1), ledger=ledger)
+        trained(adadps(source, PRIVACY, lr=0.1), ledger=ledger)
     assert ledger.entries == 0
     assert not is_drawn(source)
 
@@ -381,7 +381,7 @@ def test_a_model_that_does_not_fit_is_found_before_paying():
 
 
 def test_hazard_20_the_price_stands_in_the_result_and_survives(tmp_path):
-    result = trained(adadps(measured(), PRIVACY, 0.1))
+    result = trained(adadps(measured(), PRIVACY, lr=0.1))
     (known,) = result.side_information
     assert known["price"] == "one Gaussian release with noise multiplier 6"
     assert "word counts, measured with noise" in known["source"]
@@ -395,13 +395,13 @@ def test_hazard_20_the_price_stands_in_the_result_and_survives(tmp_path):
 
 def test_what_is_public_has_no_price():
     free = side.fixed({"weight": (torch.ones(4), 1)}, source="a", public_because="b")
-    assert "price" not in trained(adadps(free, PRIVACY, 0.1)).side_information[0]
+    assert "price" not in trained(adadps(free, PRIVACY, lr=0.1)).side_information[0]
 
 
 def test_a_ledger_on_disk_remembers_the_price(tmp_path):
     path = tmp_path / "budget.ledger"
     with DiskLedger(path, budget=Budget(3.0, DELTA)) as ledger:
-        result = trained(adadps(measured(), PRIVACY, 0.1), ledger=ledger)
+        result = trained(adadps(measured(), PRIVACY, lr=0.1), ledger=ledger)
         spent = ledger.epsilon(DELTA)
     assert spent == pytest.approx(result.privacy.epsilon, rel=1e-9)
     with DiskLedger(path) as ledger:

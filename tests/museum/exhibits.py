@@ -90,7 +90,7 @@ def library(
     delta=None,
 ) -> Trainer:
     """The library with some part of it replaced."""
-    chosen = method or dp_sgd(privacy, LR)
+    chosen = method or dp_sgd(privacy, lr=LR)
 
     def train(data):
         once = trainer_of(
@@ -162,7 +162,7 @@ def one_row_a_step(sampler) -> Trainer:
     All examples pull down by C; the worst-case one pulls up, and a row that is zeroed out does not
     pull. A batch that holds it stands out at one step, whichever it is.
     """
-    chosen = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=SMALL_SIGMA), LR)
+    chosen = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=SMALL_SIGMA), lr=LR)
     accountant = Accountant.PLD
     epsilon = epsilon_of_run(chosen, sampler, EPOCH, delta=SHUFFLED_DELTA, accountant=accountant)
     claim = PrivacyClaim(epsilon, SHUFFLED_DELTA, sampler.relation.value)
@@ -213,7 +213,7 @@ def noise_reused():
 
 def resumed(make_randomness) -> Trainer:
     """Two steps, with an interruption between them; claims what two fresh steps cost."""
-    chosen, sampler = dp_sgd(intact_stage(2), LR), poisson(examples=2, expected_size=2)
+    chosen, sampler = dp_sgd(intact_stage(2), lr=LR), poisson(examples=2, expected_size=2)
     accountant = Accountant.PLD
     epsilon = epsilon_of_run(chosen, sampler, 2, delta=DELTA, accountant=accountant)
 
@@ -271,7 +271,7 @@ def with_scales(choose) -> Trainer:
     def train(data):
         named = {"weight": (choose(data), 1)}
         side = fixed(named, source="a statistic", public_because="somebody says so")
-        return library(method=adadps(side, intact_stage(), LR), count=9)(data)
+        return library(method=adadps(side, intact_stage(), lr=LR), count=9)(data)
 
     return train
 
@@ -327,7 +327,7 @@ def float32_noise():
     rows, targets = torch.zeros(2, PARTS), torch.full((2,), 100.0)
     rows[0] = 1.0
     pair = Neighbours(examples(rows, targets), examples(rows[1:], targets[1:]))
-    method = dp_sgd(intact_stage(), 2.0)
+    method = dp_sgd(intact_stage(), lr=2.0)
     intact = library(method=method, make_model=lambda: zero_linear(PARTS))
     seen = {"impossible entries": impossible_entries}
     return Exhibit("float32 noise without a grid", in_float32, intact, pair, seen, FEW)

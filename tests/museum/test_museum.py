@@ -125,7 +125,7 @@ def with_canaries(stage, count=1000):
         squared_error,
         data,
         canaries=canaries,
-        method=dp_sgd(stage, 0.1),
+        method=dp_sgd(stage, lr=0.1),
         sampler=poisson(examples=50 + count, expected_size=50 + count),
         steps=1,
         delta=1e-12,
@@ -159,7 +159,7 @@ def test_the_museum_public_statistics_from_private_data_are_caught_by_provenance
     data = examples(torch.rand(20, 3), torch.rand(20))
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
     declared = ideal(
-        data, side.RMSPropStatistics(decay=0.9, epsilon=1e-3), privacy, 0.1, batch_size=5
+        data, side.RMSPropStatistics(decay=0.9, epsilon=1e-3), privacy, lr=0.1, batch_size=5
     )
     run = PrivateRun(
         zero_linear(3),
@@ -171,4 +171,4 @@ def test_the_museum_public_statistics_from_private_data_are_caught_by_provenance
     )
     assert run.epsilon(1) == float("inf")
     with pytest.raises(TypeError, match="public_because"):
-        adadps(side.fixed({"weight": torch.ones(1, 3)}, source="somewhere"), privacy, 0.1)
+        adadps(side.fixed({"weight": torch.ones(1, 3)}, source="somewhere"), privacy, lr=0.1)

@@ -267,10 +267,10 @@ NOT_PRIVATE = {
     "adam": lambda: plain_adam(0.1),
     "rmsprop": lambda: plain_rmsprop(0.1),
     "adas": lambda: adas(uniform(), 0.1),
-    "no noise": lambda: dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.0), 0.1),
-    "no clip": lambda: dp_sgd(privatize(clip_norm=math.inf, noise_multiplier=0.0), 0.1),
-    "oracle": lambda: ideal(private_data(), STATISTICS, PRIVACY, 0.1, batch_size=4),
-    "leaking side information": lambda: adadps(LEAK, PRIVACY, 0.1),
+    "no noise": lambda: dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.0), lr=0.1),
+    "no clip": lambda: dp_sgd(privatize(clip_norm=math.inf, noise_multiplier=0.0), lr=0.1),
+    "oracle": lambda: ideal(private_data(), STATISTICS, PRIVACY, lr=0.1, batch_size=4),
+    "leaking side information": lambda: adadps(LEAK, PRIVACY, lr=0.1),
 }
 
 
@@ -288,7 +288,7 @@ def test_hazard_24_a_chain_that_is_not_private_says_why(make):
 
 
 def test_a_private_chain_has_an_epsilon_and_no_exposures():
-    method = adadps(uniform(), PRIVACY, 0.1)
+    method = adadps(uniform(), PRIVACY, lr=0.1)
     sampler = poisson(examples=1000, expected_size=10)
     assert method.exposures == ()
     assert 0 < epsilon_of_run(method, sampler, 5, delta=1e-5, accountant=RDP) < math.inf

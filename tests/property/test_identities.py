@@ -64,8 +64,10 @@ def distance(one, other):
 )
 def test_uniform_side_information_makes_adadps_dp_sgd(problem, seed, clip, sigma):
     case, privacy = problem(seed, 5), privatize(clip_norm=clip, noise_multiplier=sigma)
-    plain = update_of(dp_sgd(privacy, 0.1), case, reproducible_not_private(seed))
-    scaled = update_of(adadps(side.uniform(), privacy, 0.1), case, reproducible_not_private(seed))
+    plain = update_of(dp_sgd(privacy, lr=0.1), case, reproducible_not_private(seed))
+    scaled = update_of(
+        adadps(side.uniform(), privacy, lr=0.1), case, reproducible_not_private(seed)
+    )
     assert_equal(scaled, plain)
 
 
@@ -76,11 +78,11 @@ def test_without_noise_and_clip_adadps_is_adas(problem, seed):
     source = random_side(case, seed)
     exposed = privatize(clip_norm=float("inf"), noise_multiplier=0.0)
     assert_equal(
-        update_of(adadps(source, exposed, 0.3), case, secure()),
+        update_of(adadps(source, exposed, lr=0.3), case, secure()),
         update_of(adas(source, 0.3), case, secure()),
     )
     assert_equal(
-        update_of(dp_sgd(exposed, 0.3), case, secure()),
+        update_of(dp_sgd(exposed, lr=0.3), case, secure()),
         update_of(plain_sgd(0.3), case, secure()),
     )
 
@@ -218,7 +220,7 @@ def test_public_statistics_enter_before_or_after_the_noise(seed):
     )
     rule = RMSPropStatistics(decay=0.9, epsilon=1e-3)
     exposed = privatize(clip_norm=1e9, noise_multiplier=0.0)
-    after = update_of(dp_r_pub(public, rule, exposed, 0.1), case, secure())
-    before = update_of(adadps(side.public(public, rule), exposed, 0.1), case, secure())
+    after = update_of(dp_r_pub(public, rule, exposed, lr=0.1), case, secure())
+    before = update_of(adadps(side.public(public, rule), exposed, lr=0.1), case, secure())
     assume(distance(before, {n: torch.zeros_like(v) for n, v in before.items()}) > 0)
     assert_equal(before, after, 1e-6)  # without clip and noise the doors are the same

@@ -32,7 +32,7 @@ def test_the_check_finds_a_number_that_was_changed(spoiled):
 
 
 def test_the_check_finds_a_price_that_was_left_out():
-    described = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
+    described = trained(adadps(noisy_words(), privacy(), lr=0.5)).describe()
     assert check(described).agrees is True
     del described["side_information"][0]["price"]
     assert "side_information: expected a price" in check(described).says
@@ -45,7 +45,7 @@ def test_results_of_earlier_versions_are_checked_by_their_mechanism():
     assert check(described).agrees is True
     described["privacy"]["noise_multiplier"] *= 2
     assert check(described).agrees is False
-    priced = trained(adadps(noisy_words(), privacy(), 0.5)).describe()
+    priced = trained(adadps(noisy_words(), privacy(), lr=0.5)).describe()
     del priced["privacy"]["charges"]
     assert check(priced).agrees is None
     assert "does not record" in check(priced).says

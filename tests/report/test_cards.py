@@ -59,7 +59,7 @@ KINDS = {
     "adadps": lambda: trained(before_the_clip()),
     "two-sided": lambda: trained(two_sided()),
     "by rdp": lambda: trained(accountant=RDP),
-    "measured side information": lambda: trained(adadps(noisy_words(), privacy(), 0.5)),
+    "measured side information": lambda: trained(adadps(noisy_words(), privacy(), lr=0.5)),
     "fixed size": lambda: trained(sampler=fixed_size(examples=60, expected_size=6)),
     "shuffled": lambda: trained(sampler=shuffled(examples=60, expected_size=25)),
     "zero out": lambda: trained(
@@ -69,7 +69,7 @@ KINDS = {
         sampler=poisson(examples=60, expected_size=6, relation=Relation.REPLACE_ONE)
     ),
     "groups": lambda: trained(
-        dp_sgd(privatize(clip_norm=1.0, noise_multiplier=9.0, groups=by_label(2)), 0.1)
+        dp_sgd(privatize(clip_norm=1.0, noise_multiplier=9.0, groups=by_label(2)), lr=0.1)
     ),
     "no noise": lambda: trained(plain_sgd(0.1)),
     "seeded": lambda: trained(randomness=reproducible_not_private(1)),
@@ -209,7 +209,7 @@ def test_epsilon_by_both_accountants_is_that_of_the_run():
 
 
 def test_epsilon_by_the_other_accountant_counts_side_information():
-    method = adadps(noisy_words(), privacy(), 0.5)
+    method = adadps(noisy_words(), privacy(), lr=0.5)
     card = card_of(trained(method).describe())
     sampler = poisson(examples=60, expected_size=6)
     expected = epsilon_of_run(method, sampler, 8, delta=1 / 600, accountant=RDP)
@@ -246,7 +246,7 @@ def test_hazard_21_trials_and_whether_they_are_paid(trials, said):
 
 def test_hazard_21_a_tuning_has_its_trials_in_epsilon():
     def make(setting):
-        return nn.Linear(5, 3), dp_sgd(privacy(), setting["lr"])
+        return nn.Linear(5, 3), dp_sgd(privacy(), lr=setting["lr"])
 
     score = highest(on_public("pilot", FEATURES, LABELS, accuracy=accuracy), "accuracy")
     found = tune(
@@ -299,7 +299,7 @@ def test_nothing_on_a_card_depends_on_the_private_data(monkeypatch):
 
 def test_the_oracle_shows_no_spread_of_what_it_has_read():
     stolen = side.from_private_data({"weight": (FEATURES.mean(0) + 0.1, 1)}, source="the mails")
-    result = trained(adadps(stolen, privacy(), 0.5))
+    result = trained(adadps(stolen, privacy(), lr=0.5))
     assert result.public_facts["preconditioners"] == []
     assert result.privacy.epsilon == math.inf
     assert "infinite" in card_of(result.describe())["side_information"][0]["cost"]
@@ -330,7 +330,7 @@ def test_epsilon_on_the_way_is_that_of_a_shorter_run(name):
 def test_epsilon_after_some_steps_by_the_accountant():
     held = trained().describe()["privacy"]
     expected = epsilon_of_run(
-        dp_sgd(privacy(), 0.5),
+        dp_sgd(privacy(), lr=0.5),
         poisson(examples=60, expected_size=6),
         3,
         delta=1 / 600,

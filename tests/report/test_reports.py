@@ -75,7 +75,7 @@ def test_public_facts_of_a_run():
 
 
 def test_learning_rates_of_a_schedule_are_added_up():
-    method = dp_sgd(privacy(), stages.inverse_sqrt(1.0))
+    method = dp_sgd(privacy(), lr=stages.inverse_sqrt(1.0))
     rates = trained(method, steps=4).public_facts["learning_rates"]
     assert (rates["first"], rates["last"]) == (1.0, 0.5)
     assert rates["total"] == pytest.approx(sum(t**-0.5 for t in (1, 2, 3, 4)))
@@ -94,13 +94,13 @@ def test_side_information_on_both_sides_scales_the_noise():
 
 
 def test_weights_of_features_are_a_spread_too():
-    (known,) = trained(dp_sgd_weighted(words(), privacy(), 0.5)).public_facts["preconditioners"]
+    (known,) = trained(dp_sgd_weighted(words(), privacy(), lr=0.5)).public_facts["preconditioners"]
     assert known["place"] == "in the features"
     assert known["relative"] == pytest.approx([max(one, 0.01) for one in KNOWN], rel=1e-5)
 
 
 def test_measured_side_information_is_shown_with_its_price():
-    (known,) = trained(adadps(noisy_words(), privacy(), 0.5)).public_facts["preconditioners"]
+    (known,) = trained(adadps(noisy_words(), privacy(), lr=0.5)).public_facts["preconditioners"]
     assert "noise multiplier 9" in known["price"]
 
 
@@ -109,14 +109,14 @@ def test_side_information_that_changes_is_not_shown():
         FEATURES, LABELS, source="a book", public_because="printed", batch_size=10
     )
     statistics = RMSPropStatistics(decay=0.9, epsilon=0.1)
-    result = trained(adadps_public(held, statistics, privacy(), 0.5), steps=2)
+    result = trained(adadps_public(held, statistics, privacy(), lr=0.5), steps=2)
     assert result.public_facts["preconditioners"] == []
     assert "No spread" in spread_section({"a": result}).texts[0]
 
 
 def test_a_large_spread_is_kept_in_few_numbers():
     known = {"weight": torch.linspace(1.0, 0.001, 3000).reshape(3, 1000)}
-    wide = adadps(words_of(known), privacy(), 0.5)
+    wide = adadps(words_of(known), privacy(), lr=0.5)
     result = trained_wide(wide)
     (kept,) = result.public_facts["preconditioners"]
     assert len(kept["ranks"]) <= 40
@@ -162,7 +162,7 @@ def test_noise_on_the_weights_is_what_the_facts_say():
     """With gradients of zero, weights are noise alone: 15 weights, 200 runs, 12 standard errors."""
     squares = []
     for _ in range(200):
-        method = dp_sgd(privacy(), 0.5)
+        method = dp_sgd(privacy(), lr=0.5)
         held = trained_on_nothing(method)
         squares.append(held.params["weight"].double().square().sum())
     expected = noise_facts(held).together_all_steps ** 2
@@ -187,7 +187,7 @@ def trained_on_nothing(method):
 
 
 def test_an_adaptive_update_is_described_before_it(runs):
-    adam = trained(dp_adam(privacy(), 0.1))
+    adam = trained(dp_adam(privacy(), lr=0.1))
     assert noise_facts(adam).each == pytest.approx(4 * 0.5 / 6)
     section = noise_section({"DP-Adam": adam, **runs})
     assert any("DP-Adam: before the update" in point for point in section.points)
@@ -294,7 +294,7 @@ def test_the_report_of_a_comparison(runs, tmp_path):
 
 def test_runs_at_different_epsilon_or_delta_are_not_equals(runs, tmp_path):
     others = {
-        "more": trained(dp_sgd(privacy(2.0), 0.5)),
+        "more": trained(dp_sgd(privacy(2.0), lr=0.5)),
         "delta": trained(delta=1e-4),
     }
     for name, other in others.items():
@@ -360,7 +360,7 @@ def test_several_saved_models_are_compared(folders, tmp_path):
 
 
 def test_json_tells_what_was_written_and_of_what(folders, tmp_path):
-    other = trained(dp_sgd(privacy(2.0), 0.5)).save(tmp_path / "other")
+    other = trained(dp_sgd(privacy(2.0), lr=0.5)).save(tmp_path / "other")
     file = tmp_path / "a.html"
     shown = report(folders["DP-SGD"], other, "--out", file, "--json")
     assert shown.exit_code == 0, shown.output
@@ -375,7 +375,7 @@ def test_json_tells_what_was_written_and_of_what(folders, tmp_path):
 
 
 def test_the_command_says_what_is_not_equal(folders, tmp_path):
-    other = trained(dp_sgd(privacy(2.0), 0.5)).save(tmp_path / "other")
+    other = trained(dp_sgd(privacy(2.0), lr=0.5)).save(tmp_path / "other")
     shown = report(folders["DP-SGD"], other, "--out", tmp_path / "a.html")
     assert shown.exit_code == 0
     assert "not a fair comparison" in " ".join(shown.stderr.split())

@@ -33,7 +33,7 @@ def released(path, present, noise_multiplier=SIGMA):
         model,
         squared_error,
         examples(features, torch.tensor([-100.0], dtype=torch.float64)),
-        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=noise_multiplier), float(SIZE)),
+        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=noise_multiplier), lr=float(SIZE)),
         sampler=poisson(examples=SIZE, expected_size=SIZE),
         steps=1,
         progress=False,

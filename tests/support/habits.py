@@ -23,7 +23,7 @@ def private_rows(n=N):
 def run_on(model, data=None, *, method=None, steps=3, size=8, loss=cross_entropy, **options):
     data = private_rows() if data is None else data
     sampler = poisson(examples=len(data), expected_size=size)
-    method = method or dp_sgd(NOISY, 0.1)
+    method = method or dp_sgd(NOISY, lr=0.1)
     return PrivateRun(model, loss, data, method=method, sampler=sampler, steps=steps, **options)
 
 

@@ -36,7 +36,7 @@ FREQUENT = side.frequency(
 NOISE = privatize(clip_norm=1.0, noise_multiplier=3.0)
 METHODS = {
     "late": adadps.adadps(FREQUENT, NOISE, lr=0.1),
-    "adam": adadps.dp_adam(NOISE, 0.01),
+    "adam": adadps.dp_adam(NOISE, lr=0.01),
 }
 SAMPLER = poisson(examples=EXAMPLES, expected_size=EXAMPLES / 2)
 

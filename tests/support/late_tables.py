@@ -100,7 +100,7 @@ def begun(table, method=None, batches=BATCHES, loss=nothing, **options):
         steps=len(batches),
         **{"accountant": Accountant.RDP, **options},
     )
-    run._work.drawing._batches = iter([np.array(batch, dtype=np.int64) for batch in batches])
+    run._stepper.batches._batches = iter([np.array(batch, dtype=np.int64) for batch in batches])
     return run
 
 

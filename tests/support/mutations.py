@@ -91,13 +91,13 @@ MUTATIONS = {
         "tests/contract/test_contract_table.py",
     ),
     "the normaliser follows the data": Mutation(
-        "src/adadps/training/stepping.py",
+        "src/adadps/training/stepper.py",
         "expected_size=self._expected_size,\n            noise=",
         "expected_size=float(len(self._data)),\n            noise=",
         "tests/hazards/test_hazards.py -k hazard_04",
     ),
     "steps are not charged": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "                self._pay()\n",
         "",
         "tests/hazards/test_hazards.py -k hazard_09",
@@ -139,7 +139,7 @@ MUTATIONS = {
         "tests/training/test_resuming_refusals.py -k old_copy",
     ),
     "a run goes on after a step that failed": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "            self._is_broken = True\n",
         "            pass\n",
         "tests/training/test_resuming_attacks.py -k hazard_16",
@@ -277,8 +277,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards_reads.py -k sees_nothing",
     ),
     "run.params move row by row": Mutation(
+<<<<<<< HEAD
+        "src/adadps/training/stepper.py",
+        "return self.weights.shown()",
+=======
         "src/adadps/training/stepping.py",
         "return self.weights.published()",
+>>>>>>> main
         "return self.weights.read()",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),
@@ -411,8 +416,8 @@ MUTATIONS = {
         "tests/methods/test_noisy_frequencies.py -k hazard_20_the_price",
     ),
     "side information is drawn before the plan is checked": Mutation(
-        "src/adadps/training/paid_run.py",
-        "        if before_paying is not None:\n            before_paying(self)\n",
+        "src/adadps/training/run.py",
+        "        if must_fit:\n            self._require_room()\n",
         "",
         "tests/methods/test_noisy_frequencies.py -k too_small",
     ),
@@ -423,13 +428,13 @@ MUTATIONS = {
         "tests/property/test_accounting_properties.py -k however_small_or_larger_batches",
     ),
     "a debugged run is charged as private": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "        reasons += [DEBUG_MARK] if self.debug else []\n",
         "",
         "tests/hazards/test_hazards.py -k hazard_22",
     ),
     "an exposed chain prints an epsilon": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "epsilon=self.epsilon(),",
         "epsilon=1.0,",
         "tests/hazards/test_hazards.py -k hazard_24",
@@ -546,7 +551,7 @@ MUTATIONS = {
         "tests/methods/test_noise_places.py -k cannot_be_accounted",
     ),
     "a round of an earlier life is this one": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "Batch(self.name, self._taken + 1, self._life)",
         "Batch(self.name, self._taken + 1)",
         "tests/training/test_federated_server.py -k dead_server",
@@ -750,13 +755,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards_levels.py -k regressors_warn",
     ),
     "a run tells how many rows there are": Mutation(
-        "src/adadps/training/paid_run.py",
-        "settings={**self._work.settings, **(settings or {})},",
-        'settings={**self._work.settings, "rows": len(self._work._data), **(settings or {})},',
+        "src/adadps/training/run.py",
+        "settings={**self._stepper.settings, **(settings or {})},",
+        'settings={**self._stepper.settings, "rows": len(self._stepper._data)},',
         "tests/hazards/test_two_worlds_of_runs.py -k test_a_run_leaves_the_same",
     ),
     "side information is measured before its payment": Mutation(
-        "src/adadps/training/paid_run.py",
+        "src/adadps/training/run.py",
         "        self._payment.pay_for_side_information()\n        stepper.prepare()",
         "        stepper.prepare()\n        self._payment.pay_for_side_information()",
         "tests/hazards/test_recording_data_set.py -k after_its_payment",

@@ -30,7 +30,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.estimators import base as estimators
 from adadps.estimators.tables import from_table
-from adadps.training.paid_run import PaidRun
+from adadps.training.run import Run
 from adadps.training.tuning.prepaid import PrepaidLedger
 
 SOURCES = str(Path(adadps.__file__).parent)
@@ -138,20 +138,20 @@ class Recording:
                 _OPENED.remove(self)
 
     def _know_the_steps(self, patch: pytest.MonkeyPatch) -> None:
-        pay, step = PaidRun._pay, PaidRun.step
+        pay, step = Run._pay, Run.step
 
-        def paying(run: PaidRun) -> None:
+        def paying(run: Run) -> None:
             pay(run)
             self.step = f"{run.name}: {run.taken + 1}"
 
-        def stepping(run: PaidRun, batch: Any) -> None:
+        def stepping(run: Run, batch: Any) -> None:
             try:
                 step(run, batch)
             finally:
                 self.step = None
 
-        patch.setattr(PaidRun, "_pay", paying)
-        patch.setattr(PaidRun, "step", stepping)
+        patch.setattr(Run, "_pay", paying)
+        patch.setattr(Run, "step", stepping)
         for kind in (MemoryLedger, DiskLedger, PrepaidLedger):
             patch.setattr(kind, "authorise", self._counting(kind.authorise))
 

@@ -38,10 +38,10 @@ ADAM = side.public(
 SILENT = privatize(clip_norm=0.5, noise_multiplier=0.0)
 NOISY = privatize(clip_norm=1.0, noise_multiplier=5.0)
 METHODS = {
-    "dp_sgd": adadps.dp_sgd(SILENT, 0.3),
-    "dp_adam": adadps.dp_adam(SILENT, 0.1),
-    "dp_rmsprop": adadps.methods.dp_rmsprop(SILENT, 0.1),
-    "dp_adagrad": adadps.methods.dp_adagrad(SILENT, 0.1),
+    "dp_sgd": adadps.dp_sgd(SILENT, lr=0.3),
+    "dp_adam": adadps.dp_adam(SILENT, lr=0.1),
+    "dp_rmsprop": adadps.methods.dp_rmsprop(SILENT, lr=0.1),
+    "dp_adagrad": adadps.methods.dp_adagrad(SILENT, lr=0.1),
     "frequency": adadps.adadps(FREQUENT, SILENT, lr=0.3),
     "full diagonal": adadps.adadps(FULL, SILENT, lr=0.3),
     "weight decay": chain(precondition(FREQUENT), SILENT, sgd(0.3, weight_decay=0.1)),
@@ -53,7 +53,7 @@ METHODS = {
     ),
     "weighted": adadps.methods.dp_sgd_weighted(FREQUENT, SILENT, lr=0.3),
     "warm start": chain(adadps.stages.pretrain(PUBLIC, rmsprop(0.01), epochs=2), SILENT, sgd(0.3)),
-    "decaying rate": adadps.dp_sgd(SILENT, lambda t: 0.5 / t),
+    "decaying rate": adadps.dp_sgd(SILENT, lr=lambda t: 0.5 / t),
 }
 KINDS = {"dense": DENSE, "words": WORDS}
 EVERYONE = poisson(examples=30, expected_size=30)
@@ -70,7 +70,7 @@ def begin(folder, method=None, *, features=DENSE, sampler=SOME, steps=12, every=
         model(),
         cross_entropy,
         examples(features, LABELS),
-        method=method or adadps.dp_sgd(NOISY, 0.1),
+        method=method or adadps.dp_sgd(NOISY, lr=0.1),
         sampler=sampler,
         steps=steps,
         checkpoints=Checkpoints(folder, every=every),

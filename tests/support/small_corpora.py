@@ -5,14 +5,15 @@ from scipy import sparse
 
 from adadps import losses
 from adadps.methods.side import corpus_frequencies, given_frequencies
-from adadps_experiments.reproduce import corpora, jobs, missing
-from adadps_experiments.reproduce.corpora import SEVERAL, SINGLE
-from adadps_experiments.reproduce.jobs import Size
-from adadps_experiments.reproduce.labelled import Corpus, Labelled
-from adadps_experiments.reproduce.word_statistics import idf_of_corpus, uniform_over
+from adadps_experiments.reproduce import workers
+from adadps_experiments.reproduce.text import corpora, jobs
+from adadps_experiments.reproduce.text.corpora import SEVERAL, SINGLE
+from adadps_experiments.reproduce.text.corpus import Corpus, LabelledTexts, uniform_over
+from adadps_experiments.reproduce.text.jobs import TrainingSize
+from adadps_experiments.reproduce.text.words import idf_of_corpus
 
 WORDS, LENGTH = 40, 12
-TINY = Size(
+TINY = TrainingSize(
     words=WORDS,
     batch=64,
     steps=20,
@@ -44,7 +45,7 @@ def labelled(rng, count, classes=2, *, kind="film", several=False):
     rows, labels = _drawn(rng, count, classes)
     names = [str(label) for label in range(classes)]
     tags = [[str(label), str((label + 1) % classes)][: 1 + n % 2] for n, label in enumerate(labels)]
-    return Labelled(
+    return LabelledTexts(
         sparse.csr_matrix(rows),
         uniform_over(tags, names) if several else labels,
         [f"{kind} {number}: {text_of(row)}" for number, row in enumerate(rows)],
@@ -104,5 +105,5 @@ def put_in_place(monkeypatch, **made):
     for name, one in made.items():
         monkeypatch.setitem(corpora.CORPORA, name.replace("_", "-"), lambda one=one: one)
         monkeypatch.setitem(jobs.SIZES, name.replace("_", "-"), TINY)
-    monkeypatch.setattr(missing, "run_all", run_here)
+    monkeypatch.setattr(workers, "run_all", run_here)
     return ran

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import replace
 
 from adadps_experiments.data.digests import rows_digest
-from adadps_experiments.data.named_sets import AMAZON, IMDB, TITLES, Published, Rows, SetFile
+from adadps_experiments.data.named_sets import AMAZON, IMDB, TITLES, Checksum, RowsDigest, SetFile
 from support.homes import tar_of
 
 IMDB_NAME, AMAZON_NAME = "aclImdb_v1.tar.gz", "domain_sentiment_data.tar.gz"
@@ -94,7 +94,7 @@ def known_as(known, rows_of, archive=None):
     files = tuple(
         SetFile(
             file.name,
-            rows=Rows(
+            rows=RowsDigest(
                 file.rows.columns,
                 rows_digest(rows, [file.rows.columns.index(name) for name in file.rows.exact]),
                 file.rows.exact,
@@ -102,7 +102,7 @@ def known_as(known, rows_of, archive=None):
         )
         for file, rows in zip(known.files, rows_of, strict=True)
     )
-    published = Published("md5", hashlib.md5(archive).hexdigest()) if archive else None
+    published = Checksum("md5", hashlib.md5(archive).hexdigest()) if archive else None
     (original,) = known.originals
     return replace(known, files=files, originals=(replace(original, published=published),))
 

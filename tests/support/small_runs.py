@@ -43,12 +43,12 @@ def noisy_words() -> Any:
 
 
 def before_the_clip() -> Chain:
-    return adadps(words(), privacy(), 0.5)
+    return adadps(words(), privacy(), lr=0.5)
 
 
 def two_sided() -> Chain:
     known = words()
-    return adadps_two_sided(known, known, privacy(), 0.5)
+    return adadps_two_sided(known, known, privacy(), lr=0.5)
 
 
 def trained(method: Chain | None = None, *, steps: int = 8, **options: Any) -> Result:
@@ -63,7 +63,7 @@ def trained(method: Chain | None = None, *, steps: int = 8, **options: Any) -> R
         model,
         cross_entropy,
         examples(FEATURES, LABELS),
-        method=method or dp_sgd(privacy(), 0.5),
+        method=method or dp_sgd(privacy(), lr=0.5),
         steps=steps,
         **options,
     )

@@ -8,7 +8,7 @@ from torch import nn
 from adadps import by_user, dp_sgd, examples, poisson, privatize
 from adadps.data.examples import Examples
 from adadps.engine.noise.randomness import secure
-from adadps.training.batches import Drawing
+from adadps.training.batches import Batches
 
 USERS = np.array([0, 0, 0, 0, 0, 0, 1, 2, 2, 3, 4, 4])
 WIDTH = 6
@@ -37,7 +37,7 @@ def privacy(most=3, *, clip_norm=1.0, noise_multiplier=1.0, column=None):
 
 
 def method(most=3, lr=0.1, **options):
-    return dp_sgd(privacy(most, **options), lr)
+    return dp_sgd(privacy(most, **options), lr=lr)
 
 
 EVERYBODY = poisson(users=5, expected_size=5)  # rate 1: every user is drawn at every step
@@ -46,7 +46,7 @@ SOME = poisson(users=5, expected_size=2)
 
 def batches(data, most, count, *, sampler=EVERYBODY, chosen=None):
     """So many drawn batches: rows, and the unit of each."""
-    drawing = Drawing(
+    drawing = Batches(
         data, method=chosen or method(most), sampler=sampler, units=sampler, randomness=secure()
     )
     found = []

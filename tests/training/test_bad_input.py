@@ -56,7 +56,7 @@ def train(model=None, loss=squared, held=None, method=None, sampler=None, **opti
         model or nn.Linear(3, 1),
         loss,
         held,
-        method=method or dp_sgd(PRIVACY, 0.1),
+        method=method or dp_sgd(PRIVACY, lr=0.1),
         sampler=sampler or poisson(examples=len(held), expected_size=5),
         **({"steps": 1} | options),
     )
@@ -135,7 +135,7 @@ CASES = {
     ),
     "side information that does not fit the model": (
         SideInformationError,
-        lambda: train(method=adadps(given((torch.ones(4), 1)), PRIVACY, 0.1)),
+        lambda: train(method=adadps(given((torch.ones(4), 1)), PRIVACY, lr=0.1)),
     ),
     "sgd before privatize": (OrderError, lambda: chain(sgd(0.1), PRIVACY)),
     "privatize twice": (OrderError, lambda: chain(PRIVACY, PRIVACY, sgd(0.1))),
@@ -222,7 +222,7 @@ def test_a_refused_run_leaves_the_model_as_it_was():
     model = nn.Linear(3, 1)
     before = model.weight.detach().clone()
     with pytest.raises(SideInformationError):
-        train(model=model, method=adadps(given((torch.ones(4), 1)), PRIVACY, 0.1))
+        train(model=model, method=adadps(given((torch.ones(4), 1)), PRIVACY, lr=0.1))
     assert torch.equal(model.weight, before)
 
 
@@ -255,7 +255,7 @@ def classify(model, features, targets, **options):
         model,
         losses.cross_entropy,
         examples(features, targets),
-        method=dp_sgd(PRIVACY, 0.1),
+        method=dp_sgd(PRIVACY, lr=0.1),
         sampler=poisson(examples=8, expected_size=4),
         steps=1,
         **options,
@@ -308,7 +308,9 @@ def test_noise_that_floating_point_would_lose_is_refused():
 def test_other_things_than_examples_and_chains_are_refused():
     options = {"sampler": poisson(examples=4, expected_size=2), "steps": 1}
     with pytest.raises(DataError, match=r"adadps\.examples"):
-        fit(nn.Linear(2, 1), losses.squared_error, (1, 2), method=dp_sgd(PRIVACY, 0.1), **options)
+        fit(
+            nn.Linear(2, 1), losses.squared_error, (1, 2), method=dp_sgd(PRIVACY, lr=0.1), **options
+        )
     with pytest.raises(OrderError, match="chain"):
         fit(nn.Linear(2, 1), losses.squared_error, (1, 2), method=torch.optim.SGD, **options)
 

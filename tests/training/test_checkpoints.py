@@ -67,7 +67,7 @@ def test_measurements_of_earlier_lives_stay(tmp_path):
 
 def test_a_finished_run_is_only_read_again(tmp_path):
     options = {
-        "method": adadps.dp_sgd(NOISY, 0.1),
+        "method": adadps.dp_sgd(NOISY, lr=0.1),
         "sampler": SOME,
         "steps": 6,
         "checkpoints": tmp_path / "run",
@@ -87,7 +87,7 @@ def test_a_run_that_is_resumed_at_its_end_is_measured_there(tmp_path):
         model(),
         cross_entropy,
         examples(DENSE, LABELS),
-        method=adadps.dp_sgd(NOISY, 0.1),
+        method=adadps.dp_sgd(NOISY, lr=0.1),
         sampler=SOME,
         steps=12,
         checkpoints=tmp_path,

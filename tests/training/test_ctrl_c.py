@@ -53,7 +53,7 @@ def trained(folder=None, evaluation=None, steps=STEPS, sampler=SOME):
         model(),
         cross_entropy,
         examples(DENSE, LABELS),
-        method=dp_sgd(NOISY, 0.1),
+        method=dp_sgd(NOISY, lr=0.1),
         sampler=sampler,
         steps=steps,
         checkpoints=kept,

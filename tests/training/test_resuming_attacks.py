@@ -75,7 +75,7 @@ def test_hazard_16_another_price_of_the_same_side_information_is_another_plan(tm
     nearly = privatize(clip_norm=1.0, noise_multiplier=5.0000001)
     advance(begin(tmp_path / "other"), until=5)
     with pytest.raises(ContractError, match="plan"):
-        begin(tmp_path / "other", adadps.dp_sgd(nearly, 0.1))
+        begin(tmp_path / "other", adadps.dp_sgd(nearly, lr=0.1))
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -116,7 +116,7 @@ def test_hazard_16_an_interrupted_draw_does_not_begin_an_epoch_for_free(tmp_path
     run.step(next(run.batches()))
 
     def interrupted():
-        next(run._work.drawing._batches)
+        next(run._stepper.batches._batches)
         raise Stop
 
     monkeypatch.setattr(run, "_draw", interrupted)
@@ -169,7 +169,7 @@ def test_a_resumed_shuffled_run_ends_where_its_budget_ends(tmp_path, until):
     by_epoch = shuffled(examples=30, expected_size=6)
     options = {"sampler": by_epoch, "steps": 10, "every": 3}
     planned = epsilon_of_run(
-        adadps.dp_sgd(NOISY, 0.1), by_epoch, 10, delta=1e-3, accountant=Accountant.PLD
+        adadps.dp_sgd(NOISY, lr=0.1), by_epoch, 10, delta=1e-3, accountant=Accountant.PLD
     )
     options["budget"] = Budget(planned * 1.0001, 1e-3)
     advance(begin(tmp_path, **options), until=until)
@@ -204,7 +204,7 @@ def test_other_frozen_weights_are_refused(tmp_path):
         return layers
 
     options = {
-        "method": adadps.dp_sgd(NOISY, 0.1),
+        "method": adadps.dp_sgd(NOISY, lr=0.1),
         "sampler": SOME,
         "steps": 12,
         "checkpoints": Checkpoints(tmp_path, every=2),
@@ -228,7 +228,7 @@ def test_a_folder_whose_checkpoint_was_deleted_begins_anew_and_has_paid(tmp_path
 def test_a_plan_that_was_refused_leaves_the_folder_free(tmp_path):
     ledger = DiskLedger(tmp_path / "ledger", budget=Budget(0.3, 1e-3))
     options = {
-        "method": adadps.dp_sgd(NOISY, 0.1),
+        "method": adadps.dp_sgd(NOISY, lr=0.1),
         "sampler": SOME,
         "ledger": ledger,
         "checkpoints": tmp_path / "run",
@@ -277,7 +277,7 @@ def begin_with(checkpoints):
         model(),
         cross_entropy,
         examples(DENSE, LABELS),
-        method=adadps.dp_sgd(NOISY, 0.1),
+        method=adadps.dp_sgd(NOISY, lr=0.1),
         sampler=SOME,
         steps=12,
         checkpoints=checkpoints,

@@ -14,7 +14,7 @@ def test_hazard_16_steps_that_were_lost_are_paid_twice(tmp_path):
     result = advance(begin(tmp_path)).result()
     assert (result.privacy.steps, result.privacy.steps_paid) == (12, 15)
     expected = epsilon_of_run(
-        adadps.dp_sgd(NOISY, 0.1), SOME, 15, delta=1 / 300, accountant=Accountant.PLD
+        adadps.dp_sgd(NOISY, lr=0.1), SOME, 15, delta=1 / 300, accountant=Accountant.PLD
     )
     assert result.privacy.epsilon == pytest.approx(expected, rel=1e-12)
     with DiskLedger(tmp_path / "ledger") as ledger:
@@ -31,7 +31,7 @@ def test_hazard_16_a_kill_before_the_first_checkpoint_is_paid_too(tmp_path):
 @pytest.mark.parametrize("until", [1, 3, 7])
 @pytest.mark.parametrize("accountant", Accountant)
 def test_hazard_16_a_budget_ends_the_resumed_run_earlier(tmp_path, accountant, until):
-    method = adadps.dp_sgd(NOISY, 0.1)
+    method = adadps.dp_sgd(NOISY, lr=0.1)
     planned = epsilon_of_run(method, SOME, 12, delta=1e-3, accountant=accountant)
     options = {"budget": Budget(planned * 1.0001, 1e-3), "accountant": accountant}
     advance(begin(tmp_path, **options), until=until)
@@ -72,7 +72,7 @@ def test_a_resumed_shuffled_run_pays_for_a_new_epoch(tmp_path):
     assert resumed.taken == 3
     result = advance(resumed).result()
     two_epochs_more = epsilon_of_run(
-        adadps.dp_sgd(NOISY, 0.1), by_epoch, 15, delta=1 / 300, accountant=Accountant.PLD
+        adadps.dp_sgd(NOISY, lr=0.1), by_epoch, 15, delta=1 / 300, accountant=Accountant.PLD
     )
     assert result.privacy.epsilon == pytest.approx(two_epochs_more, rel=1e-12)
 
@@ -99,7 +99,9 @@ def test_measured_side_information_is_paid_before_it_is_drawn(tmp_path):
 @pytest.mark.parametrize("accountant", Accountant)
 def test_a_run_on_a_shared_ledger_keeps_to_its_own_epsilon_too(tmp_path, accountant):
     """The ledger has room for all that is lost; the run has not."""
-    planned = epsilon_of_run(adadps.dp_sgd(NOISY, 0.1), SOME, 12, delta=1e-3, accountant=accountant)
+    planned = epsilon_of_run(
+        adadps.dp_sgd(NOISY, lr=0.1), SOME, 12, delta=1e-3, accountant=accountant
+    )
     own = planned * 1.0001
     with DiskLedger(tmp_path / "shared", budget=Budget(50.0, 1e-3)) as ledger:
         options = {"ledger": ledger, "most_epsilon": own, "accountant": accountant}

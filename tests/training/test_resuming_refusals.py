@@ -25,7 +25,7 @@ from support.resuming import DENSE, FREQUENT, LABELS, NOISY, SOME, Measured, adv
 def test_another_plan_is_refused(tmp_path):
     advance(begin(tmp_path), until=5)
     for other in (
-        {"method": adadps.dp_adam(NOISY, 0.1)},
+        {"method": adadps.dp_adam(NOISY, lr=0.1)},
         {"steps": 13},
         {"sampler": poisson(examples=30, expected_size=5)},
         {"accountant": Accountant.RDP},
@@ -90,7 +90,7 @@ def test_a_model_of_another_shape_is_refused(tmp_path):
             nn.Linear(6, 3),
             cross_entropy,
             examples(DENSE, LABELS),
-            method=adadps.dp_sgd(NOISY, 0.1),
+            method=adadps.dp_sgd(NOISY, lr=0.1),
             sampler=SOME,
             steps=12,
             checkpoints=tmp_path,

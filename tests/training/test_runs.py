@@ -52,7 +52,7 @@ def test_a_loop_of_ones_own_equals_fit():
     from adadps import reproducible_not_private
 
     one, other = zeros(), zeros()
-    options = {"method": dp_sgd(PRIVACY, 0.5), "sampler": sampler, "steps": 5}
+    options = {"method": dp_sgd(PRIVACY, lr=0.5), "sampler": sampler, "steps": 5}
     fit(one, cross_entropy, data, randomness=reproducible_not_private(1), **options)
     run = PrivateRun(other, cross_entropy, data, randomness=reproducible_not_private(1), **options)
     for batch in run.batches():
@@ -66,7 +66,7 @@ def test_the_batch_shows_nothing_of_its_content():
         zeros(),
         cross_entropy,
         separable(),
-        method=dp_sgd(PRIVACY, 0.5),
+        method=dp_sgd(PRIVACY, lr=0.5),
         sampler=poisson(examples=300, expected_size=50),
         steps=1,
     )
@@ -80,7 +80,7 @@ def test_a_batch_that_was_not_used_is_offered_again_without_a_new_charge():
         zeros(),
         cross_entropy,
         separable(),
-        method=dp_sgd(PRIVACY, 0.5),
+        method=dp_sgd(PRIVACY, lr=0.5),
         sampler=poisson(examples=300, expected_size=50),
         steps=3,
         ledger=ledger,
@@ -122,7 +122,12 @@ def test_history_holds_declared_data_only_and_curves_by_step():
 )
 def test_every_sampler_trains_and_states_its_terms(sampler):
     result = fit(
-        zeros(), cross_entropy, separable(), method=dp_sgd(PRIVACY, 0.5), sampler=sampler, steps=4
+        zeros(),
+        cross_entropy,
+        separable(),
+        method=dp_sgd(PRIVACY, lr=0.5),
+        sampler=sampler,
+        steps=4,
     )
     assert result.privacy.private
     assert result.privacy.relation == sampler.relation.value
@@ -139,7 +144,7 @@ def test_groups_train_and_without_clipping_change_nothing(groups, relation):
     sampler = poisson(examples=300, expected_size=300, relation=relation)
     exposed = privatize(clip_norm=1e9, noise_multiplier=0.0, groups=groups)
     grouped, alone = zeros(), zeros()
-    fit(grouped, cross_entropy, data, method=dp_sgd(exposed, 0.5), sampler=sampler, steps=3)
+    fit(grouped, cross_entropy, data, method=dp_sgd(exposed, lr=0.5), sampler=sampler, steps=3)
     fit(alone, cross_entropy, data, method=plain_sgd(0.5), sampler=sampler, steps=3)
     torch.testing.assert_close(grouped.weight, alone.weight, rtol=1e-4, atol=1e-5)
 
@@ -148,7 +153,7 @@ def test_groups_in_advance_need_the_declared_number():
     from adadps.errors import DataError
 
     sampler = poisson(examples=310, expected_size=50, relation=Relation.REPLACE_ONE)
-    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=in_advance(5)), 0.1)
+    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0, groups=in_advance(5)), lr=0.1)
     with pytest.raises(DataError, match="310"):
         fit(zeros(), cross_entropy, separable(), method=method, sampler=sampler, steps=1)
 
@@ -163,7 +168,7 @@ def test_a_warm_start_moves_the_weights_before_the_first_private_step():
         layer,
         cross_entropy,
         data,
-        method=warm_start(public, PRIVACY, 0.1, public_lr=0.01),
+        method=warm_start(public, PRIVACY, lr=0.1, public_lr=0.01),
         sampler=poisson(examples=300, expected_size=50),
         steps=1,
     )
@@ -177,7 +182,7 @@ def test_a_reparametrised_model_predicts_through_its_feature_weights(tmp_path):
     frequencies = side.given_frequencies(
         [1.0, 9.0, 9.0, 9.0, 9.0, 9.0], source="a list", public_because="published"
     )
-    method = dp_sgd_weighted(side.frequency(frequencies, floor=0.01), PRIVACY, 2.0)
+    method = dp_sgd_weighted(side.frequency(frequencies, floor=0.01), PRIVACY, lr=2.0)
     result = fit(
         zeros(),
         cross_entropy,
@@ -202,7 +207,7 @@ def test_a_plan_beyond_its_budget_is_refused_before_the_first_step():
             layer,
             cross_entropy,
             separable(),
-            method=dp_sgd(PRIVACY, 0.5),
+            method=dp_sgd(PRIVACY, lr=0.5),
             sampler=poisson(examples=300, expected_size=50),
             steps=1000,
             budget=Budget(1.0, 1e-5),
@@ -210,18 +215,27 @@ def test_a_plan_beyond_its_budget_is_refused_before_the_first_step():
     assert (layer.weight == 0).all()
 
 
-def test_budget_and_ledger_together_are_refused():
-    with pytest.raises(ContractError, match="its own budget"):
-        fit(
+def test_a_budget_beside_a_ledger_is_this_runs_share():
+    def on(ledger, budget, noise_multiplier):
+        return fit(
             zeros(),
             cross_entropy,
             separable(),
-            method=dp_sgd(PRIVACY, 0.5),
+            method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=noise_multiplier), lr=0.5),
             sampler=poisson(examples=300, expected_size=50),
-            steps=1,
-            budget=Budget(1.0, 1e-5),
-            ledger=MemoryLedger(),
+            steps=3,
+            budget=budget,
+            ledger=ledger,
+            accountant=Accountant.RDP,
         )
+
+    ledger = MemoryLedger(Budget(4.0, 1e-5))
+    with pytest.raises(BudgetError, match=r"3 steps within epsilon = 1 .*Nothing was drawn"):
+        on(ledger, Budget(1.0, 1e-5), 1.0)
+    assert ledger.entries == 0
+    assert on(ledger, Budget(1.0, 1e-5), 4.0).privacy.epsilon <= 1.0
+    with pytest.raises(ContractError, match="delta of the ledger"):
+        on(ledger, Budget(1.0, 1e-6), 4.0)
 
 
 def test_two_runs_on_an_rdp_ledger_compose():
@@ -231,7 +245,7 @@ def test_two_runs_on_an_rdp_ledger_compose():
             zeros(),
             cross_entropy,
             separable(),
-            method=dp_sgd(PRIVACY, 0.5),
+            method=dp_sgd(PRIVACY, lr=0.5),
             sampler=poisson(examples=300, expected_size=50),
             steps=3,
             ledger=ledger,
@@ -249,7 +263,7 @@ def test_frozen_parameters_stay_as_they_are():
         model,
         cross_entropy,
         separable(),
-        method=dp_sgd(PRIVACY, 0.5),
+        method=dp_sgd(PRIVACY, lr=0.5),
         sampler=poisson(examples=300, expected_size=50),
         steps=2,
     )
@@ -264,7 +278,7 @@ def test_training_works_in_float64():
         model,
         squared,
         data,
-        method=dp_sgd(PRIVACY, 0.1),
+        method=dp_sgd(PRIVACY, lr=0.1),
         sampler=poisson(examples=50, expected_size=10),
         steps=2,
     )

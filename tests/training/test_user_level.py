@@ -149,7 +149,7 @@ def test_golden_epsilon_is_that_of_as_many_examples(most, accountant):
     """The paper's IMDB run with users in the place of reviews: 1.51 by RDP, 1.36 by PLD."""
     terms = {"delta": 1 / 25_000, "accountant": accountant}
     users = epsilon_of_run(method(most), poisson(users=25_000, expected_size=64), 12_500, **terms)
-    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1)
+    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1)
     alone = epsilon_of_run(single, poisson(examples=25_000, expected_size=64), 12_500, **terms)
     assert users == alone
     assert round(users, 2) == {Accountant.RDP: 1.51, Accountant.PLD: 1.36}[accountant]
@@ -210,7 +210,7 @@ def test_a_ledger_serves_one_unit(make, tmp_path):
     budget = Budget(100.0, 1e-3)
     data = table()
     alone = examples(data.features, data.targets)
-    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1)
+    single = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1)
     runs = {
         "per user": (method(), data, SOME),
         "per user (author)": (method(column="author"), data, SOME),
@@ -307,7 +307,7 @@ def test_hazard_16_a_run_by_user_does_not_go_on_by_example(tmp_path):
     with pytest.raises(ContractError, match="plan"):
         begin(
             tmp_path / "run",
-            chosen=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), 0.1),
+            chosen=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1),
             data=examples(data.features, data.targets),
             sampler=poisson(examples=5, expected_size=2),
         )

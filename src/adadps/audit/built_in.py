@@ -112,17 +112,17 @@ def public_rows(width: int, path: EnginePath) -> PublicExamples:
 def _by_frequency(privacy: Privatize, width: int, path: EnginePath) -> Chain:  # noqa: ARG001
     values = torch.linspace(0.1, 1.0, width)
     given = given_frequencies(values, source="made up", public_because="made up")
-    return adadps(frequency(given, floor=0.01), privacy, LEARNING_RATE)
+    return adadps(frequency(given, floor=0.01), privacy, lr=LEARNING_RATE)
 
 
 def _by_public_gradients(privacy: Privatize, width: int, path: EnginePath) -> Chain:
     rule = RMSPropStatistics(decay=0.9, epsilon=1e-3)
-    return adadps_public(public_rows(width, path), rule, privacy, LEARNING_RATE)
+    return adadps_public(public_rows(width, path), rule, privacy, lr=LEARNING_RATE)
 
 
 METHODS: dict[str, Callable[[Privatize, int, EnginePath], Chain]] = {
-    "dp-sgd": lambda privacy, _width, _path: dp_sgd(privacy, LEARNING_RATE),
-    "dp-adam": lambda privacy, _width, _path: dp_adam(privacy, LEARNING_RATE),
+    "dp-sgd": lambda privacy, _width, _path: dp_sgd(privacy, lr=LEARNING_RATE),
+    "dp-adam": lambda privacy, _width, _path: dp_adam(privacy, lr=LEARNING_RATE),
     "adadps": _by_frequency,
     "adadps-public": _by_public_gradients,
 }

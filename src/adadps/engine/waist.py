@@ -7,7 +7,7 @@ whether, the gradients themselves are stored. A unit whose gradient is not finit
 its norm is 0 and it contributes nothing.
 
 Stages see a *step* (`Step`) and turn the clipped sum into an `Update` of the weights. An update may
-leave its noise to be drawn later (`Unrealised`), by the weights that it is added to.
+leave its noise to be drawn later (`NoisySum`), by the weights that it is added to.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Noise(Protocol):
 
 
 @dataclass(frozen=True)
-class Unrealised:
+class NoisySum:
     """``factor`` · (``total`` + N(0, ``deviation``²)) whose noise is not drawn yet.
 
     It can only be multiplied by a number. The weights that it is added to draw the noise.
@@ -200,16 +200,16 @@ class Unrealised:
     deviation: float
     factor: float = 1.0
 
-    def __mul__(self, factor: float) -> Unrealised:
+    def __mul__(self, factor: float) -> NoisySum:
         return replace(self, factor=self.factor * factor)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: float) -> Unrealised:
+    def __truediv__(self, divisor: float) -> NoisySum:
         return replace(self, factor=self.factor / divisor)
 
 
-Leaf = Tensor | RowSparse | Unrealised
+Leaf = Tensor | RowSparse | NoisySum
 """What one parameter's part of an update can be."""
 
 
@@ -241,7 +241,7 @@ class Step:
     def release(self, total: Sum, deviation: float) -> Leaf:
         """Return ``total`` plus Gaussian noise, drawn now or later."""
         if self.late and deviation > 0:
-            return Unrealised(total, deviation)
+            return NoisySum(total, deviation)
         if self.late:
             return dense(total) if isinstance(total, OuterSum) else total
         return self.noise.release(dense(total), standard_deviation=deviation)

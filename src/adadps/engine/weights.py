@@ -16,6 +16,10 @@ from functools import partial
 from torch import Tensor, nn
 
 from adadps.engine.noise.late import DIGITS, LateRows
+<<<<<<< HEAD
+from adadps.engine.noise.late_parameter import can_watch, closed, shown, unwatch, watch
+from adadps.engine.waist import Leaf, Noise, NoisySum, Update
+=======
 from adadps.engine.noise.late_parameter import (
     can_be_late,
     hidden,
@@ -24,6 +28,7 @@ from adadps.engine.noise.late_parameter import (
     published,
 )
 from adadps.engine.waist import Leaf, Noise, Unrealised, Update
+>>>>>>> main
 from adadps.tensors.sums import OuterSum, Params, RowSparse
 
 
@@ -66,7 +71,7 @@ class Weights:
             weights = self._settled(name)
             if update.keep != 1:
                 weights.mul_(update.keep)
-            if isinstance(leaf, Unrealised):
+            if isinstance(leaf, NoisySum):
                 total = leaf.total.to_dense() if isinstance(leaf.total, RowSparse) else leaf.total
                 now.setdefault((leaf.deviation, leaf.factor), []).append((weights, total))
             elif isinstance(leaf, RowSparse):
@@ -89,8 +94,13 @@ class Weights:
         return self._params[name]
 
     def _apply_late(self, name: str, leaf: Leaf, keep: float) -> bool:
+<<<<<<< HEAD
+        """Keep the noise of a change for later, if change and table allow it."""
+        noised = leaf if isinstance(leaf, NoisySum) else None
+=======
         """Leave the noise of a change for later, if the change and the table allow it."""
         noised = leaf if isinstance(leaf, Unrealised) else None
+>>>>>>> main
         change = noised.total if noised else leaf
         if not isinstance(change, RowSparse):
             return False

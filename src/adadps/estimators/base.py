@@ -43,8 +43,8 @@ from adadps.estimators.rows import Rows, Table
 from adadps.estimators.statement import StatedEstimator, how_features_were_made
 from adadps.methods.stages import Chain, privatize
 from adadps.report.result import Result
+from adadps.training.describe import plan_of
 from adadps.training.fit import fit as train
-from adadps.training.run_facts import plan_of
 from adadps.types import Relation
 
 _planned = lru_cache(maxsize=64)(choose)

@@ -104,7 +104,7 @@ class Result:
     """A finished run. Save it with `save`, read it back with `load_result`.
 
     ``public_facts`` is what a report tells of the run beside its privacy: number of parameters,
-    learning rates, spread of public side information (`adadps.training.public_facts`).
+    learning rates, spread of public side information (`adadps.training.describe`).
     """
 
     privacy: PrivacyStatement

@@ -1,6 +1,7 @@
 """Which rows a step sees: drawn by the sampler, put into groups, without those that are public.
 
-Where users are drawn, each brings rows that are not public; else public rows are left out after.
+Where users are drawn, each brings rows that are not public; otherwise public rows are left out
+after the draw.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ class Batch:
     run: str
     index: int
     life: str = ""
-    """Of the process that drew it: a resumed run draws another batch of the same index."""
+    """Identifies the process that drew it: a resumed run draws another batch of the same index."""
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """The rows of a batch, and the groups or users they belong to, if they are clipped as one."""
+class DrawnRows:
+    """The rows of a batch, and the groups or users that are clipped as one, if any."""
 
     batch: Batch
     rows: Tensor
     units: Units | None
 
 
-class Drawing:
-    """Draws one batch after the other."""
+class Batches:
+    """Draws one batch after another."""
 
     def __init__(
         self,
@@ -63,26 +64,26 @@ class Drawing:
             self._users = UserRows(data.users, self._is_private)
         self._batches = self._begin(len(data), units)
 
-    def next(self, batch: Batch) -> Drawn:
-        """The rows of a batch; they may be none."""
+    def next(self, batch: Batch) -> DrawnRows:
+        """Draw the rows of a batch; there may be none."""
         drawn: Rows = next(self._batches)
         units, rng = None, self._randomness.generator
         if isinstance(self._groups, Users):
             assert self._users is not None  # a method by user has asked for them
             drawn, units = self._groups.expand(drawn, self._users, rng)
-            return Drawn(batch, torch.from_numpy(drawn), units)
+            return DrawnRows(batch, torch.from_numpy(drawn), units)
         if self._groups:
             size = self._sampler.expected_size
             drawn, labels, count = self._groups.labels(drawn, size, rng)
             units = Units(torch.from_numpy(labels), count, 1 / self._groups.size)
         rows = torch.from_numpy(drawn)
         if self._all_private:
-            return Drawn(batch, rows, units)
+            return DrawnRows(batch, rows, units)
         kept = self._is_private[rows]
-        return Drawn(batch, rows[kept], units.take(kept) if units else None)
+        return DrawnRows(batch, rows[kept], units.take(kept) if units else None)
 
     def _begin(self, size: int, units: Sampler) -> Iterator[Rows]:
-        """Check the number of units against the declared one, and begin."""
+        """Check the number of units against the declared one, and start the sampler."""
         if self._users is not None:
             size = self._users.count
         elif isinstance(self._groups, Groups) and units is not self._sampler:

@@ -97,6 +97,18 @@ class Checkpoint:
         """Copy the weights into a model's parameters."""
         copy_weights(self.params, params)
 
+    def feature_weights_on(self, device: torch.device) -> Tensor | None:
+        """Return the weights of re-weighted features, checked and on ``device``."""
+        if self.feature_weights is None:
+            return None
+        weights = self.feature_weights.to(device)
+        if weights.ndim != 1 or not weights.is_floating_point():
+            raise DataError(
+                f"Expected weights of features in one axis, found {tuple(weights.shape)} of "
+                f"{weights.dtype}. Restore a copy of the checkpoint."
+            )
+        return weights
+
 
 @dataclass(frozen=True)
 class Checkpoints:
@@ -301,8 +313,41 @@ def _count(value: Any, most: int = 2**62) -> int:
     return int(count)
 
 
-def opened(checkpoints: Checkpoints | str | Path | None) -> Checkpoints | None:
-    """Checkpoints in a folder that may be given by its name alone."""
+class RunFolder:
+    """The checkpoints of one run while it lasts; false if the run writes none."""
+
+    def __init__(self, checkpoints: Checkpoints | str | Path | None) -> None:
+        self.checkpoints = _as_checkpoints(checkpoints)
+        self.found = self.checkpoints.latest() if self.checkpoints else None
+        self._last_written = self.found.taken if self.found else 0
+
+    def __bool__(self) -> bool:
+        return self.checkpoints is not None
+
+    @property
+    def ledger(self) -> Path | None:
+        """Where the ledger of a run with checkpoints lies, unless it has one elsewhere."""
+        return self.checkpoints.ledger if self.checkpoints else None
+
+    def is_due(self, taken: int, planned: int) -> bool:
+        """Is a checkpoint due after ``taken`` steps that has not been written yet?"""
+        if self.checkpoints is None or not self.is_behind(taken):
+            return False
+        return self.checkpoints.is_due(taken, planned)
+
+    def is_behind(self, taken: int) -> bool:
+        """Were steps taken since the last checkpoint?"""
+        return self.checkpoints is not None and taken != self._last_written
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, if the run writes any."""
+        if self.checkpoints is not None:
+            self.checkpoints.write(checkpoint)
+            self._last_written = checkpoint.taken
+
+
+def _as_checkpoints(checkpoints: Checkpoints | str | Path | None) -> Checkpoints | None:
+    """Accept a folder by its path alone."""
     if checkpoints is None or isinstance(checkpoints, Checkpoints):
         return checkpoints
     if not isinstance(checkpoints, str | Path):

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import epsilon_of_run, grouping_of
-from adadps.accounting.ledger import DiskLedger
+from adadps.accounting.epsilon import Budget
+from adadps.accounting.ledger import DiskLedger, Ledger
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
-from adadps.errors import BudgetError, ContractError, SettingError
+from adadps.engine.noise.randomness import Randomness
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result
+from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
 from adadps.training.interruption import awaiting_the_step
-from adadps.training.paid_run import PaidRun
 from adadps.training.progress import Progress, progress_bar
-from adadps.training.run import PrivateRun, RunOptions
+from adadps.training.run import PrivateRun
 from adadps.types import Accountant
 
 
@@ -30,51 +31,95 @@ def fit(
     data: Examples,
     *,
     method: Chain,
-    sampler: Sampler,
+    clip_norm: float | None = None,
+    batch_size: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
+    examples: int | None = None,
+    sampler: Sampler | None = None,
+    budget: Budget | None = None,
+    ledger: Ledger | None = None,
+    delta: float | None = None,
+    accountant: Accountant | None = None,
     evaluate: Sequence[Evaluation] = (),
+    assumed_public: Iterable[str] = (),
+    tuning_trials: int | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+    physical_batch_size: int | None = None,
+    randomness: Randomness | None = None,
+    debug: bool = False,
     progress: bool | None = None,
     settings: dict[str, Any] | None = None,
-    **options: Unpack[RunOptions],
+    measured: Paid | None = None,
 ) -> Result:
-    """Train ``model`` in place with ``method``, and say what it cost.
-
-    Give ``steps`` or ``epochs``. Further options are those of `PrivateRun`: ``delta`` (default
-    1/(10 n)), ``accountant``, ``budget``, ``ledger``, ``randomness``, ``physical_batch_size``,
-    ``debug``, ``assumed_public``, ``tuning_trials``, ``checkpoints``.
-
-    With ``checkpoints`` (a folder, or `Checkpoints`) the same call again goes on where a killed
-    process has stopped: with fresh batches and noise, and paying again for what was not kept.
-    Ctrl-C then ends after the steps that are paid for (at most a hundredth of the run), and they
-    are kept; pressed twice, it ends at once.
+    """Train ``model`` in place with ``method``, and state what it cost.
 
     >>> import torch
-    >>> from adadps import dp_sgd, examples, poisson, privatize
-    >>> data = examples(torch.randn(100, 3), torch.randn(100))
-    >>> squared = lambda outputs, targets: (outputs.squeeze(1) - targets) ** 2
-    >>> result = fit(torch.nn.Linear(3, 1), squared, data, steps=10,
-    ...              method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=5.0), lr=0.1),
-    ...              sampler=poisson(examples=100, expected_size=10))
-    >>> result.privacy.private, result.privacy.steps
-    (True, 10)
+    >>> from adadps import Budget, dp_sgd, examples, losses
+    >>> data = examples(torch.randn(1000, 3), torch.randint(2, (1000,)))
+    >>> result = fit(torch.nn.Linear(3, 2), losses.cross_entropy, data, method=dp_sgd(lr=1.0),
+    ...              clip_norm=1.0, batch_size=100, epochs=2,
+    ...              budget=Budget(epsilon=2, delta=1e-4))
+    >>> result.privacy.steps, result.privacy.epsilon <= 2
+    (20, True)
+
+    What is trained:
+        ``loss(outputs, targets)`` returns one value per example. ``data`` is
+        `examples(features, targets)`. ``method`` is a chain of stages such as `dp_sgd(lr=...)`.
+    How long, on which batches:
+        ``epochs`` or ``steps``. Batches are drawn by Poisson sampling with the expected size
+        ``batch_size`` (users instead of examples where the method clips by user), or by a
+        ``sampler`` of your own. ``examples`` declares the public number of examples (or users);
+        without it the number is read off the data, and the result says so.
+    What it may cost:
+        ``budget`` is what this run may cost. ``clip_norm`` completes a method that leaves it open,
+        and so does the noise: the smallest multiplier with which all steps fit the budget. A
+        method that has its own noise is refused if it does not fit. ``ledger`` is an account that
+        several runs share; with both, ``budget`` is this run's share of it. ``delta`` is that of
+        the budget, or 1/(10 n); ``accountant`` the tightest that fits.
+    What the result says:
+        ``evaluate`` lists `on_held_out` and `on_public` data to measure on; ``assumed_public``
+        states facts about the data that you knew without looking at it, ``tuning_trials`` how
+        often you have trained on it before; ``settings`` is stored with the result. ``measured``
+        is what was measured on the data before, and paid for under the name of this run.
+    How it runs:
+        ``physical_batch_size`` bounds how many examples are differentiated at once. ``progress``
+        shows a bar (by default on a terminal). ``randomness`` and ``debug`` make a run
+        reproducible or talkative, and mark it as not private.
+
+    With ``checkpoints`` (a folder, or `Checkpoints`) the same call again resumes where a killed
+    process has stopped: with fresh batches and noise, and paying again for steps that were lost.
+    Ctrl-C then stops after the steps that are paid for (at most a hundredth of the run), which are
+    saved; pressed twice, it stops at once.
     """
-    if (steps is None) == (epochs is None):
-        raise ContractError("Expected either steps or epochs, found both or none. Give one.")
-    count = steps if steps is not None else sampler.steps(epochs or 0)
-    _require_within_budget(method, sampler, count, options)
     run = PrivateRun(
         model,
         loss,
         data,
         method=method,
+        clip_norm=clip_norm,
+        batch_size=batch_size,
+        steps=steps,
+        epochs=epochs,
+        examples=examples,
         sampler=sampler,
-        steps=count,
-        before_paying=require_within_ledger if options.get("ledger") is not None else None,
-        **options,
+        budget=budget,
+        ledger=ledger,
+        delta=delta,
+        accountant=accountant,
+        assumed_public=assumed_public,
+        tuning_trials=tuning_trials,
+        checkpoints=checkpoints,
+        physical_batch_size=physical_batch_size,
+        randomness=randomness,
+        debug=debug,
+        measured=measured,
+        must_fit=True,
     )
-    kept = options.get("checkpoints") is not None
-    with progress_bar(run.steps, progress) as bar, awaiting_the_step(kept) as interruption:
+    with (
+        progress_bar(run.steps, progress) as bar,
+        awaiting_the_step(checkpoints is not None) as interruption,
+    ):
         for _ in range(run.taken):
             bar.advance()
         for batch in run.batches():
@@ -86,54 +131,9 @@ def fit(
                 raise KeyboardInterrupt
     _evaluate_what_is_missing(run, evaluate)
     result = run.result(settings)
-    if options.get("ledger") is None and isinstance(run.ledger, DiskLedger):
+    if ledger is None and isinstance(run.ledger, DiskLedger):
         run.ledger.close()  # it was opened for this run, beside its checkpoints
     return result
-
-
-def _require_within_budget(
-    method: Chain, sampler: Sampler, steps: int, options: RunOptions
-) -> None:
-    """All steps are known now: refuse a plan that the budget would cut short."""
-    budget, randomness = options.get("budget"), options.get("randomness")
-    marked = options.get("debug") or (randomness is not None and randomness.mark)
-    if budget is None or not isinstance(method, Chain):
-        return
-    others_refuse = marked or method.exposures or options.get("ledger") is not None
-    if others_refuse:
-        return
-    delta = options.get("delta") or budget.delta
-    require_small_delta(delta, sampler.examples, sampler.unit)
-    try:
-        found = epsilon_of_run(
-            method,
-            sampler,
-            steps,
-            delta=delta,
-            accountant=options.get("accountant") or sampler.accountants(grouping_of(method))[0],
-        )
-        planned, fits = f"{found:.4g}", found <= budget.epsilon
-    except SettingError:
-        planned, fits = "more than can be computed", False
-    if not fits:
-        raise BudgetError(
-            f"Expected {steps} steps within epsilon = {budget.epsilon:g} at delta = "
-            f"{budget.delta:g}, found a plan that costs {planned}. Nothing was drawn. Plan fewer "
-            "steps or more noise: `calibrate_noise` finds the noise, `calibrate_steps` the steps."
-        )
-
-
-def require_within_ledger(run: PaidRun) -> None:
-    """Refuse now what the ledger would cut short, with the model half trained."""
-    budget = run.ledger.budget
-    if budget is not None and not run.fits_its_ledger():
-        raise BudgetError(
-            f"Expected {run.steps} steps within what is left on the ledger of epsilon = "
-            f"{budget.epsilon:g} at delta = {budget.delta:g}, found {run.ledger.entries} charges "
-            "on it and a plan that does not fit beside them. Nothing was drawn. Give the run less "
-            "epsilon, which means more noise, or fewer steps; where nothing is left, no further "
-            "run fits."
-        )
 
 
 def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]) -> None:
@@ -152,7 +152,7 @@ def _evaluate_what_is_missing(run: PrivateRun, evaluations: Sequence[Evaluation]
 
 
 def _show(run: PrivateRun, index: int, bar: Progress) -> None:
-    """Move the bar; about twenty times a run, also say what has been spent."""
+    """Advance the bar; about twenty times per run, also show what has been spent."""
     marks = max(1, run.steps // 20)
     note = None
     if bar.shown and (index % marks == 0 or index == run.steps):
@@ -161,13 +161,4 @@ def _show(run: PrivateRun, index: int, bar: Progress) -> None:
 
 
 def _spent_so_far(run: PrivateRun) -> str:
-    return "not private" if run.not_private_because else f"ε ≤ {epsilon_at_most(run):.2f}"
-
-
-def epsilon_at_most(run: PaidRun) -> float:
-    """A bound on what was spent that is quick to compute: by Rényi divergences, where they fit."""
-    fits = run.sampler.accountants(grouping_of(run.method))
-    bounds = [run.epsilon(accountant=Accountant.RDP if Accountant.RDP in fits else run.accountant)]
-    if run.ledger.budget is not None:  # which holds at every step, whoever composes
-        bounds.append(run.ledger.budget.epsilon)
-    return min(bounds)
+    return "not private" if run.not_private_because else f"ε ≤ {run.epsilon_at_most():.2f}"

@@ -9,16 +9,16 @@ from torch import nn
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.errors import ContractError
 
-_LATEST: WeakKeyDictionary[nn.Module, Claim] = WeakKeyDictionary()
+_LATEST: WeakKeyDictionary[nn.Module, ModelLock] = WeakKeyDictionary()
 
 
-class Claim:
-    """The right to change a model, until another run claims it.
+class ModelLock:
+    """The right to change a model, until another run takes it.
 
     >>> layer = nn.Linear(2, 1)
-    >>> first = Claim(layer)
+    >>> first = ModelLock(layer)
     >>> first.require_valid()
-    >>> second = Claim(layer)
+    >>> second = ModelLock(layer)
     >>> first.require_valid()
     Traceback (most recent call last):
     adadps.errors.ContractError: Expected one run at a time on a model, ...
@@ -27,12 +27,16 @@ class Claim:
     def __init__(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             if isinstance(parameter, LateParameter):
+<<<<<<< HEAD
+                unwatch(parameter)  # left over from an abandoned run
+=======
                 make_plain(parameter)  # what an abandoned run has left
+>>>>>>> main
         self._model = model
         _LATEST[model] = self
 
     def require_valid(self) -> None:
-        """Refuse to go on if another run has begun on the model."""
+        """Refuse to continue if another run has begun on the model."""
         if _LATEST.get(self._model) is not self:
             raise ContractError(
                 "Expected one run at a time on a model, found that another run has begun on it. "

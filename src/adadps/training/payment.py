@@ -1,54 +1,95 @@
 """What a run pays: for side information, then for every step, before anything is drawn.
 
-A run that is resumed is a further *life* of the same run. It begins to sample anew, so that its
-first step is charged like a first step, and what its earlier lives have reserved stays paid.
+A run that is resumed continues as a further *life* of the same run. It starts sampling afresh, so
+its first step is charged like a first step, and what its earlier lives have reserved stays paid.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
 from adadps.accounting.calibration import largest
 from adadps.accounting.delta import default_delta, require_delta, require_small_delta
-from adadps.accounting.epsilon import Life, epsilon_of, epsilon_of_lives, grouping_of, units_of
+from adadps.accounting.epsilon import (
+    Budget,
+    Life,
+    epsilon_of,
+    epsilon_of_lives,
+    grouping_of,
+    units_of,
+)
 from adadps.accounting.events import composed, exposes, text_of
-from adadps.accounting.ledger import Ledger, RunFacts
+from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
+from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
-from adadps.errors import ContractError
+from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.methods.stages.chain import Chain
+from adadps.training.checkpoint import RunFolder
+from adadps.training.describe import plan_of
 from adadps.types import Accountant, Relation
 
-AT_ONCE = 16
-"""So many steps are reserved at once on a disk, and no more than a hundredth of the run."""
+STEPS_RESERVED_AT_ONCE = 16
+"""A disk ledger reserves this many steps at once, and no more than a hundredth of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaymentTerms:
+    """What a run may spend, who counts it, and where it is written down.
+
+    ``budget`` is what this run may cost; ``ledger`` is the account that it is paid from, which may
+    carry a budget for all its runs together. ``measured`` was paid before the run began.
+    """
+
+    budget: Budget | None = None
+    ledger: Ledger | None = None
+    delta: float | None = None
+    accountant: Accountant | None = None
+    measured: Paid | None = None
 
 
 class Payment:
-    """The account of one run on its ledger."""
+    """The account of one run on its ledger: its plan, its name there, what it has paid."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        run: str,
-        *,
-        method: Chain,
-        sampler: Sampler,
-        plan: RunFacts,
-        accountant: Accountant,
-        delta: float | None,
-        begins_after: int,
-        most_epsilon: float | None = None,
+        self, method: Chain, sampler: Sampler, steps: int, terms: PaymentTerms, folder: RunFolder
     ) -> None:
-        self.ledger, self.run, self.accountant = ledger, run, accountant
-        self.delta = _delta(delta, ledger, sampler)
+        held, measured = folder.found, terms.measured
+        self.ledger = ledger_for(terms.ledger, terms.budget, folder.ledger)
+        self.accountant = accountant_for(method, sampler, terms)
+        self.delta = _delta(terms.delta, self.ledger.budget or terms.budget, sampler)
         require_small_delta(self.delta, sampler.examples, sampler.unit, warn=True)
-        self._method, self._sampler, self._plan = method, sampler, plan
         self.units = units_of(method, sampler)
-        self._begins_after, self._most = begins_after, most_epsilon
-        self._earlier = ledger.charged(run)
+        paid_before = measured.events if measured else ()
+        plan = plan_of(method, sampler, steps, self.accountant, paid_before)
+        self.plan_hash = plan.plan_hash(sampler.relation, self.accountant)
+        self.run = measured.run if measured else self._name(folder)
+        self._method, self._sampler = method, sampler
+        self._plan = replace(plan, paid_first=0) if held and held.begun else plan
+        self._begins_after = held.taken if held else 0
+        self._most = terms.budget.epsilon if terms.budget else None
+        self._shares_ledger = terms.ledger is not None
+        self._earlier = self.ledger.charged(self.run)
+        if measured:
+            self._require_paid_first(measured.events)
+
+    def _name(self, folder: RunFolder) -> str:
+        """A new name, or that of the run on this ledger whose checkpoint is here or was lost."""
+        if folder.found is not None:
+            return folder.found.run
+        known = None
+        if folder and isinstance(self.ledger, DiskLedger):
+            known = self.ledger.run_of(self.plan_hash)
+            is_its_own = self.ledger.path == folder.ledger
+            if known and not is_its_own and self.ledger.charged(known):
+                known = None
+        return known or secrets.token_hex(8)
 
     @property
     def paid(self) -> int:
@@ -57,7 +98,7 @@ class Payment:
 
     @property
     def was_exposed(self) -> bool:
-        """Has a life of this run before this one done something that was not private?"""
+        """Has an earlier life of this run done something that was not private?"""
         return any(exposes(event) for event, _ in self._earlier)
 
     @property
@@ -67,7 +108,7 @@ class Payment:
 
     @property
     def charges(self) -> tuple[dict[str, Any], ...]:
-        """Every event that was charged, as text, with how often: what epsilon is composed of."""
+        """Every event that was charged, as text, with its count: what epsilon is composed of."""
         charged = self.ledger.charged(self.run)
         return tuple({"event": text_of(event), "count": count} for event, count in charged)
 
@@ -76,8 +117,8 @@ class Payment:
         relation = self._sampler.relation
         self.ledger.open(self.run, relation, self.accountant, self._plan)
 
-    def require_paid_first(self, events: Sequence[DpEvent]) -> None:
-        """Refuse a run whose ledger does not hold what was measured for it before it began."""
+    def _require_paid_first(self, events: Sequence[DpEvent]) -> None:
+        """Refuse a ledger that does not hold what was measured for this run before it began."""
         charged = {text_of(event) for event, _ in self._earlier}
         if not all(text_of(event) in charged for event in events):
             raise ContractError(
@@ -86,7 +127,7 @@ class Payment:
             )
 
     def pay_for_side_information(self) -> None:
-        """Charge what it costs to know it, in a life that has it from no checkpoint."""
+        """Charge the cost of side information, unless this life has it from a checkpoint."""
         for event in self._side_events():
             self.ledger.authorise(event, run=self.run)
 
@@ -95,7 +136,7 @@ class Payment:
         index, steps = index - self._begins_after, last - self._begins_after
         charged = self.units.charged_steps
         every_step_is_charged = charged(steps) == steps
-        at_once = min(AT_ONCE, last // 100) if every_step_is_charged else 1
+        at_once = min(STEPS_RESERVED_AT_ONCE, last // 100) if every_step_is_charged else 1
         self.ledger.authorise(
             self._step_event(index),
             run=self.run,
@@ -106,7 +147,7 @@ class Payment:
     def is_ahead(self, taken: int) -> bool:
         """Are steps reserved on the disk that are not among the ``taken`` ones?
 
-        Every step has an entry of its own, those of an epoch that is paid for already included.
+        Every step has an entry of its own, also in an epoch that is already paid for.
         """
         in_this_life = self.ledger.lives(self.run)[-1].steps
         return in_this_life > taken - self._begins_after
@@ -116,40 +157,70 @@ class Payment:
         self.ledger.authorise(NonPrivateDpEvent(), run=self.run)
 
     def fits(self, steps: int) -> bool:
-        """Has the ledger room for side information and so many steps, before anything is paid?"""
-        charges, first = self.units.charged_steps(steps), self._side_events()
-        if not first or not charges:
-            return self.ledger.room(self._step_event(1), charges) == charges
-        whole = ComposedDpEvent([*first, SelfComposedDpEvent(self._step_event(1), charges)])
-        return self.ledger.room(whole, 1) == 1
+        """Decide whether ``steps`` further steps fit the budget: that of the run and the ledger."""
+        return self._keeps_its_budget(steps) and self._room_on_ledger(steps) == steps
+
+    def require_room(self, last: int) -> None:
+        """Refuse a plan that its budget would cut short, with the model half trained."""
+        if self.fits(last - self._begins_after):
+            return
+        limits = [self._most, self.ledger.budget.epsilon if self.ledger.budget else None]
+        most = min(limit for limit in limits if limit is not None)
+        planned = "more than can be computed"
+        with suppress(SettingError):
+            planned = f"{self.epsilon(last):.4g}"
+        beside = f" beside {self.ledger.entries} charges" if self.ledger.entries else ""
+        raise BudgetError(
+            f"Expected {last} steps within epsilon = {most:g} at delta = {self.delta:g}, found a "
+            f"plan that costs {planned}{beside}, which does not fit. Nothing was drawn. Plan fewer "
+            "steps or more noise: `calibrate_noise` finds the noise, `calibrate_steps` the steps; "
+            "where nothing is left on a ledger, no further run fits."
+        )
 
     def last_step(self, planned: int) -> int:
-        """Where a run must end so as to keep its budget.
+        """Return the step at which a run must end to keep its budget.
 
-        One whose earlier lives have paid for what was lost takes as many fewer steps as it must.
+        A run whose earlier lives have paid for lost steps takes as many fewer as it must.
         """
         left = planned - self._begins_after
         if not self._earlier or not left:
             return planned
-        if self._most is not None and self.epsilon(planned) > self._most:
-            left = largest(self._keeps_to_its_own, limit=left)
-            planned = self._begins_after + left
-        if not left or self.ledger.budget is None:
-            return planned
-        if self._side_events():
-            room = left if self.fits(left) else largest(self.fits, limit=left)
-            return self._begins_after + room
-        charged = self.units.charged_steps
-        room = self.ledger.room(self._step_event(1), charged(left))
-        if room < charged(left):
-            left = largest(lambda steps: charged(steps) <= room, limit=left)
-        return self._begins_after + left
+        if self._shares_ledger and not self._keeps_its_budget(left):
+            left = largest(self._keeps_its_budget, limit=left)
+        return self._begins_after + (self._room_on_ledger(left) if left else 0)
+
+    def _keeps_its_budget(self, steps: int) -> bool:
+        if self._most is None:
+            return True
+        try:
+            return self.epsilon(self._begins_after + steps) <= self._most
+        except SettingError:  # epsilon is too large to be computed
+            return False
+
+    def _room_on_ledger(self, steps: int) -> int:
+        """How many of ``steps`` further steps fit on the ledger, with unpaid side information."""
+        if self.ledger.budget is None or not steps:
+            return steps
+        charged, event, first = self.units.charged_steps, self._step_event(1), self._side_events()
+        if not first:
+            room = self.ledger.room(event, charged(steps))
+            if room == charged(steps):
+                return steps
+            return largest(lambda count: charged(count) <= room, limit=steps)
+
+        def has_room(count: int) -> bool:
+            whole = ComposedDpEvent([*first, SelfComposedDpEvent(event, charged(count))])
+            return self.ledger.room(whole, 1) == 1
+
+        return steps if has_room(steps) else largest(has_room, limit=steps)
 
     def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
         """What the run costs by all that was charged, or will when ``steps`` steps are taken."""
         accountant = accountant or self.accountant
         alike = self._sampler.relation is not Relation.REPLACE_ONE
-        if accountant is not self.accountant and not alike:  # who else would charge other events
+        if (
+            accountant is not self.accountant and not alike
+        ):  # another accountant charges other events
             return self.mechanism_epsilon(steps, accountant)
         charged = self.ledger.charged(self.run)
         return epsilon_of(
@@ -184,9 +255,6 @@ class Payment:
             if not exposes(event) and text_of(event) not in known
         )
 
-    def _keeps_to_its_own(self, more: int) -> bool:
-        return self._most is None or self.epsilon(self._begins_after + more) <= self._most
-
     def _planned(self, steps: int) -> list[tuple[DpEvent, int]]:
         more = self.units.charged_steps(max(0, steps - self._begins_after))
         merged: dict[str, tuple[DpEvent, int]] = {}
@@ -210,13 +278,28 @@ class Payment:
         )
 
 
-def without_side_information(plan: RunFacts) -> RunFacts:
-    """The plan of a life that has its side information from a checkpoint."""
-    return replace(plan, paid_first=0)
-
-
-def _delta(delta: float | None, ledger: Ledger, sampler: Sampler) -> float:
+def ledger_for(ledger: Ledger | None, budget: Budget | None, beside: Path | None) -> Ledger:
+    """Return the given ledger, or a new one with this budget: at ``beside``, or in memory."""
+    if ledger is None:
+        return DiskLedger(beside, budget=budget) if beside else MemoryLedger(budget)
     held = ledger.budget
+    if budget is not None and held is not None and budget.delta != held.delta:
+        raise ContractError(
+            f"Expected a budget with the delta of the ledger, {held.delta:g}, found "
+            f"{budget.delta:g}. Give the run a share of epsilon at the same delta."
+        )
+    return ledger
+
+
+def accountant_for(method: Chain, sampler: Sampler, terms: PaymentTerms) -> Accountant:
+    """Return the accountant asked for, that of the ledger, or the tightest that fits."""
+    if terms.accountant is not None:
+        return terms.accountant
+    fitting = sampler.accountants(grouping_of(method))
+    return fitting[0] if terms.ledger is None else terms.ledger.choose_accountant(fitting)
+
+
+def _delta(delta: float | None, held: Budget | None, sampler: Sampler) -> float:
     if delta is None:
         return held.delta if held is not None else default_delta(sampler.examples)
     require_delta(delta)

@@ -1,39 +1,59 @@
-"""One private run on data that is here: batches are drawn, differentiated, and move the weights.
+"""A private run: every step is paid for before its batch is drawn, and drawn once.
 
-Nothing about the private data leaves this room but what the method has released.
+A run has two parts. `Payment` is its account on a ledger: the plan, what was charged, what still
+fits the budget. `Stepper` is what moves: batches, gradients, weights; its module follows one step
+from batch to weights. `Run` holds the two together and is the same for data in this process
+(`PrivateRun`) and for devices (`adadps.training.federated.FederatedRun`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NoReturn, TypedDict
 
+import torch
 from torch import nn
 
-from adadps.accounting.epsilon import Budget
+from adadps.accounting.epsilon import Budget, grouping_of, unit_of
 from adadps.accounting.ledger import Ledger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
+from adadps.data.provenance import NOT_DECLARED, declared
 from adadps.engine.losses import Loss
-from adadps.engine.noise.randomness import Randomness
+from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Objective
-from adadps.engine.passes.validation import objective
-from adadps.errors import require
+from adadps.errors import BudgetError, ContractError, OrderError, require
 from adadps.methods.stages.chain import Chain
-from adadps.report.result import Measurement
-from adadps.training.batches import Batch, Drawing, Drawn
-from adadps.training.checkpoint import Checkpoints
+from adadps.methods.state_codec import pack
+from adadps.report.result import Measurement, PrivacyStatement, Result
+from adadps.tensors.sums import Params
+from adadps.training.batches import Batch
+from adadps.training.calibration import TrainingPlan, Wanted, plan_training
+from adadps.training.checkpoint import Checkpoint, Checkpoints, RunFolder
+from adadps.training.describe import (
+    frozen_part_of,
+    public_facts_of,
+    sampling_of,
+    side_information_of,
+    with_the_number,
+)
 from adadps.training.evaluation import Evaluation
-from adadps.training.paid_run import PaidRun
-from adadps.training.preflight import require_parts
-from adadps.training.stepping import Stepper
+from adadps.training.model_lock import ModelLock
+from adadps.training.payment import Payment, PaymentTerms
+from adadps.training.stepper import DEBUG_MARK, DataStepper, Drawn, Stepper
 from adadps.types import Accountant
 
+EARLIER_MARK = "a step of this run was charged as not private before it was resumed"
 
-class PaidOptions(TypedDict, total=False):
-    """The options of every run that is paid for step by step."""
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run that other functions pass on to `PrivateRun`."""
 
     delta: float | None
     accountant: Accountant | None
@@ -43,32 +63,371 @@ class PaidOptions(TypedDict, total=False):
     assumed_public: Iterable[str]
     tuning_trials: int | None
     checkpoints: Checkpoints | str | Path | None
-    most_epsilon: float | None
     measured: Paid | None
-
-
-class RunOptions(PaidOptions, total=False):
-    """The options of a run that have defaults."""
-
     physical_batch_size: int | None
     debug: bool
 
 
-class PrivateRun(PaidRun):
+class Run:
+    """A run of whole steps, each paid for first; what a step does is the stepper's duty."""
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        plan: TrainingPlan,
+        terms: PaymentTerms,
+        *,
+        randomness: Randomness | None = None,
+        debug: bool = False,
+        assumed_public: Iterable[str] = (),
+        tuning_trials: int | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
+        must_fit: bool = False,
+    ) -> None:
+        self.method, self.sampler, self._planned = plan.method, plan.sampler, plan.steps
+        if self.method.is_open:
+            raise OrderError(
+                f"Expected a clip norm and a noise multiplier, found {self.method.release}. Give "
+                "both to `privatize(...)`."
+            )
+        self._folder = RunFolder(checkpoints)
+        held = self._folder.found
+        self._payment = Payment(plan.method, plan.sampler, plan.steps, terms, self._folder)
+        self.randomness = randomness or secure()
+        self.debug, self._tuning_trials = debug, tuning_trials
+        self.history: list[Measurement] = list(held.history) if held else []
+        self._state_facts(assumed_public, plan.read_off, terms.measured)
+        self._taken = held.taken if held else 0
+        self._drawn: Drawn | None = None
+        self._is_broken = False
+        self._process, self._life = os.getpid(), secrets.token_hex(8)
+        self._lock, self._model_lock = threading.Lock(), ModelLock(stepper.model)
+        stepper.require_fit(plan.method)
+        self._stepper = stepper
+        self._require_same(held)
+        self.not_private_because = self._reasons(held)
+        stepper.begin(plan.method, plan.sampler, self._payment.units, self.randomness)
+        if terms.ledger is None and terms.budget is None:
+            self.mechanism_epsilon(plan.steps)  # what cannot be priced is refused before training
+        self._start(held, must_fit)
+        if self._taken == self.steps:
+            stepper.hand_over()
+
+    def _state_facts(
+        self, assumed_public: Iterable[str], read_off: tuple[str, ...], measured: Paid | None
+    ) -> None:
+        self._measured = measured.facts if measured else ()
+        known = declared(assumed_public)
+        known = () if measured and known == (NOT_DECLARED,) else known
+        self._assumed_public = (*read_off, *known)
+
+    def _require_same(self, held: Checkpoint | None) -> None:
+        """Refuse to resume as another run, on another ledger, or with randomness used before."""
+        facts = (*self._assumed_public, *self._measured)
+        self._frozen = frozen_part_of(self._stepper.model, facts) if self._folder else ""
+        if held is None:
+            return
+        held.require_same(
+            steps=self._planned,
+            plan=self._payment.plan_hash,
+            ledger=self.ledger.identity,
+            frozen=self._frozen,
+        )
+        self.randomness.require_fresh()
+        held.require_paid(self._payment.paid)
+
+    def _start(self, held: Checkpoint | None, must_fit: bool) -> None:
+        """Open the run on its ledger; begin it, or resume it from its checkpoint."""
+        if held:
+            held.put_into(self._stepper.own_params)
+        if held and held.begun:
+            self._stepper.resume(held)
+            self._open()
+        else:
+            self._begin(must_fit, first=held is None)
+
+    def _begin(self, must_fit: bool, *, first: bool) -> None:
+        """Open the run on its ledger, and pay for side information before any is drawn.
+
+        The first checkpoint is written before anything is paid, so that the run is found again.
+        """
+        stepper = self._stepper
+        stepper.initialise()
+        if self._folder:
+            pack(stepper.states, stepper.own_params)
+        self._open()
+        if must_fit:
+            self._require_room()
+        if self._folder and first:
+            self._folder.write(self._checkpoint(begun=False))
+        self._payment.pay_for_side_information()
+        stepper.prepare()
+
+    def _open(self) -> None:
+        self._payment.open()
+        exposed = self.not_private_because
+        self.steps = self._planned if exposed else self._payment.last_step(self._planned)
+
+    def _require_room(self) -> None:
+        """Refuse a plan that the budget would cut short, before anything is drawn."""
+        budget = self.ledger.budget
+        if not self.not_private_because:
+            self._payment.require_room(self.steps)
+        elif budget is not None:
+            raise BudgetError(
+                f"Expected a private run within the budget of epsilon = {budget.epsilon:g}, found "
+                f"one that is not private: {'; '.join(self.not_private_because)}. Nothing was "
+                "drawn. Leave the budget out to compare with such a run."
+            )
+
+    @property
+    def ledger(self) -> Ledger:
+        """The account that the run is paid from."""
+        return self._payment.ledger
+
+    @property
+    def name(self) -> str:
+        """The name of the run on its ledger."""
+        return self._payment.run
+
+    @property
+    def delta(self) -> float:
+        """The delta at which epsilon is stated."""
+        return self._payment.delta
+
+    @property
+    def accountant(self) -> Accountant:
+        """The accountant that composes the steps."""
+        return self._payment.accountant
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "Expected one owner of this run, found an attempt to copy it. A copy would spend the "
+            "same budget twice: begin a new run."
+        )
+
+    def batches(self) -> Iterator[Batch]:
+        """Iterate over the batches of the remaining steps; each is paid for before it is drawn."""
+        while True:
+            self._keep_if_due()
+            if self._taken >= self.steps:
+                return
+            self._require_own_process()
+            self._require_whole()
+            if self._drawn is None:
+                self._pay()
+                with self._or_broken():
+                    self._drawn = self._draw()
+            offered = self._drawn
+            yield offered.batch
+            if self._drawn is offered:
+                raise OrderError(
+                    "Expected `run.step(batch)` before the next batch, found a batch without its "
+                    "step. Take the step: the batch is paid for."
+                )
+
+    def step(self, batch: Batch) -> None:
+        """Take the step for a batch that this run has drawn, once."""
+        self._require_own_process()
+        self._model_lock.require_valid()
+        self._require_whole()
+        with self._lock:
+            if self._drawn is None or batch != self._drawn.batch:
+                raise OrderError(
+                    "Expected the batch that this run has just drawn, found another one. Iterate "
+                    "over `run.batches()` and step once with each: other batches would not be "
+                    "accounted for."
+                )
+            drawn, self._drawn = self._drawn, None
+            self._taken += 1
+        with self._or_broken():
+            self._stepper.take(drawn, self._taken)
+            if self._taken == self.steps:
+                self._stepper.hand_over()
+
+    @contextmanager
+    def _or_broken(self) -> Iterator[None]:
+        """End the run if a step that was paid for does not happen whole.
+
+        A step that stopped half-way has not added its noise. If others followed, anyone who sees
+        the weights of all steps would know which one failed, and failures can depend on the data.
+        """
+        try:
+            yield
+        except BaseException:
+            self._is_broken = True
+            raise
+
+    def _require_whole(self) -> None:
+        if self._is_broken:
+            raise ContractError(
+                "Expected a run of whole steps, found one in which a step was interrupted by an "
+                "error. Resume it from its checkpoint, or begin a new run; what was paid stays "
+                "paid."
+            )
+
+    @property
+    def has_paid_ahead(self) -> bool:
+        """Would steps that are paid for be lost if the run ended now?"""
+        return not self.not_private_because and self._payment.is_ahead(self._taken)
+
+    def keep(self) -> None:
+        """Write a checkpoint now, between two steps, if the run writes any and has moved."""
+        if not self._is_broken and self._drawn is None and self._folder.is_behind(self._taken):
+            self._folder.write(self._checkpoint())
+
+    def _keep_if_due(self) -> None:
+        if self._folder.is_due(self._taken, self.steps):
+            self.keep()
+
+    @property
+    def taken(self) -> int:
+        """How many steps were taken, those before the run was resumed included."""
+        return self._taken
+
+    @property
+    def params(self) -> Params:
+        """The trainable parameters with all their noise, sharing memory with the model."""
+        return self._stepper.params
+
+    def epsilon(self, steps: int | None = None, accountant: Accountant | None = None) -> float:
+        """Epsilon after ``steps`` steps (default: those taken); infinite if not private."""
+        if self.not_private_because:
+            return float("inf")
+        return self.mechanism_epsilon(steps, accountant)
+
+    def epsilon_at_most(self) -> float:
+        """Return a bound on what was spent that is quick to compute, by Rényi divergences."""
+        fitting = self.sampler.accountants(grouping_of(self.method))
+        quick = Accountant.RDP if Accountant.RDP in fitting else self.accountant
+        bounds = [self.epsilon(accountant=quick)]
+        if self.ledger.budget is not None:  # it holds after every step, whoever composes
+            bounds.append(self.ledger.budget.epsilon)
+        return min(bounds)
+
+    def mechanism_epsilon(
+        self, steps: int | None = None, accountant: Accountant | None = None
+    ) -> float:
+        """What the mechanism alone would cost, with fresh randomness and no debugging."""
+        if self.not_private_because:
+            return self._payment.mechanism_epsilon(steps, accountant or self.accountant)
+        return self._payment.epsilon(steps, accountant)
+
+    def _measure(self, evaluation: Evaluation, predict: Any) -> list[Measurement]:
+        epoch = self._taken * self.sampler.expected_size / self.sampler.examples
+        found = evaluation.measure(predict, self._taken, epoch)
+        self.history += found
+        return found
+
+    def result(self, settings: dict[str, Any] | None = None) -> Result:
+        """What this run leaves behind: weights, history and the statement about privacy."""
+        self._keep_if_due()
+        return Result(
+            privacy=self._statement(),
+            method=str(self.method),
+            side_information=side_information_of(self.method),
+            settings={**self._stepper.settings, **(settings or {})},
+            history=tuple(self.history),
+            params={
+                name: value.clone(memory_format=torch.contiguous_format)
+                for name, value in self.params.items()
+            },
+            feature_weights=self._stepper.feature_weights,
+            debug=tuple(self._stepper.facts),
+            public_facts=public_facts_of(
+                self.method,
+                self._stepper.states,
+                self._stepper.own_params,
+                steps=self._taken,
+                expected_size=self.sampler.expected_size,
+                feature_weights=self._stepper.feature_weights,
+            ),
+        )
+
+    def _statement(self) -> PrivacyStatement:
+        release = self.method.release
+        return PrivacyStatement(
+            epsilon=self.epsilon(),
+            mechanism_epsilon=None if self.method.exposures else self.mechanism_epsilon(),
+            delta=self.delta,
+            accountant=self.accountant.value,
+            relation=self.sampler.relation.value,
+            unit=unit_of(self.method),
+            clip_norm=release.clip_norm,
+            noise_multiplier=release.noise_multiplier,
+            steps=self._taken,
+            steps_paid=self._payment.paid_steps,
+            sampler=sampling_of(self.method, self.sampler),
+            tuning_trials=self._tuning_trials,
+            not_private_because=self.not_private_because,
+            assumed_public=with_the_number(self._assumed_public, self.sampler),
+            charges=self._payment.charges,
+            measured=self._measured,
+        )
+
+    def _reasons(self, held: Checkpoint | None) -> tuple[str, ...]:
+        """Why this run is not private, now or before it was resumed; empty if it is."""
+        reasons = list(self.method.exposures)
+        reasons += [self.randomness.mark] if self.randomness.mark else []
+        reasons += [DEBUG_MARK] if self.debug else []
+        reasons += held.marks if held else ()
+        reasons += [EARLIER_MARK] if self._payment.was_exposed else []
+        return tuple(dict.fromkeys(reasons))
+
+    def _checkpoint(self, *, begun: bool = True) -> Checkpoint:
+        stepper = self._stepper
+        states, tensors = pack(stepper.states, stepper.own_params) if begun else (None, {})
+        return Checkpoint(
+            run=self.name,
+            plan=self._payment.plan_hash,
+            ledger=self.ledger.identity,
+            frozen=self._frozen,
+            planned=self._planned,
+            taken=self._taken,
+            paid=self._payment.paid,
+            marks=self.not_private_because,
+            history=tuple(self.history),
+            params=self.params,
+            feature_weights=stepper.feature_weights if begun else None,
+            states=states,
+            state_tensors=tensors,
+        )
+
+    def _pay(self) -> None:
+        if self.not_private_because:
+            self._payment.note_exposure()
+        else:
+            self._payment.pay_for_step(self._taken + 1, self.steps)
+
+    def _draw(self) -> Drawn:
+        return self._stepper.draw(Batch(self.name, self._taken + 1, self._life))
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ContractError(
+                "Expected a run in the process that began it, found a fork of that process, which "
+                "would spend the same budget twice. Begin the run in the child."
+            )
+
+
+class PrivateRun(Run):
     """One training run that draws its own batches, pays for each, and refuses others.
 
     ::
 
-        run = PrivateRun(model, loss, data, method=method, sampler=sampler, steps=1000)
+        run = PrivateRun(model, loss, data, method=dp_sgd(lr=1.0), clip_norm=1.0, batch_size=500,
+                         epochs=5, budget=Budget(epsilon=2, delta=1e-5))
         for batch in run.batches():
             run.step(batch)
         result = run.result()
 
-    The model's parameters are updated in place. ``before_paying`` is called with the run before
-    anything is charged or drawn, and may refuse it. ``most_epsilon`` is what this run alone may
-    cost, beside the budget of its ledger, however often it is resumed. ``measured`` is what was
-    found out about the data before, paid for under the name of this run. All options: `RunOptions`.
+    The model's parameters are updated in place. The parameters are those of `fit`, but for
+    ``evaluate``, ``progress`` and ``settings``; ``measured`` is what was measured on the data
+    before, and paid for under the name of this run. With ``must_fit`` a plan that the budget would
+    cut short is refused before anything is drawn.
     """
+
+    _stepper: DataStepper
 
     def __init__(
         self,
@@ -77,12 +436,24 @@ class PrivateRun(PaidRun):
         data: Examples,
         *,
         method: Chain,
-        sampler: Sampler,
-        steps: int,
+        clip_norm: float | None = None,
+        batch_size: float | None = None,
+        steps: int | None = None,
+        epochs: float | None = None,
+        examples: int | None = None,
+        sampler: Sampler | None = None,
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        delta: float | None = None,
+        accountant: Accountant | None = None,
+        assumed_public: Iterable[str] = (),
+        tuning_trials: int | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
         physical_batch_size: int | None = None,
+        randomness: Randomness | None = None,
         debug: bool = False,
-        before_paying: Callable[[PrivateRun], None] | None = None,
-        **options: Unpack[PaidOptions],
+        measured: Paid | None = None,
+        must_fit: bool = False,
     ) -> None:
         require(
             physical_batch_size is None or physical_batch_size >= 1,
@@ -90,71 +461,37 @@ class PrivateRun(PaidRun):
             physical_batch_size,
             "It bounds how many examples are differentiated at once.",
         )
-        work = OnData(model, loss, data, chunk=physical_batch_size, debug=debug)
-        self._on_data = work
-        super().__init__(
-            work,
+        terms = PaymentTerms(
+            budget=budget, ledger=ledger, delta=delta, accountant=accountant, measured=measured
+        )
+        wanted = Wanted(
             method=method,
-            sampler=sampler,
+            clip_norm=clip_norm,
+            batch_size=batch_size,
             steps=steps,
+            epochs=epochs,
+            examples=examples,
+            sampler=sampler,
+        )
+        super().__init__(
+            DataStepper(model, loss, data, chunk=physical_batch_size, debug=debug),
+            plan_training(wanted, data, terms),
+            terms,
+            randomness=randomness,
             debug=debug,
-            before_paying=before_paying,
-            **options,
+            assumed_public=assumed_public,
+            tuning_trials=tuning_trials,
+            checkpoints=checkpoints,
+            must_fit=must_fit,
         )
 
     @property
     def objective(self) -> Objective:
         """What is differentiated."""
-        return self._on_data.stepper.objective
+        return self._stepper.objective
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
-        """Measure the current weights on public or held-out data, and remember it."""
-        epoch = self._taken * self.sampler.expected_size / self.sampler.examples
-        found = evaluation.measure(
-            lambda features: self.objective.outputs(self.params, features), self._taken, epoch
+        """Measure the current weights on public or held-out data, and record it in the history."""
+        return self._measure(
+            evaluation, lambda features: self.objective.outputs(self.params, features)
         )
-        self.history += found
-        return found
-
-
-class OnData:
-    """Work on examples in this process."""
-
-    def __init__(
-        self, model: nn.Module, loss: Loss, data: Examples, *, chunk: int | None, debug: bool
-    ) -> None:
-        self.model, self._loss, self._data = model, loss, data
-        self._chunk, self._debug = chunk, debug
-        self.settings: dict[str, Any] = {"physical_batch_size": chunk}
-
-    def require_fit(self, method: Chain) -> None:
-        """Data for the method, and a model and a loss for the data."""
-        require_parts(method, self._data)
-        self._objective = objective(self.model, self._loss, self._data)
-
-    def begin(
-        self, method: Chain, sampler: Sampler, units: Sampler, randomness: Randomness
-    ) -> Stepper:
-        """Gradients of this data, and batches of it."""
-        self.stepper = Stepper(
-            self._objective.drawing_from(randomness, quotes_errors=self._debug),
-            self._loss,
-            self._data,
-            method=method,
-            expected_size=sampler.expected_size,
-            randomness=randomness,
-            chunk=self._chunk,
-            debug=self._debug,
-        )
-        self.drawing = Drawing(
-            self._data, method=method, sampler=sampler, units=units, randomness=randomness
-        )
-        return self.stepper
-
-    def draw(self, batch: Batch) -> Drawn:
-        """The rows of a batch."""
-        return self.drawing.next(batch)
-
-    def take(self, drawn: Drawn, index: int) -> None:
-        """Differentiate them, and move the weights."""
-        self.stepper.take(drawn, index)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from adadps.errors import DataError
+from adadps.errors import DataError, SettingError
 from adadps.files.writing import write_json
-from adadps_experiments.reproduce.rows import Row
 
-__all__ = ["Row", "disturbed", "find", "load", "measured", "save"]
+Row = dict[str, Any]
 
 DISTURBED = 0.1
 """Share of its cores that other work may take from a measurement."""
@@ -57,3 +57,48 @@ def disturbed(row: Row) -> bool:
 
 def _is_row(row: object) -> bool:
     return isinstance(row, dict) and {"workload", "contender", "ms_per_step", "peak_mb"} <= set(row)
+
+
+class RowFile:
+    """Rows that are written to a file, if there is one, after each change."""
+
+    def __init__(self, path: Path | None, *, resume: bool) -> None:
+        if resume and path is None:
+            raise SettingError("Expected a file to resume, found none. Add --json FILE.")
+        self.path = path
+        known = resume and path is not None and path.exists()
+        self.rows: list[Row] = load(path) if known and path is not None else []
+
+    def has(self, workload: str, contender: str, threads: int) -> bool:
+        """Was this measured before, on as many threads? What failed or was disturbed was not."""
+        row = find(self.rows, workload, contender)
+        if row is None or not measured(row) or disturbed(row):
+            return False
+        return row.get("threads") == threads
+
+    def put(self, row: Row) -> None:
+        """Add a row in place of an earlier one of the same name."""
+        old = find(self.rows, row["workload"], row["contender"])
+        if old is None:
+            self.rows.append(row)
+        else:
+            self.rows[self.rows.index(old)] = row
+        if self.path is not None:
+            save(self.path, self.rows)
+
+
+def line(row: Row) -> str:
+    """A row in one line, for those who wait."""
+    found = row.get("error") or f"{number(row['ms_per_step'])} ms, {row['peak_mb']:.0f} MB"
+    return f"{row['workload']}, {row['contender']}: {found}"
+
+
+def number(value: float | None) -> str:
+    """Three digits that can be read.
+
+    >>> number(12345.6), number(0.01234), number(None)
+    ('12,346', '0.0123', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from matplotlib.figure import Figure
+from rich.markup import escape
+from rich.table import Table
+
+from adadps.errors import DataError
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
-from adadps_experiments.bench.rows import Row, disturbed, find, measured
-from adadps_experiments.bench.targets import verdicts
+from adadps_experiments.bench.rows import Row, disturbed, find, measured, number
+from adadps_experiments.bench.targets import RatioVerdict, verdicts
 
 Column = Callable[[Row], str]
 
@@ -21,7 +28,7 @@ class Sheet:
     lines: Sequence[Sequence[str]]
 
 
-def sheets(rows: Sequence[Row]) -> list[Sheet]:
+def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
     """Every table that the rows have something for."""
     steps = [row for row in rows if "seconds" not in row]
     epochs = [row for row in rows if "seconds" in row]
@@ -31,12 +38,6 @@ def sheets(rows: Sequence[Row]) -> list[Sheet]:
     made += [_epoch(epochs)] if epochs else []
     made += [_disturbed(rows)] if any(map(disturbed, rows)) else []
     return made
-
-
-def line(row: Row) -> str:
-    """A row in one line, for those who wait."""
-    found = row.get("error") or f"{number(row['ms_per_step'])} ms, {row['peak_mb']:.0f} MB"
-    return f"{row['workload']}, {row['contender']}: {found}"
 
 
 def _workload(name: str, rows: Sequence[Row]) -> Sheet:
@@ -134,12 +135,88 @@ def _place(row: Row) -> int:
     return names.index(row["contender"]) if row["contender"] in names else len(names)
 
 
-def number(value: float | None) -> str:
-    """Three digits that can be read.
+def promise_sheet(verdicts: list[RatioVerdict]) -> Sheet:
+    """The verdicts as a table."""
+    headings = ("workload", "ratio", "promised", "measured", "verdict")
+    lines = [
+        [
+            verdict.target.workload,
+            verdict.target.compared,
+            verdict.target.goal,
+            number(verdict.ratio),
+            verdict.outcome,
+        ]
+        for verdict in verdicts
+    ]
+    return Sheet("Promises (processor time, one thread)", headings, lines)
 
-    >>> number(12345.6), number(0.01234), number(None)
-    ('12,346', '0.0123', '–')
+
+_WHOLE = ("workload", "contender")
+
+
+def as_rich(sheet: Sheet) -> Table:
+    """A table for a terminal."""
+    table = Table(title=sheet.title)
+    for heading in sheet.headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading in _WHOLE)
+    for line in sheet.lines:
+        table.add_row(*map(escape, line))
+    return table
+
+
+def as_markdown(sheets: Sequence[Sheet]) -> str:
+    """Tables for a page.
+
+    >>> print(as_markdown([Sheet("Title", ["a", "b"], [["1", "2"]])]))
+    ### Title
+    <BLANKLINE>
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    <BLANKLINE>
     """
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "\n".join(_one(sheet) for sheet in sheets)
+
+
+def _one(sheet: Sheet) -> str:
+    written = [f"| {' | '.join(line)} |" for line in (sheet.headings, *sheet.lines)]
+    rule = f"|{'---|' * len(sheet.headings)}"
+    return "\n".join([f"### {sheet.title}", "", written[0], rule, *written[1:], ""])
+
+
+_COLOURS = {"adadps": "#54a24b", "torch": "#9d9d9d", "opacus": "#4c78a8", "microbatch": "#f58518"}
+
+
+def draw_chart(rows: Sequence[Row]) -> bytes:
+    """A PNG of all workloads; contenders that could not run have no bar."""
+    shown = [row for row in rows if measured(row) and "seconds" not in row]
+    names = list(dict.fromkeys(row["workload"] for row in shown))
+    if not names:
+        raise DataError(
+            "Expected at least one measured row to draw, found none. See the reasons in the table."
+        )
+    across = min(3, len(names))
+    down = -(-len(names) // across)
+    figure = Figure(figsize=(4.6 * across, 2.9 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).flatten()
+    for axis, name in zip(axes, names, strict=False):
+        _panel(axis, name, shown)
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _panel(axis: Any, workload: str, rows: Sequence[Row]) -> None:
+    found = [row for name in CONTENDERS if (row := find(rows, workload, name)) is not None]
+    labels = [row["contender"] for row in found]
+    times = [row["ms_per_step"] for row in found]
+    colours = [_COLOURS[label.split("-")[0]] for label in labels]
+    bars = axis.barh(labels, times, color=colours)
+    axis.bar_label(bars, [number(t) for t in times], padding=3, fontsize=8)
+    axis.set_xscale("log")
+    axis.set_xlim(min(times) / 3, max(times) * 6)
+    axis.invert_yaxis()
+    axis.set(title=workload, xlabel="milliseconds per step")
+    axis.grid(axis="x", alpha=0.3)

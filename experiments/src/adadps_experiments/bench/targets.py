@@ -5,12 +5,15 @@ Ours is always `adadps`: AdaDPS with a number of A for every weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from importlib.util import find_spec
 
-from adadps_experiments.bench.contenders import OURS
-from adadps_experiments.bench.rows import Row, find, measured
+from adadps_experiments.bench.contenders import CONTENDERS, OURS
+from adadps_experiments.bench.measure import Timing, attempt
+from adadps_experiments.bench.rows import Row, find, line, measured, number
+from adadps_experiments.bench.workloads import WORKLOADS, Workload
 
 
 class Quantity(Enum):
@@ -32,7 +35,7 @@ class Quantity(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class RatioTarget:
     """Theirs ÷ ours is ``at_least`` a number, or ours ÷ theirs ``at_most`` one."""
 
     workload: str
@@ -68,28 +71,30 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RatioVerdict:
     """A target, the measured ratio, and whether it was met."""
 
-    target: Target
+    target: RatioTarget
     ratio: float | None
     outcome: str
 
 
-def _dense(workload: str) -> tuple[Target, ...]:
+def _dense(workload: str) -> tuple[RatioTarget, ...]:
     return (
-        Target(workload=workload, against="opacus-hooks", at_least=20),
-        Target(workload=workload, against="opacus-ghost", at_least=2),
-        Target(workload=workload, against="torch", at_most=2),
+        RatioTarget(workload=workload, against="opacus-hooks", at_least=20),
+        RatioTarget(workload=workload, against="opacus-ghost", at_least=2),
+        RatioTarget(workload=workload, against="torch", at_most=2),
     )
 
 
-TARGETS: tuple[Target, ...] = (
-    Target(workload="logreg-10k", against="opacus-hooks", at_least=400),
-    Target(workload="logreg-10k", against="opacus-hooks", at_least=5, quantity=Quantity.MEMORY),
-    Target(workload="logreg-10k", against="opacus-ghost", at_least=25),
-    Target(workload="logreg-10k", against="torch-sparse", at_least=1),
-    Target(
+TARGETS: tuple[RatioTarget, ...] = (
+    RatioTarget(workload="logreg-10k", against="opacus-hooks", at_least=400),
+    RatioTarget(
+        workload="logreg-10k", against="opacus-hooks", at_least=5, quantity=Quantity.MEMORY
+    ),
+    RatioTarget(workload="logreg-10k", against="opacus-ghost", at_least=25),
+    RatioTarget(workload="logreg-10k", against="torch-sparse", at_least=1),
+    RatioTarget(
         workload="logreg-1m-50",
         against=OURS,
         on="logreg-10k-50",
@@ -98,25 +103,93 @@ TARGETS: tuple[Target, ...] = (
     ),
     *_dense("autoencoder-64"),
     *_dense("autoencoder-256"),
-    Target(workload="embedding-bag", against="opacus-hooks", at_least=20),
-    Target(workload="embedding-bag", against="opacus-ghost", at_least=5),
-    Target(workload="embedding-bag", against="torch", at_most=1.5),
+    RatioTarget(workload="embedding-bag", against="opacus-hooks", at_least=20),
+    RatioTarget(workload="embedding-bag", against="opacus-ghost", at_least=5),
+    RatioTarget(workload="embedding-bag", against="torch", at_most=1.5),
 )
 
 
-def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+def verdicts(rows: Sequence[Row]) -> list[RatioVerdict]:
     """A verdict on every target of the workloads in ``rows``."""
     seen = {row["workload"] for row in rows}
     return [_verdict(target, rows) for target in TARGETS if target.workload in seen]
 
 
-def _verdict(target: Target, rows: Sequence[Row]) -> Verdict:
+def _verdict(target: RatioTarget, rows: Sequence[Row]) -> RatioVerdict:
     ours = find(rows, target.workload, OURS)
     theirs = find(rows, target.on or target.workload, target.against)
     if ours is None or theirs is None:
-        return Verdict(target, None, "not measured")
+        return RatioVerdict(target, None, "not measured")
     for row in (ours, theirs):
         if not measured(row):
-            return Verdict(target, None, f"{row['contender']} cannot run")
+            return RatioVerdict(target, None, f"{row['contender']} cannot run")
     ratio = target.ratio(ours, theirs)
-    return Verdict(target, ratio, "met" if target.met(ratio) else "missed")
+    return RatioVerdict(target, ratio, "met" if target.met(ratio) else "missed")
+
+
+EXAMPLES = 20_000
+"""Fewer than `adadps bench` has, as making them takes longer than the steps."""
+
+TIMING = Timing(threads=1, seconds=2.0)
+
+PROMISES: tuple[RatioTarget, ...] = (
+    RatioTarget(workload="logreg-10k", against="torch", at_most=3, quantity=Quantity.PROCESSOR),
+    RatioTarget(workload="autoencoder-64", against="torch", at_most=6, quantity=Quantity.PROCESSOR),
+    RatioTarget(
+        workload="embedding-bag", against="torch", at_most=2.5, quantity=Quantity.PROCESSOR
+    ),
+    RatioTarget(
+        workload="embedding-bag", against="opacus-ghost", at_least=5, quantity=Quantity.PROCESSOR
+    ),
+)
+
+Measure = Callable[[Workload, str, Timing], Row]
+Say = Callable[[str], object]
+
+
+def check_promises(say: Say, measure: Measure = attempt) -> list[RatioVerdict]:
+    """A verdict on every promise: kept, broken (twice), or skipped for want of a package."""
+    rows: dict[tuple[str, str], Row] = {}
+
+    def row(target: RatioTarget, contender: str) -> Row:
+        key = (target.workload, contender)
+        if key not in rows:
+            workload = replace(WORKLOADS[target.workload], examples=EXAMPLES)
+            rows[key] = measure(workload, contender, TIMING)
+            say(line(rows[key]))
+        return rows[key]
+
+    found = []
+    for promise in PROMISES:
+        verdict = _promise_verdict(promise, row)
+        if verdict.outcome == "broken":
+            say(f"{promise.workload}: {promise.compared} is {number(verdict.ratio)}, once more")
+            for contender in (OURS, promise.against):
+                rows.pop((promise.workload, contender))
+            verdict = _promise_verdict(promise, row)
+        found.append(verdict)
+    return found
+
+
+def are_kept(verdicts: list[RatioVerdict]) -> bool:
+    """Is none of them broken?"""
+    return all(verdict.outcome == "kept" or _is_skipped(verdict) for verdict in verdicts)
+
+
+def _promise_verdict(promise: RatioTarget, row: Callable[[RatioTarget, str], Row]) -> RatioVerdict:
+    package = CONTENDERS[promise.against].package
+    if package is not None and find_spec(package) is None:
+        return RatioVerdict(promise, None, f"{_SKIPPED}: {package} is not installed")
+    ours, theirs = row(promise, OURS), row(promise, promise.against)
+    for one in (ours, theirs):
+        if not measured(one):
+            return RatioVerdict(promise, None, f"{one['contender']} {one['error']}")
+    ratio = promise.ratio(ours, theirs)
+    return RatioVerdict(promise, ratio, "kept" if promise.met(ratio) else "broken")
+
+
+_SKIPPED = "skipped"
+
+
+def _is_skipped(verdict: RatioVerdict) -> bool:
+    return verdict.outcome.startswith(_SKIPPED)

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Data:
+class SyntheticData:
     """Features (sparse rows, or a tensor with an example along its first axis) and targets."""
 
     features: sparse.csr_matrix[Any] | Tensor
@@ -33,14 +33,14 @@ class Data:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def draw(self, rng: np.random.Generator, size: int) -> Data:
+    def draw(self, rng: np.random.Generator, size: int) -> SyntheticData:
         """A uniform batch, with replacement: the cheapest draw there is."""
         rows = rng.integers(len(self), size=size)
         index = torch.from_numpy(rows)
         if isinstance(self.features, Tensor):
             features, same = self.features[index], self.targets is self.features
-            return Data(features, features if same else self.targets[index])
-        return Data(self.features[rows], self.targets[index])
+            return SyntheticData(features, features if same else self.targets[index])
+        return SyntheticData(self.features[rows], self.targets[index])
 
     def touched(self, size: int, batches: int = 50) -> float | None:
         """Mean number of distinct features (words) in a batch; None for dense features."""
@@ -61,7 +61,7 @@ class Workload(ABC):
     batch: int
 
     @abstractmethod
-    def data(self) -> Data:
+    def data(self) -> SyntheticData:
         """The same data in every process."""
 
     @abstractmethod
@@ -88,14 +88,14 @@ class Workload(ABC):
 
 
 @dataclass(frozen=True)
-class BagOfWords(Workload):
+class SparseLogisticRegression(Workload):
     """Logistic regression on rows of about ``words`` distinct Zipf words, L2-normalised counts."""
 
     features: int
     classes: int
     words: int = 35
 
-    def data(self) -> Data:
+    def data(self) -> SyntheticData:
         """Sparse rows; the order of the words says nothing about their frequency."""
         rng = np.random.default_rng(SEED)
         length = tokens_for(self.words, self.features)
@@ -107,9 +107,9 @@ class BagOfWords(Workload):
         rows.sum_duplicates()
         norms = np.sqrt(np.add.reduceat(rows.data**2, rows.indptr[:-1]))
         rows.data /= np.repeat(norms, np.diff(rows.indptr))
-        return Data(rows, self.labels(rng, self.classes))
+        return SyntheticData(rows, self.labels(rng, self.classes))
 
-    def tiny(self) -> BagOfWords:
+    def tiny(self) -> SparseLogisticRegression:
         """40 words, 3 classes."""
         return replace(self, **_FEW, features=40, classes=3, words=5)
 
@@ -124,11 +124,11 @@ class Autoencoder(Workload):
 
     widths: tuple[int, ...] = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 
-    def data(self) -> Data:
+    def data(self) -> SyntheticData:
         """Every picture is its own target."""
         rng = np.random.default_rng(SEED)
         pixels = torch.from_numpy(rng.random((self.examples, self.widths[0]), dtype=np.float32))
-        return Data(pixels, pixels)
+        return SyntheticData(pixels, pixels)
 
     def tiny(self) -> Autoencoder:
         """12 pixels."""
@@ -149,7 +149,7 @@ class Autoencoder(Workload):
 
 
 @dataclass(frozen=True)
-class TokenBag(Workload):
+class EmbeddingBagClassifier(Workload):
     """Texts of equal length: the mean of word embeddings, and a small classifier on top."""
 
     vocabulary: int = 100_000
@@ -157,13 +157,13 @@ class TokenBag(Workload):
     length: int = 100
     classes: int = 20
 
-    def data(self) -> Data:
+    def data(self) -> SyntheticData:
         """A matrix of Zipf tokens."""
         rng = np.random.default_rng(SEED)
         tokens = zipf(rng, (self.examples, self.length), self.vocabulary)
-        return Data(torch.from_numpy(tokens), self.labels(rng, self.classes))
+        return SyntheticData(torch.from_numpy(tokens), self.labels(rng, self.classes))
 
-    def tiny(self) -> TokenBag:
+    def tiny(self) -> EmbeddingBagClassifier:
         """30 words, texts of 6 words."""
         return replace(self, **_FEW, vocabulary=30, width=4, length=6, classes=3)
 
@@ -177,7 +177,7 @@ class TokenBag(Workload):
         )
 
 
-class LastOutput(nn.Module):
+class LastOutputLstm(nn.Module):
     """Embedding, LSTM, and a linear layer on the last output."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, classes: int) -> None:
@@ -194,7 +194,7 @@ class LastOutput(nn.Module):
 
 
 @dataclass(frozen=True)
-class Sequences(Workload):
+class LstmClassifier(Workload):
     """Texts of equal length, read by an LSTM."""
 
     vocabulary: int = 10_000
@@ -203,19 +203,19 @@ class Sequences(Workload):
     length: int = 290
     classes: int = 2
 
-    def data(self) -> Data:
+    def data(self) -> SyntheticData:
         """A matrix of Zipf tokens."""
         rng = np.random.default_rng(SEED)
         tokens = zipf(rng, (self.examples, self.length), self.vocabulary)
-        return Data(torch.from_numpy(tokens), self.labels(rng, self.classes))
+        return SyntheticData(torch.from_numpy(tokens), self.labels(rng, self.classes))
 
-    def tiny(self) -> Sequences:
+    def tiny(self) -> LstmClassifier:
         """30 words, texts of 6 words."""
         return replace(self, **_FEW, vocabulary=30, width=4, length=6)
 
     def model(self) -> nn.Module:
         """Two layers of LSTM by default."""
-        return LastOutput(self.vocabulary, self.width, self.layers, self.classes)
+        return LastOutputLstm(self.vocabulary, self.width, self.layers, self.classes)
 
 
 def frequencies(words: int) -> Array:
@@ -249,13 +249,19 @@ def tokens_for(distinct: int, words: int) -> int:
 
 
 _WORKLOADS: tuple[Workload, ...] = (
-    BagOfWords("logreg-10k", examples=246_092, batch=64, features=10_000, classes=500),
-    BagOfWords("logreg-10k-50", examples=246_092, batch=64, features=10_000, classes=50),
-    BagOfWords("logreg-1m-50", examples=246_092, batch=64, features=1_000_000, classes=50),
+    SparseLogisticRegression(
+        "logreg-10k", examples=246_092, batch=64, features=10_000, classes=500
+    ),
+    SparseLogisticRegression(
+        "logreg-10k-50", examples=246_092, batch=64, features=10_000, classes=50
+    ),
+    SparseLogisticRegression(
+        "logreg-1m-50", examples=246_092, batch=64, features=1_000_000, classes=50
+    ),
     Autoencoder("autoencoder-64", examples=60_000, batch=64),
     Autoencoder("autoencoder-256", examples=60_000, batch=256),
-    TokenBag("embedding-bag", examples=100_000, batch=256),
-    Sequences("lstm", examples=25_000, batch=64),
+    EmbeddingBagClassifier("embedding-bag", examples=100_000, batch=256),
+    LstmClassifier("lstm", examples=25_000, batch=64),
 )
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
 """Every workload, by the name that `adadps bench --workload` takes."""

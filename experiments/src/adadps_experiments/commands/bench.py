@@ -54,31 +54,31 @@ def bench(
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
     from adadps.files.writing import write_file
-    from adadps_experiments.bench import chart, command, promises, table
-    from adadps_experiments.bench.sheets import sheets
+    from adadps_experiments.bench import session, sheets, targets
+    from adadps_experiments.bench.rows import RowFile
 
     with errors_as_messages():
         named = (workload or [], contender or [])
         if check:
             others = (*named, steps, threads, epoch, json_file, resume, from_file, plot, markdown)
-            command.require_alone(*others)
-            verdicts = promises.check(say)
-            out.print(table.as_rich(promises.sheet(verdicts)))
-            raise typer.Exit(0 if promises.are_kept(verdicts) else 1)
+            session.require_alone(*others)
+            verdicts = targets.check_promises(say)
+            out.print(sheets.as_rich(sheets.promise_sheet(verdicts)))
+            raise typer.Exit(0 if targets.are_kept(verdicts) else 1)
         if from_file:
-            rows = command.stored(from_file, *named)
+            rows = session.stored(from_file, *named)
         else:
-            timing = command.timing_of(steps, threads)
-            jobs = [] if epoch else command.jobs_of(*named)
-            file = command.RowFile(json_file, resume=resume)
+            timing = session.timing_of(steps, threads)
+            jobs = [] if epoch else session.jobs_of(*named)
+            file = RowFile(json_file, resume=resume)
             if epoch:
-                rows = command.measure_an_epoch(timing, file, say)
+                rows = session.measure_an_epoch(timing, file, say)
             else:
-                rows = command.measure_all(jobs, timing, file, say)
+                rows = session.measure_all(jobs, timing, file, say)
         if plot:
-            write_file(plot, chart.draw(rows))
+            write_file(plot, sheets.draw_chart(rows))
         if markdown:
-            sys.stdout.write(table.as_markdown(sheets(rows)))
+            sys.stdout.write(sheets.as_markdown(sheets.sheets_of(rows)))
         else:
-            for sheet in sheets(rows):
-                out.print(table.as_rich(sheet))
+            for sheet in sheets.sheets_of(rows):
+                out.print(sheets.as_rich(sheet))

@@ -13,7 +13,7 @@ from adadps.errors import SettingError
 from adadps_experiments.commands.data import get_if_absent
 
 if TYPE_CHECKING:
-    from adadps_experiments.reproduce.experiments import Line
+    from adadps_experiments.reproduce.text.experiments import TableLine
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
@@ -159,7 +159,7 @@ def _require_tuning(*, tune: bool, **given: object) -> None:
             )
 
 
-def _needed(lines: Sequence[Line]) -> list[str]:
+def _needed(lines: Sequence[TableLine]) -> list[str]:
     """The named sets behind these lines, each once."""
     names = [name for line in lines for name in NEEDED[line.dataset]]
     proxies = [PROXIES[line.dataset] for line in lines if line.public.proxy]
@@ -170,15 +170,15 @@ def _toy(
     seeds: int, rows: Path, picture: Path, workers: int | None, *, quick: bool, tune: bool
 ) -> None:
     from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce import toy_figure
-    from adadps_experiments.reproduce.keeping import Kept
+    from adadps_experiments.reproduce.records import RecordFile
+    from adadps_experiments.reproduce.toy import table as toy_table
 
     if tune:
-        write_json(rows, toy_figure.tune(Kept(rows.parent / "trials.jsonl"), workers))
+        write_json(rows, toy_table.tune(RecordFile(rows.parent / "trials.jsonl"), workers))
         out.print(f"Trials and winners: {rows}")
         return
-    kept = Kept(rows.parent / "runs.jsonl")
-    found, figure = toy_figure.reproduce(seeds, quick=quick, kept=kept, workers=workers)
+    kept = RecordFile(rows.parent / "runs.jsonl")
+    found, figure = toy_table.reproduce(seeds, quick=quick, kept=kept, workers=workers)
     write_json(rows, found)
     write_file(picture, figure)
     out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
@@ -187,14 +187,15 @@ def _toy(
 
 def _tune(experiment: str, dataset: str | None, path: Path, workers: int | None) -> None:
     from adadps.files.writing import write_json
-    from adadps_experiments.reproduce.experiments import experiment_of
-    from adadps_experiments.reproduce.keeping import Kept
-    from adadps_experiments.reproduce.trials import read_winners, tune
+    from adadps_experiments.reproduce.records import RecordFile
+    from adadps_experiments.reproduce.results import read_winners
+    from adadps_experiments.reproduce.text.experiments import experiment_of
+    from adadps_experiments.reproduce.text.tuning import tune
 
     held = read_winners(path) if path.exists() else None
     known = experiment_of(experiment, dataset)
     get_if_absent(_needed(known.lines))
-    found = tune(known, Kept(path.parent / "trials.jsonl"), held, workers)
+    found = tune(known, RecordFile(path.parent / "trials.jsonl"), held, workers)
     write_json(path, found)
     out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
 
@@ -211,19 +212,24 @@ def _text(
     quick: bool,
 ) -> None:
     from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce.experiments import experiment_of
-    from adadps_experiments.reproduce.keeping import Kept
-    from adadps_experiments.reproduce.tables import rows_of, run_lines
-    from adadps_experiments.reproduce.text_figures import figure_of, published_runs, tables_of
-    from adadps_experiments.reproduce.trials import chosen as choice_of
-    from adadps_experiments.reproduce.trials import read_winners
+    from adadps_experiments.reproduce.records import RecordFile
+    from adadps_experiments.reproduce.results import read_winners
+    from adadps_experiments.reproduce.text.experiments import experiment_of
+    from adadps_experiments.reproduce.text.tables import (
+        figure_of,
+        published_runs,
+        rows_of,
+        run_lines,
+        tables_of,
+    )
+    from adadps_experiments.reproduce.text.tuning import chosen as choice_of
 
     known, chosen = experiment_of(experiment, dataset), read_winners(winners)
     lines = known.quick if quick else known.lines
     for line in lines:
         choice_of(line, chosen)  # what was never tuned is refused before anything is fetched
     get_if_absent(_needed(lines))
-    kept = Kept(path.parent / "runs.jsonl")
+    kept = RecordFile(path.parent / "runs.jsonl")
     say(f"{len(lines)} lines, {seeds} seeds each; what was run before is in {kept.path}")
     run_lines(lines, seeds, chosen, kept, experiment, workers)
     rows = rows_of(known, lines, seeds, chosen, kept)
@@ -238,7 +244,7 @@ def _text(
 
 def _moments(path: Path, picture: Path) -> None:
     from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce import moments
+    from adadps_experiments.reproduce.text import moments
 
     get_if_absent(NEEDED["imdb"])
     found = moments.estimates()
@@ -261,25 +267,29 @@ def _defaults(
     tune: bool,
 ) -> None:
     from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce import default_figure, default_table
-    from adadps_experiments.reproduce.default_tasks import NEEDED as SETS
-    from adadps_experiments.reproduce.keeping import Kept
-    from adadps_experiments.reproduce.trials import read_winners
+    from adadps_experiments.reproduce.defaults import (
+        table as defaults_table,
+    )
+    from adadps_experiments.reproduce.defaults.problems import NEEDED as SETS
+    from adadps_experiments.reproduce.records import RecordFile
+    from adadps_experiments.reproduce.results import read_winners
 
-    problems = default_table.QUICK if quick else default_table.DATASETS
+    problems = defaults_table.QUICK if quick else defaults_table.DATASETS
     get_if_absent([*dict.fromkeys(SETS[problem] for problem in problems)])
     if tune:
-        write_json(path, default_table.tune(problems, Kept(path.parent / "trials.jsonl"), workers))
+        write_json(
+            path, defaults_table.tune(problems, RecordFile(path.parent / "trials.jsonl"), workers)
+        )
         out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
         return
-    chosen = read_winners(winners, default_table.RECORDED)
-    kept = Kept(path.parent / "runs.jsonl")
+    chosen = read_winners(winners, "defaults")
+    kept = RecordFile(path.parent / "runs.jsonl")
     say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
-    rows = default_table.run_rows(problems, chosen, seeds, kept, workers)
+    rows = defaults_table.run_rows(problems, chosen, seeds, kept, workers)
     write_json(path, rows)
-    write_file(picture, default_figure.figure_of(rows))
+    write_file(picture, defaults_table.figure_of(rows))
     out.print(
-        table_of_rows(default_figure.TITLE, default_figure.COLUMNS, default_figure.wide(rows))
+        table_of_rows(defaults_table.TITLE, defaults_table.COLUMNS, defaults_table.wide(rows))
     )
     out.print(f"Rows: {path}\nFigure: {picture}")
 
@@ -296,9 +306,14 @@ def _federated(
     tune: bool,
 ) -> None:
     from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce import federated_data, federated_figure, federated_table
-    from adadps_experiments.reproduce.keeping import Kept
-    from adadps_experiments.reproduce.trials import read_winners
+    from adadps_experiments.reproduce.federated import (
+        data as federated_data,
+    )
+    from adadps_experiments.reproduce.federated import (
+        table as federated_table,
+    )
+    from adadps_experiments.reproduce.records import RecordFile
+    from adadps_experiments.reproduce.results import read_winners
 
     known = (federated_data.DATASET, federated_data.PUBLISHED_DATASET)
     chosen_set = dataset or federated_data.DATASET
@@ -308,20 +323,20 @@ def _federated(
             f"{known[0]}, found {chosen_set}. Leave it out."
         )
     if tune:
-        write_json(path, federated_table.tune(Kept(path.parent / "trials.jsonl"), workers))
+        write_json(path, federated_table.tune(RecordFile(path.parent / "trials.jsonl"), workers))
         out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
         return
-    chosen = read_winners(winners, federated_table.RECORDED)
-    kept = Kept(path.parent / "runs.jsonl")
+    chosen = read_winners(winners, "federated")
+    kept = RecordFile(path.parent / "runs.jsonl")
     many = f"{seeds} seeds" if seeds > 1 else "One seed"
     say(f"{many} of each line; what was run before is in {kept.path}")
     rows, records = federated_table.run_rows(
         chosen, seeds, kept, workers, quick=quick, dataset=chosen_set
     )
     write_json(path, rows)
-    write_file(picture, federated_figure.figure_of(records))
-    for title, part in federated_figure.tables_of(rows):
-        out.print(table_of_rows(title, federated_figure.COLUMNS, part))
+    write_file(picture, federated_table.figure_of(records))
+    for title, part in federated_table.tables_of(rows):
+        out.print(table_of_rows(title, federated_table.COLUMNS, part))
     if seeds == 1:
         out.print("One seed: methods that are a few points apart cannot be told apart.")
     out.print(f"Rows: {path}\nFigure: {picture}")

@@ -22,7 +22,7 @@ from adadps.files.processes import locked
 from adadps.files.removing import remove_file, replace, require_no_ledger
 from adadps.files.writing import sync
 from adadps_experiments.data.digests import file_digest
-from adadps_experiments.data.named_sets import Published
+from adadps_experiments.data.named_sets import Checksum
 
 PIECE = 2**18
 SECONDS_OF_SILENCE = 60
@@ -32,7 +32,7 @@ Arrived = Callable[[int, int | None], None]
 """Called with the bytes that are there and, if the home says so, with the bytes to come in all."""
 
 
-def download(url: str, target: Path, published: Published | None, arrived: Arrived) -> None:
+def download(url: str, target: Path, published: Checksum | None, arrived: Arrived) -> None:
     """Bring what lies at ``url`` to ``target``; it is whole, and its checksum is right.
 
     An interruption leaves ``target`` with ``.part`` at the end of its name; the next call goes on
@@ -65,7 +65,7 @@ def download(url: str, target: Path, published: Published | None, arrived: Arriv
         replace(part, target)
 
 
-def _is(path: Path, published: Published) -> bool:
+def _is(path: Path, published: Checksum) -> bool:
     return file_digest(path, published.algorithm) == published.digest
 
 

@@ -18,7 +18,7 @@ from adadps.files.removing import draft_folder, remove_file, remove_if_empty, re
 from adadps.files.writing import new_file
 from adadps_experiments.data.downloading import Arrived, download
 from adadps_experiments.data.finding import cache_folder, find, find_genuine, is_genuine, require
-from adadps_experiments.data.named_sets import NamedSet, Original, SetFile
+from adadps_experiments.data.named_sets import Archive, NamedSet, SetFile
 
 DOWNLOADS = "downloads"
 ATTEMPTS = 100
@@ -33,7 +33,7 @@ def fetch(
     arrived: Arrived = lambda _held, _total: None,
     say: Say = lambda _text: None,
     force: bool = False,
-    url: Callable[[Original], str] = lambda original: original.url,
+    url: Callable[[Archive], str] = lambda original: original.url,
 ) -> list[Path]:
     """The paths of all files of a set, after fetching those that are not there.
 
@@ -62,7 +62,7 @@ def fetch(
     return [require(known, file) for file in known.files]
 
 
-def _absent(known: NamedSet) -> list[Original]:
+def _absent(known: NamedSet) -> list[Archive]:
     """The originals of which something is not there."""
     return [
         original
@@ -128,7 +128,7 @@ def _not_written(error: OSError) -> str:
     )
 
 
-def _fetch(known: NamedSet, original: Original, url: str, arrived: Arrived, say: Say) -> None:
+def _fetch(known: NamedSet, original: Archive, url: str, arrived: Arrived, say: Say) -> None:
     archive = cache_folder() / DOWNLOADS / original.name
     try:
         say(f"downloading {url}")
@@ -143,7 +143,7 @@ def _fetch(known: NamedSet, original: Original, url: str, arrived: Arrived, say:
         raise DataError(_not_written(error)) from error
 
 
-def _convert(known: NamedSet, original: Original, archive: Path) -> None:
+def _convert(known: NamedSet, original: Archive, archive: Path) -> None:
     files = [known.file(name) for name in original.makes]
     with draft_folder(archive.parent) as folder:
         original.convert(archive, folder)
@@ -154,7 +154,7 @@ def _convert(known: NamedSet, original: Original, archive: Path) -> None:
                 replace(folder / file.name, draft)
 
 
-def _require_genuine(known: NamedSet, original: Original, made: Path, file: SetFile) -> None:
+def _require_genuine(known: NamedSet, original: Archive, made: Path, file: SetFile) -> None:
     if not is_genuine(made, file):
         raise DataError(
             f"Expected {original.name} to become {file.name} of the data set '{known.name}' with "

@@ -22,7 +22,7 @@ JHU = "https://www.cs.jhu.edu/~mdredze/datasets/sentiment"
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsDigest:
     """The `adadps_experiments.data.digests.rows_digest` of some columns of a table."""
 
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class SetFile:
     name: str
     sha256: tuple[str, ...] = ()
     content: str | None = None
-    rows: Rows | None = None
+    rows: RowsDigest | None = None
 
     @property
     def has_digest(self) -> bool:
@@ -51,7 +51,7 @@ class SetFile:
 
 
 @dataclass(frozen=True)
-class Published:
+class Checksum:
     """A checksum as its publishers, or those who use the archive, give it."""
 
     algorithm: str
@@ -59,13 +59,13 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Original:
+class Archive:
     """An archive at its public home, and how the files of a set are made of it."""
 
     url: str
     makes: tuple[str, ...]
     convert: Callable[[Path, Path], None]
-    published: Published | None = None
+    published: Checksum | None = None
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class NamedSet:
     home: str
     terms: str
     files: tuple[SetFile, ...] = ()
-    originals: tuple[Original, ...] = ()
+    originals: tuple[Archive, ...] = ()
 
     @property
     def embedded(self) -> bool:
@@ -104,7 +104,7 @@ IMDB = NamedSet(
             "imdb_labelled_50k.csv.gz",
             ("6eeb99c015f68b4b130221d52be279833d88f138d332c6ee048648fb2c8f8599",),
             "659b23202572a99a8fc456cc7528519e730af2f2489b331b3ea6cf1098ec49d7",
-            Rows(
+            RowsDigest(
                 ("split", "label", "movie", "text"),
                 "95d89ace2ca2450d0a615bdd8d65a0d91df2307b3afa33674b60bf0689ce98a7",
                 ("split", "label", "movie"),
@@ -114,18 +114,18 @@ IMDB = NamedSet(
             "imdb_unsup_50k.csv.gz",
             ("42cad6a3e36a9934101dd92be5910e04adcfcfee444eb886bacde4e1ed33fe7e",),
             "d946cf4dcda20d80ed6585c26dd4484317f330d8911b675952ba5edf75229aae",
-            Rows(
+            RowsDigest(
                 ("text",),
                 "1a498919a2b5bea1cfb8ef538b86dc6c16591ac44845c4f86411a9cc2b7fb0a1",
             ),
         ),
     ),
     originals=(
-        Original(
+        Archive(
             f"{STANFORD}/aclImdb_v1.tar.gz",
             ("imdb_labelled_50k.csv.gz", "imdb_unsup_50k.csv.gz"),
             original_forms.imdb_tables,
-            Published("md5", "7c2ac02c03563afcf9b574c7e56c153a"),
+            Checksum("md5", "7c2ac02c03563afcf9b574c7e56c153a"),
         ),
     ),
 )
@@ -140,7 +140,7 @@ AMAZON = NamedSet(
             "amazon_multidomain_8k.csv.gz",
             ("7d3137c08ec3ab98460f52a2a27f945e46f78b922032aa297d0c15f32e2840bc",),
             "1f38caf33fbc7d2f12b3b570205077629a52f0cbf8a77014d9dd00e6f7e0a658",
-            Rows(
+            RowsDigest(
                 ("domain", "label", "title", "text"),
                 "9489dbe2a5fa8cc4764a929b91f3ee2498a95703ec84b677e541d3a4d35c0036",
                 ("domain", "label"),
@@ -148,7 +148,7 @@ AMAZON = NamedSet(
         ),
     ),
     originals=(
-        Original(
+        Archive(
             f"{JHU}/domain_sentiment_data.tar.gz",
             ("amazon_multidomain_8k.csv.gz",),
             original_forms.amazon_table,
@@ -166,7 +166,7 @@ TITLES = NamedSet(
             "stackoverflow_titles_30k_100tags.csv.gz",
             ("7369bbfe5bfe52a557ce9938dd4f3e866e3d681a183284359b3b9af91dc66af2",),
             "045886793043982774caa23f1e7030fc6deb6965724fbadd0cfa159926d9ae61",
-            Rows(
+            RowsDigest(
                 ("title", "tags"),
                 "0f4fa5780f7c6c099899ebb60a07b62a4fb6ad42d41043a00b81364f9ff7f798",
                 ("tags",),
@@ -174,7 +174,7 @@ TITLES = NamedSet(
         ),
     ),
     originals=(
-        Original(
+        Archive(
             f"{GITHUB}/hse-aml/natural-language-processing/releases/download/week1/validation.tsv",
             ("stackoverflow_titles_30k_100tags.csv.gz",),
             original_forms.titles_table,
@@ -198,25 +198,25 @@ STACKOVERFLOW = NamedSet(
         )
     ),
     originals=(
-        Original(
+        Archive(
             f"{GOOGLE}/tff-datasets-public/stackoverflow.word_count.tar.bz2",
             ("stackoverflow.word_count",),
             original_forms.members("stackoverflow.word_count"),
-            Published("sha256", "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c"),
+            Checksum("sha256", "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c"),
         ),
-        Original(
+        Archive(
             f"{GOOGLE}/tff-datasets-public/stackoverflow.tag_count.tar.bz2",
             ("stackoverflow.tag_count",),
             original_forms.members("stackoverflow.tag_count"),
-            Published("sha256", "6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d"),
+            Checksum("sha256", "6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d"),
         ),
-        Original(
+        Archive(
             f"{GOOGLE}/tff-datasets-public/stackoverflow.tar.bz2",
             ("stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"),
             original_forms.members(
                 "stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"
             ),
-            Published("sha256", "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2"),
+            Checksum("sha256", "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2"),
         ),
     ),
 )
@@ -236,11 +236,11 @@ MNIST = NamedSet(
         ),
     ),
     originals=(
-        Original(
+        Archive(
             f"{GOOGLE}/tensorflow/tf-keras-datasets/mnist.npz",
             ("mnist.npz",),
             original_forms.as_it_is("mnist.npz"),
-            Published("sha256", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"),
+            Checksum("sha256", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"),
         ),
     ),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from adadps.errors import DataError
 from adadps.tensors.threads import usable_cores
 from adadps.training.progress import progress_bar
+from adadps_experiments.reproduce.records import Record, RecordFile
 
 Answer = TypeVar("Answer")
 
@@ -73,3 +74,25 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+class DescribedJob(Protocol):
+    """A job that says everything it depends on but its randomness."""
+
+    def describe(self) -> Record:
+        """The job as it is kept."""
+
+
+Job = TypeVar("Job", bound=DescribedJob)
+
+
+def run_missing(
+    run: Callable[[Job], Record],
+    jobs: Iterable[Job],
+    kept: RecordFile,
+    label: str,
+    workers: int | None = None,
+) -> None:
+    """Run what is not kept, in processes of its own, and keep each record as it comes."""
+    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
+    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)

@@ -40,21 +40,21 @@ def _side(setting: Setting, frequencies: Frequencies) -> Fixed:
 
 
 def _before_the_clip(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
-    return adadps(_side(setting, frequencies), _privacy(setting, sigma), setting["lr"])
+    return adadps(_side(setting, frequencies), _privacy(setting, sigma), lr=setting["lr"])
 
 
 def _on_both_sides(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
     side = _side(setting, frequencies)
-    return adadps_two_sided(side, side, _privacy(setting, sigma), setting["lr"])
+    return adadps_two_sided(side, side, _privacy(setting, sigma), lr=setting["lr"])
 
 
 def _into_the_features(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
-    return dp_sgd_weighted(_side(setting, frequencies), _privacy(setting, sigma), setting["lr"])
+    return dp_sgd_weighted(_side(setting, frequencies), _privacy(setting, sigma), lr=setting["lr"])
 
 
 CONTENDERS = (
-    Contender("DP-SGD", "none", lambda s, sigma, _: dp_sgd(_privacy(s, sigma), s["lr"])),
-    Contender("DP-Adam", "none", lambda s, sigma, _: dp_adam(_privacy(s, sigma), s["lr"])),
+    Contender("DP-SGD", "none", lambda s, sigma, _: dp_sgd(_privacy(s, sigma), lr=s["lr"])),
+    Contender("DP-Adam", "none", lambda s, sigma, _: dp_adam(_privacy(s, sigma), lr=s["lr"])),
     Contender("AdaDPS, before the clip", "word frequencies", _before_the_clip),
     Contender("AdaDPS, two-sided", "word frequencies", _on_both_sides),
     Contender("DP-SGD, weighted features", "word frequencies", _into_the_features),

@@ -44,12 +44,12 @@ class Plan:
         privacy = privatize(clip_norm=self.choice.clip_norm, noise_multiplier=sigma)
         side, lr = self.candidate.side, self.choice.lr
         if side is None:
-            return dp_sgd(privacy, lr)
+            return dp_sgd(privacy, lr=lr)
         if isinstance(side, PublicGradients):
             statistics = RMSPropStatistics(
                 decay=side.decay, epsilon=side.floor * self.row_norm, debias=True
             )
-            return adadps_public(_declared_public(public), statistics, privacy, lr)
+            return adadps_public(_declared_public(public), statistics, privacy, lr=lr)
         return _by_door(self.candidate.door, side, privacy, lr)
 
 
@@ -91,10 +91,10 @@ def _norms_met(case: Case, candidate: Candidate, row_norm: float) -> tuple[float
 
 def _by_door(door: Door, side: Fixed, privacy: Privatize, lr: float) -> Chain:
     if door is Door.BOTH:
-        return adadps_two_sided(side, side, privacy, lr)
+        return adadps_two_sided(side, side, privacy, lr=lr)
     if door is Door.FEATURES:
-        return dp_sgd_weighted(side, privacy, lr)
-    return adadps(side, privacy, lr)
+        return dp_sgd_weighted(side, privacy, lr=lr)
+    return adadps(side, privacy, lr=lr)
 
 
 def _declared_public(public: Examples) -> PublicExamples:

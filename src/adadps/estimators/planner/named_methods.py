@@ -64,17 +64,17 @@ def chain_for(
     'privatize(C=1, σ=2) > sgd(0.1)'
     """
     if method in (Method.DP_SGD, Method.DP_ADAM):
-        return dp_adam(privacy, lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr)
+        return dp_adam(privacy, lr=lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr=lr)
     if side is None or not method.takes_side_information:
         raise SideInformationError(
             f"Expected side information for {method.value}, found none, or a method without a "
             "chain of its own. Give it, or use dp-sgd."
         )
     if method is Method.ADADPS:
-        return adadps(side, privacy, lr)
+        return adadps(side, privacy, lr=lr)
     if method is Method.ADADPS_TWO_SIDED:
-        return adadps_two_sided(side, side, privacy, lr)
-    return dp_sgd_weighted(side, privacy, lr, at=at)
+        return adadps_two_sided(side, side, privacy, lr=lr)
+    return dp_sgd_weighted(side, privacy, lr=lr, at=at)
 
 
 def norms_for(method: Method, *, plain: float = 1.0, scaled: float = 1.0) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from adadps.estimators.tables.saved import TableModel
 from adadps.estimators.tables.schema import Schema
 from adadps.estimators.tables.survey import facts
 from adadps.training.checkpoint import LEDGER
-from adadps.training.run_facts import plan_of
+from adadps.training.describe import plan_of
 from adadps.types import Relation
 
 MEASURED = "measured with noise"

@@ -13,6 +13,7 @@ these rules, so that a wrong order cannot be run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ from adadps.engine.objective import Objective
 from adadps.engine.waist import GradientBatch, Step, Update
 from adadps.errors import OrderError
 from adadps.methods.side.source import MeasuredSource
+from adadps.methods.stages.privatize import Privatize
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Accountant, Kind, Relation
@@ -130,6 +132,22 @@ class Chain:
         """The stage at which per-unit gradients become one sum."""
         return next(stage for stage in self.stages if isinstance(stage, Release))
 
+    @property
+    def is_open(self) -> bool:
+        """Is the clip norm or the noise of this method still to be chosen?"""
+        return math.isnan(self.release.clip_norm) or math.isnan(self.release.noise_multiplier)
+
+    def completed(self, *, clip_norm: float, noise_multiplier: float) -> Chain:
+        """Return the same method with this clip norm and noise multiplier."""
+        return Chain(
+            tuple(
+                stage.completed(clip_norm=clip_norm, noise_multiplier=noise_multiplier)
+                if isinstance(stage, Privatize)
+                else stage
+                for stage in self.stages
+            )
+        )
+
     @cached_property
     def informed(self) -> tuple[Informed, ...]:
         """The stages that read side information or public data."""
@@ -172,7 +190,9 @@ class Chain:
             and Kind.RELEASED not in stage.rule
             for stage in self.steps
         )
-        if exposed or not release.noise_multiplier > 0:
+        if self.is_open:
+            reasons.append(f"{release} has no clip norm or no noise yet")
+        elif exposed or not release.noise_multiplier > 0:
             reasons.append(f"{release} adds no noise")
         elif release.clip_norm == float("inf"):
             reasons.append(f"{release} does not clip")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from adadps.accounting.groups import Groups
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION
 from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
-from adadps.errors import require, require_positive
+from adadps.errors import OrderError, require, require_positive
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Kind
@@ -22,11 +23,20 @@ SMALLEST_NOISE = 1e-6
 
 @dataclass(frozen=True)
 class Privatize:
-    """(1/b) (Σ_i clip(g_i, C) + N(0, σ²C²)). Build it with `privatize`."""
+    """(1/b) (Σ_i clip(g_i, C) + N(0, σ²C²)). Build it with `privatize`.
+
+    A clip norm or noise multiplier that is still to be chosen is NaN, which no run takes and no
+    accountant prices.
+    """
 
     clip_norm: float
     noise_multiplier: float
     groups: Groups | Users | None
+
+    def completed(self, *, clip_norm: float, noise_multiplier: float) -> Privatize:
+        """Return the same stage with this clip norm and noise multiplier."""
+        _require_sound(clip_norm, noise_multiplier)
+        return replace(self, clip_norm=float(clip_norm), noise_multiplier=float(noise_multiplier))
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
@@ -41,6 +51,11 @@ class Privatize:
         self, signal: GradientBatch, state: Params, step: Step
     ) -> tuple[dict[str, Leaf], Params]:
         """Clip, add, noise; an empty batch is noised like any other."""
+        if math.isnan(self.clip_norm) or math.isnan(self.noise_multiplier):
+            raise OrderError(
+                f"Expected a clip norm and a noise multiplier before the first step, found {self}. "
+                "Train with `fit` or `PrivateRun`, which choose them, or give both here."
+            )
         total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
         size = step.expected_size
         units = self.groups.expected_units(size) if self.groups else size
@@ -72,22 +87,39 @@ class Privatize:
 
     def __str__(self) -> str:
         grouped = f", {self.groups}" if self.groups else ""
-        return f"privatize(C={self.clip_norm:g}, σ={self.noise_multiplier:g}{grouped})"
+        clip = "open" if math.isnan(self.clip_norm) else f"{self.clip_norm:g}"
+        sigma = "open" if math.isnan(self.noise_multiplier) else f"{self.noise_multiplier:g}"
+        return f"privatize(C={clip}, σ={sigma}{grouped})"
 
 
 def privatize(
-    *, clip_norm: float, noise_multiplier: float, groups: Groups | Users | None = None
+    *,
+    clip_norm: float | None = None,
+    noise_multiplier: float | None = None,
+    groups: Groups | Users | None = None,
 ) -> Privatize:
     """Clip each unit's gradient to L2 norm C and add noise N(0, σ²C²) to the sum.
 
-    A unit is an example, or with ``groups`` a group of them (`by_label`, `in_advance`) or all that
-    a user brings (`by_user`). The sum is divided by the *expected* number of units, a public
-    constant. A noise multiplier of 0 or an infinite clip norm is allowed for comparisons, and makes
-    epsilon infinite.
+    A unit is an example, or with ``groups`` a group of them (`by_label`, `in_advance`) or all rows
+    that a user contributes (`by_user`). The sum is divided by the *expected* number of units, a
+    public constant. What is left out is chosen by `fit` and `PrivateRun`: the clip norm is the one
+    they are given, the noise multiplier the smallest that fits the budget. A noise multiplier of 0
+    or an infinite clip norm is allowed for comparisons, and makes epsilon infinite.
 
     >>> print(privatize(clip_norm=0.5, noise_multiplier=1.0))
     privatize(C=0.5, σ=1)
+    >>> print(privatize(clip_norm=0.5))
+    privatize(C=0.5, σ=open)
     """
+    _require_sound(1.0 if clip_norm is None else clip_norm, noise_multiplier or 0.0)
+    return Privatize(
+        math.nan if clip_norm is None else float(clip_norm),
+        math.nan if noise_multiplier is None else float(noise_multiplier),
+        groups,
+    )
+
+
+def _require_sound(clip_norm: float, noise_multiplier: float) -> None:
     require_positive("clip_norm", clip_norm, infinite=True)
     require(
         noise_multiplier == 0 or SMALLEST_NOISE <= noise_multiplier < float("inf"),
@@ -107,4 +139,3 @@ def privatize(
         clip_norm,
         "Noise is proportional to it.",
     )
-    return Privatize(float(clip_norm), float(noise_multiplier), groups)

@@ -26,7 +26,6 @@ from adadps.training.batches import Batch
 from adadps.training.federated.dry_runs import Refusal
 from adadps.training.federated.readiness import described, refusing, require_ready
 from adadps.training.federated.server import FederatedRun
-from adadps.training.fit import epsilon_at_most
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -177,7 +176,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         self.run.step(batch)
         if self.run.discarded > discarded:  # which everybody can see by the weights
             LOG.warning("Round %d had too few answers for its noise and is discarded.", batch.index)
-        spent = epsilon_at_most(self.run)
+        spent = self.run.epsilon_at_most()
         said = MetricRecord({"round": batch.index, EPSILON: spent})
         return self.arrays(), said
 

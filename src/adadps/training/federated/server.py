@@ -23,10 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, Unpack
+from pathlib import Path
+from typing import Any, NoReturn
 
 from torch import nn
 
+from adadps.accounting.epsilon import Budget
+from adadps.accounting.ledger import Ledger
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.row_kind import RowKind
@@ -36,22 +39,24 @@ from adadps.engine.noise.randomness import Randomness
 from adadps.engine.objective import ChunkedGradients, predict
 from adadps.engine.passes.validation import objective, require_separate_examples
 from adadps.engine.waist import Step
-from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError
+from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError, require
 from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.users import Users
 from adadps.report.result import Measurement
 from adadps.tensors.sums import Params
 from adadps.training.batches import Batch
+from adadps.training.calibration import TrainingPlan
+from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
 from adadps.training.federated.answers import longest, side_by_side, sound
 from adadps.training.federated.cohorts import Cohorts
 from adadps.training.federated.dry_runs import Preview, Refusal
 from adadps.training.federated.readiness import require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
-from adadps.training.fit import require_within_ledger
-from adadps.training.paid_run import PaidRun
-from adadps.training.run import PaidOptions
-from adadps.training.stepping import Moving
+from adadps.training.payment import PaymentTerms
+from adadps.training.run import Run
+from adadps.training.stepper import Stepper
+from adadps.types import Accountant
 
 NOT_COMPARED = "no user has rows of the public data, with which devices cannot be compared"
 WHO_TAKES_PART = "which users take part, and when: noise of devices protects what they hold alone"
@@ -72,7 +77,7 @@ class Round:
         return bool(self.cohort) and all(update is None for update in self.answers.values())
 
 
-class FederatedRun(PaidRun):
+class FederatedRun(Run):
     """A run whose users are devices. ``rounds`` are its steps.
 
     Options, as of `PrivateRun`: ``budget`` or ``ledger``, beyond which it does not go; ``delta``,
@@ -87,6 +92,8 @@ class FederatedRun(PaidRun):
     to be those of the devices' rows, and nothing else is used.
     """
 
+    _stepper: DeviceStepper
+
     def __init__(
         self,
         model: nn.Module,
@@ -96,33 +103,43 @@ class FederatedRun(PaidRun):
         rounds: int,
         loss: Loss | None = None,
         example: Examples | None = None,
-        **options: Unpack[PaidOptions],
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        delta: float | None = None,
+        accountant: Accountant | None = None,
+        assumed_public: Iterable[str] = (),
+        tuning_trials: int | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
+        randomness: Randomness | None = None,
     ) -> None:
-        self._devices = work = OnDevices(model, loss, example)
-        options["assumed_public"] = (*options.get("assumed_public", ()), *_taken_for_public(method))
+        if not isinstance(method, Chain):
+            raise OrderError(f"Expected a method such as `chain(...)`, found {method!r}.")
+        require(rounds >= 1, "rounds >= 1", rounds, "Train for at least one round.")
         super().__init__(
-            work,
-            method=method,
-            sampler=sampler,
-            steps=rounds,
-            before_paying=require_within_ledger,
-            **options,
+            DeviceStepper(model, loss, example),
+            TrainingPlan(method, sampler, rounds),
+            PaymentTerms(budget=budget, ledger=ledger, delta=delta, accountant=accountant),
+            randomness=randomness,
+            assumed_public=(*assumed_public, *_taken_for_public(method)),
+            tuning_trials=tuning_trials,
+            checkpoints=checkpoints,
+            must_fit=True,
         )
 
     @property
     def model(self) -> nn.Module:
         """The model that is trained."""
-        return self._devices.model
+        return self._stepper.model
 
     @property
     def task(self) -> Task:
         """What every device is asked to do."""
-        return self._devices.task
+        return self._stepper.task
 
     @property
     def preview(self) -> Preview:
         """What devices are told for their `dry_run`, before the first round."""
-        return Preview.of(self.model, self.task, self._devices.kind)
+        return Preview.of(self.model, self.task, self._stepper.kind)
 
     def require_ready(self, answers: Mapping[int, Refusal | None]) -> None:
         """Given what the `dry_run` of each node has found, refuse to begin where any cannot."""
@@ -131,12 +148,12 @@ class FederatedRun(PaidRun):
     @property
     def scale(self) -> Params | None:
         """D = 1/A for every parameter, which devices need as well; None without."""
-        return self._devices.scale
+        return self._stepper.scale
 
     @property
     def least_answers(self) -> int:
         """A round with fewer of them would be discarded."""
-        return self._devices.least_answers
+        return self._stepper.least_answers
 
     @property
     def discarded(self) -> int:
@@ -144,7 +161,7 @@ class FederatedRun(PaidRun):
 
         Only where devices add the noise in shares, and then everybody can see it by the weights.
         """
-        return self._devices.discarded
+        return self._stepper.discarded
 
     def cohort(self, batch: Batch, nodes: Iterable[int]) -> tuple[int, ...]:
         """Whom to ask, of the nodes that are connected now; drawn once a round."""
@@ -154,7 +171,7 @@ class FederatedRun(PaidRun):
                 "Expected one cohort for the round that this run has just begun, found a call for "
                 "another round, or a second one. Iterate over `run.batches()`, and ask once."
             )
-        drawn.cohort = self._devices.cohorts.members(drawn.places, nodes)
+        drawn.cohort = self._stepper.cohorts.members(drawn.places, nodes)
         return drawn.cohort
 
     def answer(self, batch: Batch, node: int, update: Any) -> None:
@@ -168,7 +185,7 @@ class FederatedRun(PaidRun):
         if not isinstance(drawn, Round) or drawn.batch != batch:
             return
         if node in (drawn.cohort or ()) and node not in drawn.answers:
-            drawn.answers[node] = self._devices.checked(update)
+            drawn.answers[node] = self._stepper.checked(update)
 
     def step(self, batch: Batch) -> None:
         """Clip, add, noise; refused if everybody who was asked is silent, with nothing released.
@@ -190,18 +207,13 @@ class FederatedRun(PaidRun):
         super().step(batch)
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
-        """Measure the current weights on public or held-out data, and remember it."""
-        epoch = self._taken * self.sampler.expected_size / self.sampler.examples
+        """Measure the current weights on public or held-out data, and record it in the history."""
         self._stepper.weights.read()
-        found = evaluation.measure(
-            lambda features: predict(self.model, features, None), self._taken, epoch
-        )
-        self.history += found
-        return found
+        return self._measure(evaluation, lambda features: predict(self.model, features, None))
 
 
-class OnDevices:
-    """Work that devices do, and that is put together here."""
+class DeviceStepper(Stepper):
+    """Steps by what devices have computed, put together here."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, example: Examples | None) -> None:
         if (loss is None) != (example is None):
@@ -209,9 +221,9 @@ class OnDevices:
                 "Expected both loss and example, or neither, found one of them. Give the loss of "
                 "the devices and `examples` of made-up rows of their kind and shape."
             )
-        self.model, self._loss, self._example = model, loss, example
+        super().__init__(model)
+        self._loss, self._example = loss, example
         self.kind = None if example is None else RowKind.of(example)
-        self.settings: dict[str, Any] = {}
         self.discarded = 0
 
     def require_fit(self, method: Chain) -> None:
@@ -240,22 +252,15 @@ class OnDevices:
         sampler: Sampler,
         units: Sampler,
         randomness: Randomness,
-    ) -> Moving:
-        """The weights, and the first draw to come."""
+    ) -> None:
+        """Prepare to draw cohorts and to move the weights."""
         users = method.release.groups
         assert isinstance(users, Users)  # `task_of` has asked for them
         users.deviation(method.release.noise_multiplier, sampler.expected_size)
         self.least_answers = users.noise.least_answers() if self.task.noise else 0
-        self._expected_size, self._randomness = sampler.expected_size, randomness
+        self._expected_size = sampler.expected_size
         self.cohorts = Cohorts(units, randomness.generator)
-        self._moving = Moving(
-            self.model,
-            self._params,
-            method=method,
-            expected_size=sampler.expected_size,
-            randomness=randomness,
-        )
-        return self._moving
+        self._hold(self._params, method, randomness)
 
     def draw(self, batch: Batch) -> Round:
         """The places of a round; who takes them is asked when nodes are known."""
@@ -282,13 +287,11 @@ class OnDevices:
             late=True,
             answers=len(answers),
         )
-        self._moving.move(pieces, (), step)
+        self.move(pieces, (), step)
 
 
 def _taken_for_public(method: Chain) -> list[str]:
-    """What epsilon does not cover, for it happens where the server has no data."""
-    if not isinstance(method, Chain):
-        return []  # it is refused in a moment
+    """What epsilon does not cover, because it happens where the server has no data."""
     compared = [NOT_COMPARED] if method.public_rows else []
     return [*compared, *([WHO_TAKES_PART] if task_of(method).noise else [])]
 

@@ -21,9 +21,10 @@ from adadps.data.provenance import declared
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, NoTrialError
+from adadps.training.describe import sampling_of, side_information_of
 from adadps.training.evaluation import Evaluation
+from adadps.training.payment import ledger_for
 from adadps.training.progress import progress_bar
-from adadps.training.run_facts import ledger_for, sampling_of, side_information_of
 from adadps.training.tuning.grid import settings_of
 from adadps.training.tuning.outcome import TuningResult
 from adadps.training.tuning.price import PlannedTrial, Setting
@@ -97,6 +98,10 @@ def tune(
         raise ContractError(
             "Expected no progress bar under private selection, found progress=True. The number of "
             "trials must stay secret: leave it out."
+        )
+    if options.get("ledger") is not None and options.get("budget") is not None:
+        raise ContractError(
+            "Expected a ledger or a budget, found both. A ledger carries its own budget."
         )
     ledger = ledger_for(options.get("ledger"), options.get("budget"), None)
     trials = Trials(

@@ -1,0 +1,126 @@
+"""DP-SGD as Opacus does it: flat clipping, noise without its secure mode, its fastest settings.
+
+Models are the workload's own where Opacus takes them. Two are written in another way: its LSTM is
+`DPLSTM`, and an embedding bag is an embedding and a mean, because its embedding bag counts a
+repeated word once, and has no ghost form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from adadps_experiments.bench.contenders.microbatch import dense_features
+from adadps_experiments.bench.contenders.trainer import (
+    BYTES,
+    CLIP_NORM,
+    LR,
+    NOISE_MULTIPLIER,
+    Build,
+    TimedStep,
+)
+from adadps_experiments.bench.workloads import (
+    SEED,
+    EmbeddingBagClassifier,
+    SparseLogisticRegression,
+    SyntheticData,
+    Workload,
+)
+
+
+class ReducibleLoss(nn.Module):
+    """The workload's loss with the ``reduction`` that Opacus switches on and off."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        self.workload = workload
+        self.reduction = "mean"
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One number, or one an example."""
+        losses = self.workload.loss(outputs, targets)
+        return losses if self.reduction == "none" else losses.mean()
+
+
+class MeanEmbedding(nn.Module):
+    """What `nn.EmbeddingBag` computes on a matrix of tokens."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The mean of the embeddings of each row."""
+        mean: Tensor = self.embedding(tokens).mean(1)
+        return mean
+
+
+def prepare_hooks(workload: Workload, data: SyntheticData) -> Build:
+    """A gradient of every example is held (``grad_sample_mode="hooks"``)."""
+    return _prepare(workload, data, "hooks")
+
+
+def prepare_ghost(workload: Workload, data: SyntheticData) -> Build:
+    """Norms first, then a second backward pass (``grad_sample_mode="ghost"``)."""
+    return _prepare(workload, data, "ghost")
+
+
+def needs_hooks(workload: Workload) -> int:
+    """A gradient for each example, twice while it is copied; weights, sum, noise, gradient."""
+    return (2 * workload.batch + 4) * workload.parameters() * BYTES + _dense_rows(workload)
+
+
+def needs_ghost(workload: Workload) -> int:
+    """Weights, gradient, sum, noise and a copy."""
+    return 6 * workload.parameters() * BYTES + _dense_rows(workload)
+
+
+def model_of(workload: Workload) -> nn.Module:
+    """The workload's model in a form that Opacus takes."""
+    from opacus import PrivacyEngine
+
+    model = workload.model()
+    if isinstance(workload, EmbeddingBagClassifier) and isinstance(model, nn.Sequential):
+        model[0] = MeanEmbedding(workload.vocabulary, workload.width)
+    fixed: nn.Module = PrivacyEngine.get_compatible_module(model)
+    return fixed
+
+
+def _prepare(workload: Workload, data: SyntheticData, mode: str) -> Build:
+    import opacus  # noqa: F401  (its import is no part of the memory of a step)
+
+    return lambda: _running(workload, data, mode)
+
+
+def _running(workload: Workload, data: SyntheticData, mode: str) -> TimedStep:
+    from opacus import PrivacyEngine
+
+    bare, rng = model_of(workload), np.random.default_rng(SEED)
+    rows = TensorDataset(torch.arange(len(data)))
+    made = PrivacyEngine().make_private(
+        module=bare,
+        optimizer=torch.optim.SGD(bare.parameters(), lr=LR),
+        criterion=ReducibleLoss(workload),
+        data_loader=DataLoader(rows, batch_size=workload.batch),
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=CLIP_NORM,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+    )
+    model, optimizer = made[:2]
+    criterion = made[2] if mode == "ghost" else ReducibleLoss(workload)
+
+    def step() -> None:
+        batch = data.draw(rng, workload.batch)
+        optimizer.zero_grad()
+        criterion(model(dense_features(batch)), batch.targets).backward()
+        optimizer.step()
+
+    return TimedStep(step)
+
+
+def _dense_rows(workload: Workload) -> int:
+    width = workload.features if isinstance(workload, SparseLogisticRegression) else 0
+    return 3 * workload.batch * width * BYTES

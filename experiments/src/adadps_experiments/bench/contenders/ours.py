@@ -1,0 +1,136 @@
+"""adadps itself: a `PrivateRun` with Poisson sampling, secure noise, and its own ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from adadps.accounting.samplers import poisson
+from adadps.data.examples import Examples, examples
+from adadps.methods import paper as methods
+from adadps.methods import side
+from adadps.methods.side.source import Named
+from adadps.methods.stages import Chain, privatize
+from adadps.methods.stages.privatize import Privatize
+from adadps.tensors.feature_major import sparse_linear
+from adadps.training.run import PrivateRun
+from adadps_experiments.bench.contenders.trainer import (
+    BYTES,
+    CLIP_NORM,
+    LR,
+    NOISE_MULTIPLIER,
+    Build,
+    TimedStep,
+)
+from adadps_experiments.bench.workloads import SparseLogisticRegression, SyntheticData, Workload
+
+MOST_STEPS = 10_000
+"""Steps that a run is declared for; a measurement takes as many of them as it needs."""
+
+Method = Callable[[nn.Module], Chain]
+
+
+def full(model: nn.Module) -> Chain:
+    """AdaDPS with a number of A for every weight: no structure that could save work."""
+    return _adadps(full_side(model))
+
+
+def by_feature(model: nn.Module) -> Chain:
+    """AdaDPS with a number of A for every input feature, word or unit."""
+    return _adadps(feature_side(model))
+
+
+def dp_sgd(model: nn.Module) -> Chain:  # noqa: ARG001  (every method is made for a model)
+    """DP-SGD: no side information."""
+    return methods.dp_sgd(_privacy(), lr=LR)
+
+
+def full_side(model: nn.Module) -> Named:
+    """A random number for every weight; biases get the median."""
+    return {name: _positive(weight) for name, weight in _weights(model).items()}
+
+
+def feature_side(model: nn.Module) -> Named:
+    """A random vector along the inputs of each layer: axis 0 of an embedding, else axis 1."""
+    axes = {
+        f"{name}.weight": 0
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    }
+    named: dict[str, tuple[Tensor, int]] = {}
+    for name, weight in _weights(model).items():
+        axis = axes.get(name, 1)
+        named[name] = (_positive(torch.empty(weight.shape[axis])), axis)
+    return named
+
+
+METHODS: dict[str, Method] = {
+    "adadps": full,
+    "adadps-feature": by_feature,
+    "adadps-dp-sgd": dp_sgd,
+}
+
+
+def preparing(method: Method) -> Callable[[Workload, SyntheticData], Build]:
+    """A contender that trains by ``method``."""
+
+    def prepare(workload: Workload, data: SyntheticData) -> Build:
+        held = examples(data.features, data.targets)
+        return lambda: _running(private_run(workload, held, method, MOST_STEPS))
+
+    return prepare
+
+
+def private_run(
+    workload: Workload, held: Examples, method: Method, steps: int | None
+) -> PrivateRun:
+    """A run of ``steps`` steps, by default one epoch."""
+    model = model_of(workload)
+    sampler = poisson(examples=workload.examples, expected_size=workload.batch)
+    return PrivateRun(
+        model,
+        workload.loss,
+        held,
+        method=method(model),
+        sampler=sampler,
+        steps=sampler.steps(1) if steps is None else steps,
+    )
+
+
+def model_of(workload: Workload) -> nn.Module:
+    """The workload's model; on sparse rows with a weight that lies feature by feature."""
+    if isinstance(workload, SparseLogisticRegression):
+        return sparse_linear(workload.features, workload.classes)
+    return workload.model()
+
+
+def needs(workload: Workload) -> int:
+    """Weights, and A, D and their squares in float64. More would end in an error, not a crash."""
+    return 12 * workload.parameters() * BYTES
+
+
+def _running(run: PrivateRun) -> TimedStep:
+    batches = run.batches()
+    return TimedStep(step=lambda: run.step(next(batches)), weights=lambda: run.params)
+
+
+def _privacy() -> Privatize:
+    return privatize(clip_norm=CLIP_NORM, noise_multiplier=NOISE_MULTIPLIER)
+
+
+def _adadps(named: Named) -> Chain:
+    known = side.fixed(
+        named, source="drawn at random", public_because="it knows nothing about any data"
+    )
+    return methods.adadps(known, _privacy(), lr=LR)
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in model.named_parameters() if value.ndim > 1}
+
+
+def _positive(like: Tensor) -> Tensor:
+    """Random numbers in the shape and memory layout of ``like``."""
+    return torch.empty_like(like, requires_grad=False).uniform_(0.1, 1.0)

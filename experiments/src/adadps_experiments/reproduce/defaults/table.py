@@ -1,0 +1,269 @@
+"""Are default settings good enough? Against tuned DP-SGD, the best of all trials, and no privacy.
+
+For each problem the constants of the rule are chosen on the *other* problems: those with the
+smallest mean loss against the best trial there, over all of their epsilons. So no number in the
+line "defaults" comes from a constant that the problem had a part in. The other lines are tuned on
+a fifth of the problem's own training rows. No trial is part of an epsilon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from adadps.estimators.planner.defaults import RULE
+from adadps_experiments.plots import Curve, Panel, draw
+from adadps_experiments.reproduce.defaults.jobs import (
+    BEFORE,
+    BOTH,
+    FEATURES,
+    NO_DOOR,
+    STEPS,
+    DefaultsJob,
+    Setting,
+    run,
+)
+from adadps_experiments.reproduce.records import Record, RecordFile
+from adadps_experiments.reproduce.results import Row, summary
+from adadps_experiments.reproduce.workers import run_missing
+
+EPSILONS = (1.0, 3.0, 8.0)
+NOISES, CLIPS = (0.3, 0.6, 1.2), (0.25, 0.7)
+OTHER_CLIPS = (0.1, 1.5)
+"""More clip norms for DP-SGD without side information, which has none of the other doors."""
+POWER = 1.0
+"""Of inverse document frequencies."""
+RATES = tuple(4.0**power for power in range(1, 6))
+TUNING_SEED = 1000
+
+TEXTS = ("debian-sections", "debian-tags", "so-titles", "amazon", "imdb")
+WITHOUT_SIDE = "mnist"
+DATASETS, QUICK = (*TEXTS, WITHOUT_SIDE), ("amazon",)
+
+DP_SGD, DEFAULTS = "dp-sgd-tuned", "defaults"
+BEST, NO_PRIVACY = "best-tuned", "sgd"
+LINES = {
+    DP_SGD: "DP-SGD, tuned, no side information",
+    DEFAULTS: "defaults, nothing tuned",
+    BEST: "best of all trials",
+    NO_PRIVACY: "SGD, no privacy, tuned",
+}
+
+
+def plain_settings() -> list[Setting]:
+    """Twelve settings of DP-SGD without side information."""
+    return [
+        {"door": NO_DOOR, "noise": noise, "clip": clip}
+        for clip, noise in product((*CLIPS, *OTHER_CLIPS), NOISES)
+    ]
+
+
+def rules() -> list[Setting]:
+    """The candidates among which constants of the rule are chosen."""
+    weighted = [
+        {"door": FEATURES, "power": POWER, "noise": noise, "clip": clip}
+        for clip, noise in product(CLIPS, NOISES)
+    ]
+    scaled = [
+        {"door": door, "noise": noise, "clip": 0.7}
+        for door, noise in product((BEFORE, BOTH), NOISES)
+    ]
+    plain = [setting for setting in plain_settings() if setting["clip"] in CLIPS]
+    return [*plain, *weighted, *scaled]
+
+
+def settings_of(dataset: str) -> list[Setting]:
+    """All private trials on a problem; without words there is one door."""
+    if dataset == WITHOUT_SIDE:
+        return plain_settings()
+    return [*plain_settings(), *(one for one in rules() if one["door"] != NO_DOOR)]
+
+
+def rates_of(dataset: str) -> list[Setting]:
+    """The trials without privacy."""
+    plain: list[Setting] = [{"door": NO_DOOR, "lr": lr} for lr in RATES]
+    if dataset == WITHOUT_SIDE:
+        return plain
+    return [*plain, *({"door": FEATURES, "power": POWER, "lr": lr} for lr in RATES)]
+
+
+def trials_of(dataset: str) -> list[DefaultsJob]:
+    """Every trial of a problem."""
+    private = [
+        DefaultsJob(dataset, epsilon, setting, TUNING_SEED, tuning=True)
+        for epsilon, setting in product(EPSILONS, settings_of(dataset))
+    ]
+    public = [
+        DefaultsJob(dataset, None, setting, TUNING_SEED, tuning=True)
+        for setting in rates_of(dataset)
+    ]
+    return [*private, *public]
+
+
+def tune(datasets: Iterable[str], kept: RecordFile, workers: int | None = None) -> Record:
+    """Run the trials that are not kept yet; winners of each problem, and constants for each."""
+    names = tuple(datasets)
+    for dataset in names:
+        run_missing(run, trials_of(dataset), kept, f"trials of {dataset}", workers)
+    texts = [dataset for dataset in names if dataset in TEXTS]
+    return {
+        "datasets": {dataset: _winners(dataset, kept) for dataset in names},
+        "rules": {
+            dataset: best_rule([other for other in texts if other != dataset], kept)
+            for dataset in names
+        },
+        "shipped": best_rule(texts, kept),
+    }
+
+
+def best_rule(datasets: Sequence[str], kept: RecordFile) -> Record:
+    """The constants that lose least against the best trial, on average over these problems."""
+    losses = {json.dumps(rule): _mean_loss(rule, datasets, kept) for rule in rules()}
+    winner = min(losses, key=lambda rule: losses[rule])
+    return {
+        "winner": json.loads(winner),
+        "mean_loss": losses[winner],
+        "chosen_on": list(datasets),
+        "losses": [[json.loads(rule), loss] for rule, loss in losses.items()],
+    }
+
+
+def _mean_loss(rule: Setting, datasets: Sequence[str], kept: RecordFile) -> float:
+    found = []
+    for dataset, epsilon in product(datasets, EPSILONS):
+        best = max(_score(dataset, epsilon, one, kept) for one in settings_of(dataset))
+        found.append(best - _score(dataset, epsilon, rule, kept))
+    return fmean(found)
+
+
+def _score(dataset: str, epsilon: float | None, setting: Setting, kept: RecordFile) -> float:
+    job = DefaultsJob(dataset, epsilon, setting, TUNING_SEED, tuning=True)
+    return float(kept.require(job.describe())["values"]["accuracy"])
+
+
+def _winners(dataset: str, kept: RecordFile) -> Record:
+    def best(epsilon: float | None, settings: Iterable[Setting]) -> Record:
+        trials = [(setting, _score(dataset, epsilon, setting, kept)) for setting in settings]
+        setting, score = max(trials, key=lambda trial: trial[1])
+        return {"winner": setting, "accuracy": score, "trials": [list(trial) for trial in trials]}
+
+    return {
+        NO_PRIVACY: best(None, rates_of(dataset)),
+        **{
+            f"{epsilon:g}": {
+                DP_SGD: best(epsilon, plain_settings()),
+                BEST: best(epsilon, settings_of(dataset)),
+            }
+            for epsilon in EPSILONS
+        },
+    }
+
+
+def jobs_of(
+    dataset: str, winners: Record, seeds: int
+) -> dict[tuple[str, float], list[DefaultsJob]]:
+    """The runs behind each row of a problem, by line and epsilon."""
+    held, rule = winners["datasets"][dataset], winners["rules"][dataset]["winner"]
+    if dataset == WITHOUT_SIDE:
+        rule = {**rule, "door": NO_DOOR}
+    found: dict[tuple[str, float], list[DefaultsJob]] = {}
+    for epsilon in EPSILONS:
+        mine = held[f"{epsilon:g}"]
+        chosen = {
+            DP_SGD: (epsilon, mine[DP_SGD]["winner"]),
+            DEFAULTS: (epsilon, {**rule, "longest": RULE.longest}),
+            BEST: (epsilon, mine[BEST]["winner"]),
+            NO_PRIVACY: (None, held[NO_PRIVACY]["winner"]),
+        }
+        for line, (target, setting) in chosen.items():
+            found[line, epsilon] = [
+                DefaultsJob(dataset, target, setting, seed, tuning=False) for seed in range(seeds)
+            ]
+    return found
+
+
+def run_rows(
+    datasets: Sequence[str],
+    winners: Record,
+    seeds: int,
+    kept: RecordFile,
+    workers: int | None = None,
+) -> list[Row]:
+    """Run what is not kept yet; one row for each problem, epsilon and line."""
+    lines = {dataset: jobs_of(dataset, winners, seeds) for dataset in datasets}
+    jobs = [job for mine in lines.values() for held in mine.values() for job in held]
+    run_missing(run, jobs, kept, "defaults", workers)
+    rows = []
+    for dataset, mine in lines.items():
+        for (line, epsilon), jobs in mine.items():
+            rows.append(
+                _row(dataset, line, epsilon, [kept.require(job.describe()) for job in jobs])
+            )
+    return rows
+
+
+def _row(dataset: str, line: str, epsilon: float, records: list[Record]) -> Row:
+    first = records[0]
+    setting = first["job"]["setting"]
+    facts: dict[str, Any] = {
+        "experiment": "defaults",
+        "dataset": dataset,
+        "method": line,
+        "side": "none" if setting["door"] == NO_DOOR else "word list of general English",
+        "metric": "test accuracy",
+        "epsilon_pld": first["epsilon_pld"],
+        "epsilon_rdp": first["epsilon_rdp"],
+        "delta": first["delta"] if first["private"] else None,
+        "paper": None,
+    }
+    return summary(
+        values=[record["values"]["accuracy"] for record in records],
+        settings={
+            **setting,
+            "label": LINES[line],
+            "target_epsilon": epsilon,
+            "steps": STEPS,
+            "private_examples": first["examples"],
+            **{name: first[name] for name in ("batch_size", "noise_multiplier", "clip_norm", "lr")},
+            "values": [record["values"]["accuracy"] for record in records],
+        },
+        **facts,
+    )
+
+
+TITLE = "Default settings against tuned ones: test accuracy"
+COLUMNS = {"problem": "dataset", "ε": "epsilon", **{label: line for line, label in LINES.items()}}
+
+
+def wide(rows: Sequence[Row]) -> list[Row]:
+    """One row for each problem and epsilon, one column a line."""
+    found: dict[tuple[str, float], Row] = {}
+    for row in rows:
+        epsilon = row["settings"]["target_epsilon"]
+        mine = found.setdefault(
+            (row["dataset"], epsilon), {"dataset": row["dataset"], "epsilon": epsilon}
+        )
+        mine[row["method"]] = f"{row['mean']:.3f} ± {row['std']:.3f}"
+    return list(found.values())
+
+
+def figure_of(rows: Sequence[Row]) -> bytes:
+    """Accuracy against epsilon, one panel a problem, as PNG."""
+    panels = []
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        curves = []
+        for line, label in LINES.items():
+            mine = [row for row in rows if (row["dataset"], row["method"]) == (dataset, line)]
+            curves.append(
+                Curve(
+                    label,
+                    [row["settings"]["target_epsilon"] for row in mine],
+                    [row["mean"] for row in mine],
+                    [row["std"] for row in mine],
+                )
+            )
+        panels.append(Panel(dataset, "ε", "test accuracy", curves))
+    return draw(panels, "png", columns=3, legend_below=True)

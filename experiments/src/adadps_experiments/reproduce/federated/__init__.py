@@ -1,0 +1,1 @@
+"""The federated comparison: AdaDPS beside DP-FedAvg and DP-FedAdam."""

@@ -1,0 +1,66 @@
+"""Rows of results, and settings recorded by tuning."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from adadps.errors import DataError
+from adadps.files.strict_json import parse_json
+
+Row = dict[str, Any]
+Setting = dict[str, float]
+Winners = dict[str, Any]
+
+
+def summary(*, values: Sequence[float], settings: dict[str, Any], **facts: Any) -> Row:
+    """Mean and standard deviation over seeds, with infinite or missing numbers as null.
+
+    >>> summary(values=[1.0, 3.0], settings={}, method="sgd", epsilon_pld=math.inf)["mean"]
+    2.0
+    """
+    numbers: Row = {
+        "mean": statistics.fmean(values),
+        "std": statistics.pstdev(values),
+        "seeds": len(values),
+    }
+    merged = {**facts, **numbers}
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in merged.items()
+    }
+    return {**finite, "settings": settings}
+
+
+def recorded_settings(experiment: str) -> dict[str, Setting]:
+    """Return the winning setting of each method of an experiment, as ``--tune`` recorded it."""
+    held = json.loads(_recorded(experiment))
+    return {name: entry["winner"] for name, entry in held["contenders"].items()}
+
+
+def read_winners(path: Path | None, experiment: str = "text") -> Winners:
+    """Read winners from a file of ``--tune``, or those that the package ships."""
+    try:
+        held = parse_json(_recorded(experiment) if path is None else path.read_text("utf-8"))
+    except (OSError, ValueError) as error:  # absent, not text, or not JSON
+        raise DataError(_no_winners(path, experiment, error)) from error
+    if not isinstance(held, dict) or not isinstance(held.get("datasets"), dict):
+        raise DataError(_no_winners(path, experiment, "something else"))
+    return held
+
+
+def _recorded(experiment: str) -> str:
+    file = files("adadps_experiments.reproduce").joinpath(f"recorded/{experiment}.json")
+    return file.read_text("utf-8")
+
+
+def _no_winners(path: Path | None, experiment: str, found: object) -> str:
+    return (
+        f"Expected winners of --tune in {path or f'recorded/{experiment}.json'}, found: {found}. "
+        "Give the file that --tune has written."
+    )

@@ -1,0 +1,1 @@
+"""The paper's experiments on text: tables, figures, and how they were tuned."""

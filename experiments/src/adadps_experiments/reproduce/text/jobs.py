@@ -1,0 +1,199 @@
+"""One run of an experiment: a job that is plain data, and the record that it leaves.
+
+A job says everything that the run depends on but its randomness, so that a record can be found
+again and belongs to nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from adadps.accounting.calibration import calibrate_noise
+from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.epsilon import Budget, epsilon_of_run
+from adadps.accounting.samplers import Sampler, poisson
+from adadps.training.evaluation import on_held_out
+from adadps.training.fit import fit
+from adadps.types import Accountant
+from adadps_experiments.reproduce.records import Record
+from adadps_experiments.reproduce.results import Setting
+from adadps_experiments.reproduce.text.corpora import corpus
+from adadps_experiments.reproduce.text.corpus import Corpus
+from adadps_experiments.reproduce.text.methods import TEXT_METHODS, TextMethod
+from adadps_experiments.reproduce.text.problem import (
+    ONE_PERCENT,
+    PublicTexts,
+    TextProblem,
+    problem,
+    zero_model,
+)
+from adadps_experiments.reproduce.text.recipes import Recipe
+
+POINTS = 10
+VERSION = 1
+"""Raise it when what is behind a job changes; records of older versions are run again."""
+
+
+@dataclass(frozen=True)
+class TrainingSize:
+    """How long a problem is trained, and its delta."""
+
+    words: int
+    batch: int
+    steps: int
+    tuning_steps: int
+    delta: float
+    lengths: tuple[float, ...]
+    """The grid of `Setting`'s length for steps along clipped gradients."""
+    tuned_at: float
+    """The epsilon at which settings are chosen."""
+    narrow: int | None = None
+    """How many words are kept while tuning, those of the tags first; all if None."""
+
+
+TITLES = TrainingSize(10_000, 1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=4000)
+SIZES = {
+    "imdb": TrainingSize(10_000, 1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5),
+    "imdb-private-words": TrainingSize(
+        10_000, 1024, 960, 480, 1 / 25_000, (0.5, 1.5, 4.0, 10.0), 1.5
+    ),
+    "debian-tags": TrainingSize(2_000, 2048, 200, 100, 1 / 30_300, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "stackoverflow": TrainingSize(10_000, 4096, 1500, 750, 1 / 246_092, (1.0, 3.0, 8.0, 20.0), 3.0),
+    "so-titles": TITLES,
+    "so-titles-general-words": TITLES,
+}
+
+
+@dataclass(frozen=True)
+class TextJob:
+    """A contender with a setting on a problem, once."""
+
+    dataset: str
+    recipe: Recipe
+    method: str
+    setting: Setting
+    epsilon: float
+    seed: int
+    public: PublicTexts = ONE_PERCENT
+    tuning: bool = False
+
+    @property
+    def contender(self) -> TextMethod:
+        """Who runs."""
+        return TEXT_METHODS[self.method]
+
+    @property
+    def steps(self) -> int:
+        """Fewer while tuning."""
+        size = SIZES[self.dataset]
+        return size.tuning_steps if self.tuning else size.steps
+
+    @property
+    def words(self) -> int:
+        """How many words the texts have at most."""
+        size = SIZES[self.dataset]
+        return size.narrow if self.tuning and size.narrow else size.words
+
+    def describe(self) -> Record:
+        """The job as it is kept."""
+        size = SIZES[self.dataset]
+        return {
+            "version": VERSION,
+            "dataset": self.dataset,
+            "features": str(self.recipe),
+            "words": self.words,
+            "method": self.method,
+            "setting": dict(self.setting),
+            "epsilon": self.epsilon if self.contender.private else None,
+            "delta": size.delta,
+            "batch": size.batch,
+            "steps": self.steps,
+            "public": str(self.public) if self.contender.uses_public else None,
+            "split": "validation" if self.tuning else "test",
+            "seed": self.seed,
+        }
+
+
+def run(job: TextJob) -> Record:
+    """Train, and measure on held-out texts: the test texts, or those held out for tuning."""
+    start = time.perf_counter()
+    given, contender, size = _problem(job), job.contender, SIZES[job.dataset]
+    data = given.public.examples if contender.only_public else given.train
+    sampler = poisson(examples=len(data), expected_size=min(size.batch, len(data)))
+    sigma = _noise(sampler, job) if contender.private else 0.0
+    chain = contender.build(job.setting, given, sigma, job.steps)
+    shown = on_held_out(
+        "validation texts" if job.tuning else "test texts",
+        given.test.features,
+        given.test.targets,
+        every=None if job.tuning else max(1, job.steps // POINTS),
+        **given.corpus.metrics,
+    )
+    with delta_is_meant():
+        result = fit(
+            zero_model(given),
+            given.corpus.loss,
+            data,
+            method=chain,
+            sampler=sampler,
+            steps=job.steps,
+            delta=size.delta,
+            evaluate=[shown],
+            progress=False,
+        )
+    private = result.privacy.private and not given.corpus.private_words
+    values = {name: result.last(name) for name in given.corpus.metrics}
+    return {
+        "job": job.describe(),
+        "values": values,
+        "curve": [
+            [entry.step, entry.value] for entry in result.history if entry.metric == "accuracy"
+        ],
+        "examples": len(data),
+        "noise_multiplier": sigma,
+        "clip_norm": result.privacy.clip_norm if contender.private else None,
+        "private": private,
+        "epsilon_pld": result.privacy.epsilon if private else None,
+        "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if private else None,
+        "chain": result.method,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+@lru_cache(maxsize=4)
+def _problem_of(
+    dataset: str, recipe: Recipe, public: PublicTexts, seed: int, tuning: bool
+) -> TextProblem:
+    held = corpus(dataset)
+    if tuning:
+        held = _for_tuning(dataset)
+    return problem(held, recipe, public, seed)
+
+
+def _problem(job: TextJob) -> TextProblem:
+    return _problem_of(job.dataset, job.recipe, job.public, job.seed, job.tuning)
+
+
+@lru_cache(maxsize=4)
+def _for_tuning(dataset: str) -> Corpus:
+    held, narrow = corpus(dataset).for_tuning(), SIZES[dataset].narrow
+    return held if narrow is None else held.narrowed(narrow)
+
+
+@lru_cache
+def _sigma(examples: int, batch: float, steps: int, epsilon: float, delta: float) -> float:
+    sampler = poisson(examples=examples, expected_size=batch)
+    return calibrate_noise(sampler, steps, budget=Budget(epsilon, delta), accountant=Accountant.PLD)
+
+
+def _noise(sampler: Sampler, job: TextJob) -> float:
+    delta = SIZES[job.dataset].delta
+    return _sigma(sampler.examples, sampler.expected_size, job.steps, job.epsilon, delta)
+
+
+def _epsilon_by_rdp(chain: Any, sampler: Sampler, job: TextJob) -> float:
+    delta = SIZES[job.dataset].delta
+    return epsilon_of_run(chain, sampler, job.steps, delta=delta, accountant=Accountant.RDP)

@@ -1,0 +1,269 @@
+"""What moves in a run: the weights, and the states of the method's stages.
+
+One private step, from batch to weights
+---------------------------------------
+
+`Run.batches` has paid for the step and `Batches` has drawn its rows. Then, in `DataStepper.take`:
+
+1.  *Read.* The rows are taken from the data, and the weights they need are brought up to date
+    (`Weights.read`): a table of words whose noise was left for later gets it now, for these rows.
+2.  *Differentiate.* The objective's engine gives per-example gradients g_i as a `GradientBatch`:
+    it answers "norms?" and "weighted sum?", and never stores the g_i (`adadps.engine.waist`).
+3.  *Precondition*, if the method does so before the clip: g_i becomes D ∘ g_i, by a note on the
+    batch and no work (`Precondition.apply`).
+4.  *Clip.* `Privatize.apply` asks for the norms, weighs each example by min(1, C/‖D ∘ g_i‖) and
+    asks for one sum, S = Σ_i w_i D ∘ g_i. Adding or removing one example moves S by at most C.
+5.  *Noise.* It attaches N(0, σ²C²) to S and divides by the public expected batch size b. The pair
+    (S, σC) travels on as `NoisySum`: stages after it may only multiply it by a number. A stage that
+    has to see values (Adam, momentum, a preconditioner after the noise) gets them drawn at once.
+6.  *Update.* The last stage turns the released gradient into what is added to the weights.
+7.  *Weights.* `Weights.apply` draws the noise in float64 from the run's secret generator, adds it
+    to the sum on the public grid, and adds the result to the weights; for tables of which the batch
+    reads a few rows, it leaves the noise of all other rows for when they are next read
+    (`adadps.engine.noise.late`), which changes nothing in distribution.
+
+Nothing else about the batch leaves this file, unless ``debug`` marks the run as not private.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from adadps.accounting.samplers import Sampler
+from adadps.data.examples import Examples, PublicExamples
+from adadps.engine.losses import Loss
+from adadps.engine.noise.randomness import Randomness
+from adadps.engine.passes.validation import objective
+from adadps.engine.waist import GradientBatch, Step
+from adadps.engine.weights import Weights
+from adadps.methods.stages.chain import Chain
+from adadps.methods.state_codec import require_like, unpack
+from adadps.tensors.feature_major import lay_out_by_feature, lay_out_by_output
+from adadps.tensors.sums import Params
+from adadps.tensors.threads import torch_on_one_thread
+from adadps.training.batches import Batch, Batches, DrawnRows
+from adadps.training.checkpoint import Checkpoint
+from adadps.training.preflight import require_parts
+
+LITTLE_WORK = 2**24
+"""Fewer multiplications than this are not worth torch's threads, which spin after their work."""
+
+DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
+
+
+class Drawn(Protocol):
+    """What was drawn for a batch; its content stays inside the run."""
+
+    @property
+    def batch(self) -> Batch:
+        """The batch it was drawn for."""
+
+
+class Stepper(ABC):
+    """Weights and method states that move by per-unit gradients, wherever those come from."""
+
+    weights: Weights
+    states: tuple[Any, ...]
+    own_params: Params
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.settings: dict[str, Any] = {}
+        self.facts: list[dict[str, float]] = []
+        """Un-noised facts about batches, for debugging only."""
+
+    @abstractmethod
+    def require_fit(self, method: Chain) -> None:
+        """Refuse what does not fit the method, before anything is paid for or drawn."""
+
+    @abstractmethod
+    def begin(
+        self, method: Chain, sampler: Sampler, units: Sampler, randomness: Randomness
+    ) -> None:
+        """Prepare to draw batches and to move the weights."""
+
+    @abstractmethod
+    def draw(self, batch: Batch) -> Drawn:
+        """Draw what a step is about."""
+
+    @abstractmethod
+    def take(self, drawn: Any, index: int) -> None:
+        """Take step number ``index``."""
+
+    def _hold(self, params: Params, method: Chain, randomness: Randomness) -> None:
+        self.method, self.own_params, self._randomness = method, params, randomness
+        self.weights = Weights(self.model, params, randomness)
+
+    def initialise(self) -> None:
+        """Set the method's state before its first step."""
+        self.states = self.method.init(self.own_params)
+
+    def prepare(self) -> None:  # noqa: B027  (there may be nothing to do)
+        """Do what the method asks for once its side information is paid for."""
+
+    def resume(self, held: Checkpoint) -> None:
+        """Restore the method's state from a checkpoint."""
+        self.states = unpack(held.states, held.state_tensors, self.own_params)
+        require_like(self.states, self.method.init(self.own_params), self.own_params)
+
+    @property
+    def feature_weights(self) -> Tensor | None:
+        """The weights of re-weighted features, if there are any."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def params(self) -> Params:
+        """The trainable parameters with all their noise, sharing memory with the model."""
+        return self.weights.shown()
+
+    def move(self, gradients: GradientBatch, partly_read: Collection[str], step: Step) -> None:
+        """Clip, noise and update: pass the gradients through the stages, then move the weights."""
+        update, self.states = self.method.apply(gradients, self.states, step)
+        self.weights.apply(update, partly_read)
+
+    def hand_over(self) -> None:
+        """Give the model its plain parameters back, with all their noise."""
+        self.weights.hand_over()
+
+
+class DataStepper(Stepper):
+    """Steps by the gradients of examples in this process, ``chunk`` rows at once."""
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, data: Examples, *, chunk: int | None, debug: bool
+    ) -> None:
+        super().__init__(model)
+        self._loss, self._data, self._chunk, self._debug = loss, data, chunk, debug
+        self.settings = {"physical_batch_size": chunk}
+
+    def require_fit(self, method: Chain) -> None:
+        """Refuse data that does not fit the method, and a model or loss that cannot be trained."""
+        require_parts(method, self._data)
+        self.objective = objective(self.model, self._loss, self._data)
+
+    def begin(
+        self, method: Chain, sampler: Sampler, units: Sampler, randomness: Randomness
+    ) -> None:
+        """Lay out the weights for quick reads, and prepare to draw batches."""
+        self.objective = self.objective.drawing_from(randomness, quotes_errors=self._debug)
+        self._relaid = lay_out_by_feature(self.objective.tables_by_feature())
+        self._hold(self.objective.params(), method, randomness)
+        self._expected_size = sampler.expected_size
+        self._little_for_torch = self._is_little_for_torch()
+        self.batches = Batches(
+            self._data, method=method, sampler=sampler, units=units, randomness=randomness
+        )
+
+    def prepare(self) -> None:
+        """Change the objective as the method asks, once its side information is paid for."""
+        for preparation in self.method.preparations:
+            self.objective = preparation.prepare(self.objective)
+
+    def resume(self, held: Checkpoint) -> None:
+        """Restore the method's state and its side information from a checkpoint."""
+        super().resume(held)
+        weights = held.feature_weights_on(self.device)
+        if weights is not None:
+            self.objective = self.objective.reparametrised(weights)
+        for preparation in self.method.preparations:
+            self.objective = preparation.resume(self.objective)
+
+    @property
+    def feature_weights(self) -> Tensor | None:
+        """The weights that every row is multiplied by."""
+        return self.objective.feature_weights
+
+    def draw(self, batch: Batch) -> DrawnRows:
+        """Draw the rows of a batch."""
+        return self.batches.next(batch)
+
+    def take(self, drawn: DrawnRows, index: int) -> None:
+        """Take step number ``index`` with the examples that were drawn for it."""
+        facts = BatchFacts()
+        with torch_on_one_thread() if self._little_for_torch else nullcontext():
+            gradients, partly_read = self._gradients(drawn)
+            self.move(gradients, partly_read, self._step(index, facts))
+        if self._debug:
+            self.facts.append(self._facts_about(drawn, index, facts))
+
+    def hand_over(self) -> None:
+        """Give the model its plain parameters back, with all their noise."""
+        super().hand_over()
+        lay_out_by_output(self._relaid)
+        self.weights = Weights(self.objective.model, self.objective.params(), self._randomness)
+
+    def _gradients(self, drawn: DrawnRows) -> tuple[GradientBatch, Collection[str]]:
+        """Gradients of the batch, and the names of tables of which it reads only some rows."""
+        batch = self.objective.encoded(self._data.take(drawn.rows).to(self.device))
+        units = drawn.units.to(self.device) if drawn.units else None
+        reads = self.objective.reads(batch.features)
+        params = self.weights.read(reads)
+        return self.objective.per_unit(params, batch, units, self._chunk), reads.keys()
+
+    def _step(self, index: int, facts: BatchFacts) -> Step:
+        return Step(
+            index=index,
+            expected_size=self._expected_size,
+            noise=self._randomness,
+            mean_gradient=self._mean_gradient,
+            watch=facts.watch if self._debug else _ignore,
+            late=True,
+        )
+
+    def _mean_gradient(self, public: PublicExamples) -> Params:
+        batch = self.objective.encoded(public.examples.to(self.device))
+        params = self.weights.read(self.objective.reads(batch.features))
+        return self.objective.mean_gradient(params, batch)
+
+    def _facts_about(self, drawn: DrawnRows, index: int, facts: BatchFacts) -> dict[str, float]:
+        found = {"step": float(index), "batch_size": float(len(drawn.rows))}
+        if drawn.units is not None:
+            found["units"] = float(drawn.units.count)
+        if len(drawn.rows):
+            batch = self._data.take(drawn.rows).to(self.device)
+            outputs = self.objective.outputs(self.params, batch.features)
+            found["training_loss"] = float(self._loss(outputs, batch.targets).mean())
+        return {**found, **facts.of_norms(self.method.release.clip_norm)}
+
+    def _is_little_for_torch(self) -> bool:
+        """Is nearly all the work in tables that are read row by row, by our own loops?"""
+        tables = self.objective.tables()
+        dense = sum(value.numel() for name, value in self.own_params.items() if name not in tables)
+        return bool(tables) and dense * self._expected_size <= LITTLE_WORK
+
+
+class BatchFacts:
+    """Un-noised facts that one step shows of itself; a run that records them is not private."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Tensor] = {}
+
+    def watch(self, name: str, value: Tensor) -> None:
+        """Record what a stage shows; the chunks of a batch come one after the other."""
+        seen = self._seen
+        seen[name] = torch.cat([seen[name], value]) if name in seen else value
+
+    def of_norms(self, clip_norm: float) -> dict[str, float]:
+        """Return the share of examples that were clipped, and the largest norm."""
+        if "norms" not in self._seen:
+            return {}
+        norms = self._seen["norms"]
+        return {
+            "clipped_fraction": float((norms > clip_norm).double().mean()),
+            "largest_norm": float(norms.max()),
+        }
+
+
+def _ignore(_name: str, _value: Tensor) -> None:
+    """Outside of debugging nothing that is not noised is recorded."""
