@@ -4,10 +4,10 @@ from functools import wraps
 
 import pytest
 
-COARSE = 1e-3
+from support.coarse_pld import use_coarse_pld
+
 ROOMS = ("audit", "cli", "estimators", "hazards", "methods", "museum", "report", "training")
 COARSE_ROOMS = {("experiments", "tests"), *(("tests", room) for room in ROOMS)}
-_COARSE_EPSILONS = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,14 +25,6 @@ def _coarse_pld(request):
             yield
     else:
         yield
-
-
-def use_coarse_pld(setattr=setattr):
-    """For fixtures; child processes call it before anything is planned."""
-    from adadps.accounting import epsilon
-
-    setattr(epsilon, "DISCRETISATION", COARSE)
-    setattr(epsilon, "_KNOWN", _COARSE_EPSILONS)
 
 
 @pytest.fixture
