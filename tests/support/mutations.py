@@ -277,13 +277,8 @@ MUTATIONS = {
         "tests/hazards/test_hazards_reads.py -k sees_nothing",
     ),
     "run.params move row by row": Mutation(
-<<<<<<< HEAD
         "src/adadps/training/stepper.py",
-        "return self.weights.shown()",
-=======
-        "src/adadps/training/stepping.py",
         "return self.weights.published()",
->>>>>>> main
         "return self.weights.read()",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),

@@ -16,10 +16,6 @@ from functools import partial
 from torch import Tensor, nn
 
 from adadps.engine.noise.late import DIGITS, LateRows
-<<<<<<< HEAD
-from adadps.engine.noise.late_parameter import can_watch, closed, shown, unwatch, watch
-from adadps.engine.waist import Leaf, Noise, NoisySum, Update
-=======
 from adadps.engine.noise.late_parameter import (
     can_be_late,
     hidden,
@@ -27,8 +23,7 @@ from adadps.engine.noise.late_parameter import (
     make_plain,
     published,
 )
-from adadps.engine.waist import Leaf, Noise, Unrealised, Update
->>>>>>> main
+from adadps.engine.waist import Leaf, Noise, NoisySum, Update
 from adadps.tensors.sums import OuterSum, Params, RowSparse
 
 
@@ -94,13 +89,8 @@ class Weights:
         return self._params[name]
 
     def _apply_late(self, name: str, leaf: Leaf, keep: float) -> bool:
-<<<<<<< HEAD
-        """Keep the noise of a change for later, if change and table allow it."""
-        noised = leaf if isinstance(leaf, NoisySum) else None
-=======
         """Leave the noise of a change for later, if the change and the table allow it."""
-        noised = leaf if isinstance(leaf, Unrealised) else None
->>>>>>> main
+        noised = leaf if isinstance(leaf, NoisySum) else None
         change = noised.total if noised else leaf
         if not isinstance(change, RowSparse):
             return False

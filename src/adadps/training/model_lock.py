@@ -27,11 +27,7 @@ class ModelLock:
     def __init__(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             if isinstance(parameter, LateParameter):
-<<<<<<< HEAD
-                unwatch(parameter)  # left over from an abandoned run
-=======
-                make_plain(parameter)  # what an abandoned run has left
->>>>>>> main
+                make_plain(parameter)  # left over from an abandoned run
         self._model = model
         _LATEST[model] = self
 

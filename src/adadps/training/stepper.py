@@ -125,7 +125,7 @@ class Stepper(ABC):
     @property
     def params(self) -> Params:
         """The trainable parameters with all their noise, sharing memory with the model."""
-        return self.weights.shown()
+        return self.weights.published()
 
     def move(self, gradients: GradientBatch, partly_read: Collection[str], step: Step) -> None:
         """Clip, noise and update: pass the gradients through the stages, then move the weights."""

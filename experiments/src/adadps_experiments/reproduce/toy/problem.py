@@ -90,19 +90,11 @@ def _privacy(setting: Setting) -> Any:
     return privatize(clip_norm=setting["clip_norm"], noise_multiplier=SIGMA)
 
 
-<<<<<<< HEAD:experiments/src/adadps_experiments/reproduce/toy.py
-CONTENDERS = (
-    Contender("sgd", "none", False, lambda s: plain_sgd(s["lr"])),
-    Contender("adas", "frequent or rare", False, lambda s: adas(frequent_or_rare(), s["lr"])),
-    Contender("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), lr=s["lr"])),
-    Contender(
-=======
 TOY_METHODS = (
     ToyMethod("sgd", "none", False, lambda s: plain_sgd(s["lr"])),
     ToyMethod("adas", "frequent or rare", False, lambda s: adas(frequent_or_rare(), s["lr"])),
-    ToyMethod("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), s["lr"])),
+    ToyMethod("dp-sgd", "none", True, lambda s: dp_sgd(_privacy(s), lr=s["lr"])),
     ToyMethod(
->>>>>>> main:experiments/src/adadps_experiments/reproduce/toy/problem.py
         "adadps",
         "frequent or rare",
         True,
