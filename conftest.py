@@ -1,11 +1,14 @@
 """Shared by all tests: the same hypothesis cases in every run, a fixed initialisation."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 pytest_plugins = ["support.cheaper"]
 
 settings.register_profile("adadps", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile(
+    "no shrinking", settings.get_profile("adadps"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("adadps")
 
 
