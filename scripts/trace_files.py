@@ -4,8 +4,8 @@
     python scripts/trace_files.py --json   # the same as JSON
 
 A file is visited if a function in it is executed. Importing a module does not count, nor do
-functions that are called while it is imported. Compiled loops count: they are seen where Python
-calls them, together with the loops that they call.
+functions that are called while it is imported or while numba compiles. Compiled loops count: they
+are seen where Python calls them, together with the loops that they call.
 
 Steps are those of a prepared `PrivateRun` (batch, payment, draw, gradients, clip, noise, weights),
 after two steps that fill caches: of a small network, and of a linear model on sparse rows, whose
@@ -28,6 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numba
 import torch
 from numba.core.dispatcher import Dispatcher
 from scipy import sparse
@@ -36,6 +37,7 @@ import adadps
 from adadps.cli.main import app
 
 PACKAGE = Path(adadps.__file__).parent
+COMPILER = str(Path(numba.__file__).parent)
 WARM_UP = 2
 ROWS, WIDTH, CLASSES = 200, 50, 3
 WORDS = (("sweet apple pear plum", "fruit"), ("steel hammer saw nail", "tools"))
@@ -57,7 +59,7 @@ def visited_by(call: Callable[[], object]) -> set[str]:
         code = frame.f_code
         if event != "call" or code.co_filename in seen or not code.co_flags & CO_OPTIMIZED:
             return
-        if not _while_importing(frame, outermost):
+        if not _while_loading(frame, outermost):
             visit(code.co_filename)
 
     def call_loop(loop: Any, *arguments: Any) -> Any:
@@ -78,10 +80,11 @@ def visited_by(call: Callable[[], object]) -> set[str]:
     return visited
 
 
-def _while_importing(frame: FrameType | None, outermost: FrameType) -> bool:
-    """Tell whether the body of a module is among the callers of ``frame``."""
+def _while_loading(frame: FrameType | None, outermost: FrameType) -> bool:
+    """Tell whether the body of a module, or the compiler, is among the callers of ``frame``."""
     while frame is not None and frame is not outermost:
-        if frame.f_code.co_name == "<module>":
+        code = frame.f_code
+        if code.co_name == "<module>" or code.co_filename.startswith(COMPILER):
             return True
         frame = frame.f_back
     return False

@@ -44,7 +44,7 @@ def jobs():
             lambda asked=asked: asked.audit(runs=RUNS, confidence=CONFIDENCE),
         )
     for method, path in pairs:
-        pace = WAITING if PATHS[path].noise_waits else AT_ONCE
+        pace = WAITING if PATHS[path].late_noise else AT_ONCE
         once = CanarySettings(method=method, path=path, **pace, **CANARIES)
         yield ("canaries", method, path), lambda once=once: once.audit(confidence=CONFIDENCE)
     for name, make in EXHIBITS.items():

@@ -51,7 +51,7 @@ def watch():
     watched(sums.OuterSum, "entries", "dense: clipped sum in float64")
     watched(gradients.LayeredGradients, "norms", "norms")
     watched(ghost, "output_gradients", "loss")
-    watched(sequence.LayerSequence, "uses", "forward and backward")
+    watched(sequence.LayerSequence, "layer_calls", "forward and backward")
 
 
 def step_of(workload, contender):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from adadps.training.checkpoint import Checkpoints
     from adadps.training.evaluation import accuracy, on_held_out, on_public
     from adadps.training.fit import fit
-    from adadps.training.run import PrivateRun
+    from adadps.training.private_run import PrivateRun
     from adadps.training.tuning import tune
     from adadps.types import Accountant, Relation
 
@@ -58,7 +58,7 @@ _HOMES = {
     "training.checkpoint": "Checkpoints",
     "training.evaluation": "accuracy on_held_out on_public",
     "training.fit": "fit",
-    "training.run": "PrivateRun",
+    "training.private_run": "PrivateRun",
     "training.tuning": "tune",
     "types": "Accountant Relation",
 }

@@ -30,7 +30,7 @@ from adadps.errors import BudgetError, ContractError
 from adadps.methods.paper import adadps, dp_sgd
 from adadps.methods.side import fixed
 from adadps.methods.stages import privatize
-from adadps.training.run import PrivateRun
+from adadps.training.private_run import PrivateRun
 from adadps.types import Accountant
 from support.ledgers import ADD, BUDGET, LARGE, PLD, RDP, REPLACE, SMALL, ZERO, spend_all
 from support.problems import squared

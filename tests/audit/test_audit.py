@@ -91,7 +91,7 @@ def test_a_path_goes_through_the_engine_it_names(path, engine, waits):
     )
     run.step(next(run.batches()))
     assert type(run.objective.engine) is engine
-    assert (type(model.weight) is LateParameter) is waits is held.noise_waits
+    assert (type(model.weight) is LateParameter) is waits is held.late_noise
 
 
 def repeated(method, path, **changed):
@@ -111,7 +111,7 @@ def test_every_method_passes_on_every_path(method, path):
 def test_no_noise_is_seen_on_every_path(path, monkeypatch):
     without = {"dp-sgd": lambda stage, *_: dp_sgd(_silent(stage), lr=0.5)}
     monkeypatch.setattr(built_in, "METHODS", without)
-    steps = 2 if PATHS[path].noise_waits else 1
+    steps = 2 if PATHS[path].late_noise else 1
     found = repeated("dp-sgd", path, steps=steps).audit(runs=250, confidence=SURE)
     assert found.broken, found.describe()
 
@@ -331,7 +331,7 @@ def test_samplers_that_rest_on_the_number_need_a_blank_row():
 def test_canaries_of_another_kind_are_refused():
     with pytest.raises(DataError, match="same kind and width"):
         joined(base(), base(as_sparse=True))
-    with pytest.raises(DataError, match="one row an example"):
+    with pytest.raises(DataError, match="one row per example"):
         own_feature_canaries(examples(torch.rand(2, 3, 4), torch.rand(2)), count=1, target=1.0)
 
 
@@ -366,7 +366,7 @@ def test_the_command_shows_a_table():
     done = runner.invoke(app, ["audit", "canaries", "--canaries", "50"])
     assert done.exit_code == 0, done.output
     assert "lower bound" in done.stdout
-    assert "says nothing" in done.stdout  # fifty coins cannot refute ε = 4
+    assert "inconclusive" in done.stdout  # fifty coins cannot refute ε = 4
 
 
 def test_the_command_fails_if_the_bound_is_above_the_claim(monkeypatch):
@@ -407,10 +407,10 @@ def test_a_result_says_broken_only_above_the_claim():
     assert replace(held, lower_bound=1.001).broken
 
 
-def test_a_result_says_nothing_of_a_claim_that_it_could_not_refute():
+def test_a_result_is_inconclusive_about_a_claim_that_it_could_not_refute():
     held = AuditResult("one run", PrivacyClaim(2.0, 0.1, "r"), 1.0, 2.0, 0.9, 1, 1, 1, 1)
     assert not held.could_refute
-    assert held.verdict.startswith("says nothing")
+    assert held.verdict.startswith("inconclusive")
     assert replace(held, largest_bound=2.001).verdict == CONSISTENT
 
 

@@ -80,7 +80,7 @@ EDITS = {
     "made with": ("made_with", "adadps 99"),
     "meaning": ("guarantee", "in_words", "Nobody can learn anything."),
     "note": ("guarantee", "by_accountant", "rdp", "note", "checked by a notary"),
-    "trials": ("tuning", "in_words", "all of them in epsilon"),
+    "trials": ("tuning", "in_words", "all of them included in epsilon"),
     "unknown": ("certified", True),
     "unknown inside": ("guarantee", "certified", True),
 }
@@ -165,7 +165,7 @@ def test_a_card_with_another_epsilon_fails_the_check(folder, value):
     assert shown.exit_code == 1
     first, field = shown.stdout.splitlines()
     assert first.startswith("DIFFERS: ")
-    expected = f"{load_result(folder).privacy.epsilon:.9g} (by result.json)"
+    expected = f"{load_result(folder).privacy.epsilon:.9g} (from result.json)"
     assert field == f"- card.json, guarantee.epsilon: expected {expected}, found {shown_as(value)}"
 
 
@@ -178,7 +178,8 @@ def test_a_check_that_agrees_is_one_line(folder):
     assert shown.exit_code == 0
     (line,) = shown.stdout.splitlines()
     assert re.match(
-        r"AGREES: .* by PLD is the stored one, .*; card.json and card.md state the same\.$", line
+        r"AGREES: .* by PLD equals the stored one, .*; card.json and card.md state the same\.$",
+        line,
     )
 
 
@@ -288,4 +289,4 @@ def test_a_run_by_rdp_is_checked_by_rdp(tmp_path):
     folder = trained(accountant=Accountant.RDP).save(tmp_path / "rdp")
     shown = card(folder, "--check")
     assert shown.exit_code == 0, shown.output
-    assert "anew by RDP is the stored one" in shown.stdout
+    assert "recomputed by RDP equals the stored one" in shown.stdout

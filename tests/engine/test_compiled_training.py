@@ -165,7 +165,7 @@ def test_side_information_that_is_written_to_while_a_change_waits_is_refused():
     late = LateRows(torch.zeros(WORDS, WIDTH), 0, secure())
     late.add(change_of(0, 0, held)[0], deviation=1.0, keep=1.0)
     held[0].mul_(1000)
-    with pytest.raises(ContractError, match="stays as it was"):
+    with pytest.raises(ContractError, match="does not change while"):
         late.settle()
 
 

@@ -224,7 +224,7 @@ def test_damaged_models_are_refused(tmp_path, model, change, message):
     told = plain(shown.stderr)
     assert unbroken(message.format(tmp_path / "model")) in unbroken(told)
     assert told.count("Expected") == 1, "no message within a message"
-    assert "train again would spend epsilon again" in told or "version of adadps" in told
+    assert "training again would spend epsilon again" in told or "version of adadps" in told
     assert files(tmp_path) == before
 
 

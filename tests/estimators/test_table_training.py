@@ -271,7 +271,7 @@ def test_what_was_trained_is_in_the_statement(tmp_path, data):
     assert "reads 'title' (text), 'age' (number); predicts 'kind'" in card
     page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
     assert "<h1>model</h1>" in page
-    assert "whatever somebody concludes from this model" in page
+    assert "draws a given conclusion from this model" in page
     facts = told["privacy"]["assumed_public"]
     assert any(fact.startswith("the bounds of 'age', read off the data") for fact in facts)
     assert told["settings"]["model"] == (

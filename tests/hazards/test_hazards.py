@@ -502,7 +502,7 @@ def test_a_refused_construction_leaves_the_ledger_unopened():
 
 def test_a_label_that_the_loss_refuses_is_found_before_the_first_step():
     data = examples(torch.randn(30, 4), torch.cat([torch.zeros(29), torch.tensor([7.0])]).long())
-    with pytest.raises(DataError, match="whole numbers from 0 to 1") as caught:
+    with pytest.raises(DataError, match="integers from 0 to 1") as caught:
         fit(
             nn.Linear(4, 2),
             cross_entropy,

@@ -107,9 +107,9 @@ def test_hazard_36_a_table_with_four_spellings_has_as_many_users_as_people(tmp_p
     result = train_from_table(request, lambda _: None)
     assert result.privacy.sampler["users"] == 30
     card = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
-    assert "users are told apart by" in card
+    assert "users are identified by" in card
     assert TOLD_APART_BY in card
-    assert "People under several keys" in card
+    assert "People with several keys" in card
 
 
 def test_hazard_36_two_spellings_move_a_step_no_more_than_one():

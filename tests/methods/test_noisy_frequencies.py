@@ -195,7 +195,7 @@ def test_hazard_16_a_known_seed_of_the_run_is_not_the_seed_of_these_frequencies(
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_hazard_16_a_copy_would_be_noised_again_and_is_refused(copied):
-    with pytest.raises(TypeError, match="second time"):
+    with pytest.raises(TypeError, match="second noise"):
         copied(measured())
 
 

@@ -30,7 +30,7 @@ from adadps.audit import (
     observers_along,
     trainer_of,
 )
-from adadps.audit.repeated import Observer, Trainer, in_one_line
+from adadps.audit.repeated import Observer, Trainer, flat_weights
 from adadps.audit.worst_case import WIDTH, pull, worst_case, zero_linear
 from adadps.engine.losses import squared_error
 from adadps.engine.noise.randomness import secure
@@ -219,7 +219,7 @@ def resumed(make_randomness) -> Trainer:
 
     def train(data):
         model, make = zero_linear(), make_randomness()
-        path = [in_one_line({"weight": model.weight})]
+        path = [flat_weights({"weight": model.weight})]
         for _ in range(2):
             part = trainer_of(
                 lambda: model,

@@ -130,7 +130,7 @@ def test_a_card_is_a_function_of_what_is_stored(kind, tmp_path):
     ("relation", "unit", "said"),
     [
         ("add or remove one", "example", "had this example not been in the data"),
-        ("zero out one", "example", "had this example been emptied"),
+        ("zero out one", "example", "had this example been blanked out"),
         ("replace one", "user", "had all data of this user been replaced"),
         ("add or remove one", "user (who)", "had all data of this user not been in the data"),
     ],
@@ -141,14 +141,14 @@ def test_epsilon_is_told_in_plain_words_for_the_unit_that_it_protects(relation, 
     assert said in told
     assert "at most 2.72 times" in told
     assert "plus δ = 1e-05" in told
-    assert "promises little" not in told
+    assert "guarantees little" not in told
 
 
 def test_a_factor_is_never_understated_and_a_large_one_is_called_so():
     for epsilon in (0.01, 0.5, 1.0, 3.7, 12.0, 500.0):
         assert float(factor_of(epsilon)) >= math.exp(epsilon)
     weak = {"epsilon": 9.0, "delta": 1e-5, "unit": "example", "relation": "add or remove one"}
-    assert "promises little" in meaning_of(weak)
+    assert "guarantees little" in meaning_of(weak)
 
 
 @given(st.floats(1e-9, 1e9))
@@ -182,7 +182,7 @@ def test_how_data_are_declared_is_left_out_only_if_their_name_says_it(data, decl
 def test_the_meaning_stands_on_every_card(kind):
     name, result = kind
     text = markdown_of(card_of(result.describe()))
-    assert ("Nothing is promised" in text) is (name in NOT_PRIVATE)
+    assert ("Nothing is guaranteed" in text) is (name in NOT_PRIVATE)
     assert ("For any example: " in text) is (name not in NOT_PRIVATE)
     assert "expected_size" not in text
 
@@ -234,14 +234,18 @@ def test_where_there_is_no_second_epsilon_a_note_says_why():
 
 @pytest.mark.parametrize(
     ("trials", "said"),
-    [(12, "12 declared, NOT in epsilon"), (0, "none on private data"), (None, "not declared")],
+    [
+        (12, "12 declared, NOT included in epsilon"),
+        (0, "none on private data"),
+        (None, "not declared"),
+    ],
 )
 def test_hazard_21_trials_and_whether_they_are_paid(trials, said):
     card = card_of(trained(tuning_trials=trials).describe())
     assert card["tuning"]["trials"] == trials
     assert card["tuning"]["in_epsilon"] is False
     assert said in card["tuning"]["in_words"]
-    assert any("not counted" in gap for gap in card["not_covered"]) is (trials != 0)
+    assert any("Uncounted" in gap for gap in card["not_covered"]) is (trials != 0)
 
 
 def test_hazard_21_a_tuning_has_its_trials_in_epsilon():
@@ -262,7 +266,7 @@ def test_hazard_21_a_tuning_has_its_trials_in_epsilon():
     card = card_of(found.result.describe())
     jsonschema.Draft202012Validator(schema()).validate(card)
     assert (card["tuning"]["trials"], card["tuning"]["in_epsilon"]) == (2, True)
-    assert not any("not counted" in gap for gap in card["not_covered"])
+    assert not any("Uncounted" in gap for gap in card["not_covered"])
     assert card["guarantee"]["by_accountant"]["rdp"]["epsilon"] is None
     assert check(found.result.describe()).agrees is None
     assert epsilon_after(found.result.describe()["privacy"], 2) is None
@@ -369,7 +373,7 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     by = card["guarantee"]["by_accountant"]
     assert by["rdp"] == {"epsilon": 3.0, "note": WHOLE_BUDGET}
     assert by["pld"]["epsilon"] is None
-    assert "what it paid by" not in markdown_of(card)
+    assert "the accountant of this run" not in markdown_of(card)
     assert "with 2δ, if one was begun after looking at another" in markdown_of(card)
     assert any("holds with 2 delta" in gap for gap in card["not_covered"])
     jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(card)))

@@ -190,7 +190,7 @@ def test_an_adaptive_update_is_described_before_it(runs):
     adam = trained(dp_adam(privacy(), lr=0.1))
     assert noise_facts(adam).each == pytest.approx(4 * 0.5 / 6)
     section = noise_section({"DP-Adam": adam, **runs})
-    assert any("DP-Adam: before the update" in point for point in section.points)
+    assert any("DP-Adam: lengths before the update" in point for point in section.points)
     assert any("No row: plain" in point for point in section.points)
     assert [row[0] for row in section.table.rows] == ["DP-Adam", "DP-SGD", "AdaDPS"]
 
@@ -255,7 +255,7 @@ def test_the_report_of_a_run(runs, tmp_path):
     html = path.read_text(encoding="utf-8")
     headings = re.findall("<h2>(.*?)</h2>", html)
     assert headings == [
-        "Accuracy and other numbers",
+        "Accuracy and other metrics",
         "Side information",
         "Noise against the step",
         "Privacy card",
@@ -286,9 +286,9 @@ def test_the_report_of_a_comparison(runs, tmp_path):
     assert 'class="warning"' not in html
     assert "∞ (not private)" in html
     assert html.count("<details>") == 3
-    assert "for each of 2 private runs; 1 without privacy" in html
-    assert "concludes from one of these models" in html
-    assert "what they cost adds up" in html
+    assert "for each of 2 private runs; 1 more without privacy" in html
+    assert "draws a given conclusion from one of these models" in html
+    assert "their costs add up" in html
     assert re.search('<tr class="highlight"><th scope="row">AdaDPS</th>.*<td>7</td></tr>', html)
 
 

@@ -293,9 +293,7 @@ def rewritten(folder: Path, *path: str, value: object) -> Path:
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_format_is_refused(folder, version):
     message = refused(rewritten(folder, "format", value=version))
-    expected = (
-        "a file of something else" if version is None else f"format {version!r}. Read it with"
-    )
+    expected = "another kind of file" if version is None else f"format {version!r}. Read it with"
     assert f"found {expected}" in message
 
 

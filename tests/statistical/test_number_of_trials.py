@@ -13,7 +13,7 @@ from scipy import stats
 
 from adadps.engine.noise.randomness import secure
 from adadps.training.tuning import private_selection
-from adadps.training.tuning.law import NumberOfTrials
+from adadps.training.tuning.selection import NumberOfTrials
 from adadps.training.tuning.trial import Trials
 from support.tunings import RATES, tuned
 

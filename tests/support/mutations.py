@@ -32,7 +32,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "src/adadps/methods/stages/precondition.py",
-        "return signal.scale(transform.kept()), following",
+        "return signal.scale(transform.stable_scale()), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),
@@ -73,7 +73,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k drawing_examples",
     ),
     "counts of rows are charged as counts of users": Mutation(
-        "src/adadps/training/preflight.py",
+        "src/adadps/training/batches.py",
         "count = len(torch.unique(data.users))",
         "count = len(data)",
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
@@ -515,7 +515,7 @@ MUTATIONS = {
         "tests/training/test_federated_dry_runs.py -k do_not_show",
     ),
     "a refusal that rows might have raised counts": Mutation(
-        "src/adadps/training/federated/readiness.py",
+        "src/adadps/training/federated/dry_runs.py",
         "and not (ready and answer.while_reading)",
         "",
         "tests/training/test_federated_dry_runs.py -k might_have_raised",
@@ -559,7 +559,7 @@ MUTATIONS = {
     ),
     "what a pass writes into the model stays there": Mutation(
         "src/adadps/engine/passes/model_state.py",
-        "    finally:\n        held.put_back()",
+        "    finally:\n        held.restore()",
         "    finally:\n        pass",
         "tests/hazards/test_hazards_of_model_state.py -k is_put_back",
     ),
@@ -589,7 +589,7 @@ MUTATIONS = {
     ),
     "a model may change during its run": Mutation(
         "src/adadps/engine/ghost.py",
-        "        self._require_as_it_was()\n",
+        "        self._require_unchanged()\n",
         "",
         "tests/hazards/test_hazards_of_choices.py -k is_changed_during_the_run",
     ),
@@ -607,19 +607,19 @@ MUTATIONS = {
     ),
     "chance of Python decides which layers are recorded": Mutation(
         "src/adadps/engine/choice.py",
-        "if _runs(ghost, probe) and not chance.was_used():",
+        "if _runs(ghost, probe) and not generators.have_drawn():",
         "if _runs(ghost, probe):",
         "tests/hazards/test_hazards_of_choices.py -k have_the_general_engine",
     ),
     "models may look at their weights to branch": Mutation(
         "src/adadps/engine/rules/structure.py",
-        "or values.were_looked_at:",
+        "or reads.found:",
         "or False:",
         "tests/hazards/test_hazards_of_choices.py -k weights_open_later",
     ),
     "tokens and labels out of range are found in a step": Mutation(
         "src/adadps/engine/passes/validation.py",
-        "        _require_whole_numbers_in_range(held, loss, data)",
+        "        _require_integers_in_range(held, loss, data)",
         "        pass",
         "tests/training/test_bad_input.py -k outside_of_the_vocabulary_is_not",
     ),

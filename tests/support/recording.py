@@ -31,7 +31,7 @@ from adadps.data.tables import Table
 from adadps.estimators import base as estimators
 from adadps.estimators.tables import from_table
 from adadps.training.run import Run
-from adadps.training.tuning.prepaid import PrepaidLedger
+from adadps.training.tuning.trial import PrepaidLedger
 
 SOURCES = str(Path(adadps.__file__).parent)
 

@@ -7,7 +7,7 @@ import pytest
 
 from adadps import Checkpoints, dp_sgd, examples, fit, fixed_size, shuffled
 from adadps.training.evaluation import on_public
-from adadps.training.interruption import awaiting_the_step
+from adadps.training.fit import awaiting_the_step
 from support.problems import cross_entropy
 from support.resuming import DENSE, LABELS, NOISY, SOME, model
 

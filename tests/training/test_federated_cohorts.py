@@ -7,7 +7,7 @@ import pytest
 
 from adadps import fixed_size, poisson, shuffled
 from adadps.errors import ContractError, OrderError
-from adadps.training.federated.cohorts import Cohorts
+from adadps.training.federated.answers import Cohorts
 from support.federations import EVERYBODY, SOME, answer_of, federated, method
 
 

@@ -14,8 +14,7 @@ from adadps.data.row_kind import RowKind
 from adadps.errors import DataError, DeviceError, ModelError, SettingError
 from adadps.methods.stages import by_each_device, by_user, chain, privatize, sgd, train_locally
 from adadps.training.federated import Preview, Refusal, dry_run
-from adadps.training.federated.dry_runs import OF_CODE
-from adadps.training.federated.readiness import refusing, require_ready
+from adadps.training.federated.dry_runs import OF_CODE, refusing, require_ready
 from support.broken_devices import (
     PATIENT,
     fails_on_rows,

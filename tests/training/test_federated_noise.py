@@ -193,9 +193,9 @@ def test_a_device_brings_at_most_so_many_rows():
 @pytest.mark.parametrize(
     ("noise", "sampler", "said"),
     [
-        (by_server(), SOME, "sees updates before their noise"),
-        (in_shares(minimum=2), shuffled(users=USERS, expected_size=USERS), "look at sums alone"),
-        (by_each_device(), shuffled(users=USERS, expected_size=USERS), "nobody but the device"),
+        (by_server(), SOME, "sees updates before noise is added"),
+        (in_shares(minimum=2), shuffled(users=USERS, expected_size=USERS), "look at sums only"),
+        (by_each_device(), shuffled(users=USERS, expected_size=USERS), "has to trust nobody else"),
     ],
 )
 def test_the_card_says_who_has_to_be_trusted(noise, sampler, said):

@@ -63,7 +63,7 @@ def test_hazard_21_one_example_moves_a_private_count_by_at_most_one(monkeypatch,
 
 def test_hazard_21_a_private_accuracy_needs_one_answer_an_example():
     for wrong in (LABELS.reshape(-1, 1), LABELS.double()):
-        with pytest.raises(DataError, match="one class an example"):
+        with pytest.raises(DataError, match="one class per example"):
             private_accuracy("all", FEATURES, wrong, examples=60, noise_multiplier=9.0)
 
 

@@ -46,8 +46,7 @@ from adadps.training.tuning import (
     private_accuracy,
     private_selection,
 )
-from adadps.training.tuning.law import NumberOfTrials
-from adadps.training.tuning.selection import most_expensive
+from adadps.training.tuning.selection import NumberOfTrials, most_expensive
 from support.tunings import FEATURES, LABELS, NOISE, SAMPLER, STEPS, make, scores, tuned
 
 RDP = Accountant.RDP

@@ -1,1 +1,12 @@
-"""What a run costs, and who has paid: contract, samplers, epsilon, plan, ledger."""
+"""What a run costs, and the ledger that records who paid.
+
+- `contract`: the table of sampler, relation and grouping that owns every factor of two.
+- `samplers`: how batches are drawn, and the privacy event of drawing them. A new sampler is a
+  subclass of `Sampler` there, with its rows in the contract.
+- `groups`: examples that are clipped as one.
+- `events`, `epsilon`, `delta`: events, their text, and epsilon of what they compose to; `renyi` and
+  `sampled_gaussian` compute Rényi divergences.
+- `calibration`, `plan`: the noise or the steps for a budget, before any data is read.
+- `ledger`: charges in memory or on disk, and the budget that they must fit.
+- `noisy_counts`: paid counts of levels, classes and bounds that were not declared.
+"""

@@ -28,11 +28,11 @@ def calibrate_noise(
     grouping: Grouping | None = None,
     besides: Sequence[DpEvent] = (),
 ) -> float:
-    """The smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget.
+    """Return the smallest noise multiplier (to 1e-4) with which ``steps`` steps fit the budget.
 
-    ``besides`` is what is paid from the same budget before them, such as
-    ``method.side_events(relation, accountant)``. Without a ``grouping`` every unit that the sampler
-    draws is clipped by itself.
+    ``besides`` are further events paid from the same budget, such as
+    ``method.side_events(relation, accountant)``. Without a ``grouping``, every unit that the
+    sampler draws is clipped by itself.
     """
     grouping = grouping or sampler.alone
     require_small_delta(budget.delta, sampler.examples, sampler.unit)
@@ -47,7 +47,7 @@ def calibrate_noise(
         )
 
     start = 1.0
-    if accountant is Accountant.PLD:  # Rényi is quick, and a little above
+    if accountant is Accountant.PLD:  # Rényi accounting is quick, and gives a little more noise
         with suppress(ContractError, SettingError):
             start = calibrate_noise(
                 sampler,
@@ -61,10 +61,10 @@ def calibrate_noise(
 
 
 def calibrate_side_noise(*, budget: Budget, accountant: Accountant, relation: Relation) -> float:
-    """The smallest noise multiplier (to 1e-4) of one measurement on all examples in the budget.
+    """Return the smallest noise multiplier (to 1e-4) for one measurement on all examples.
 
     For `side.noisy_frequencies`. The budget is the slice that the measurement would cost by itself;
-    together with the steps it costs less than the sum of both.
+    composed with the training steps, it costs less than the sum of both.
 
     >>> sigma = calibrate_side_noise(budget=Budget(epsilon=0.5, delta=1e-6),
     ...                              accountant=Accountant.PLD, relation=Relation.ZERO_OUT)
@@ -88,7 +88,7 @@ def calibrate_steps(
     accountant: Accountant,
     grouping: Grouping | None = None,
 ) -> int:
-    """The largest number of steps that fits the budget; 0 if not even one does."""
+    """Return the largest number of steps that fits the budget; 0 if not even one fits."""
     grouping = grouping or sampler.alone
     require_small_delta(budget.delta, sampler.examples, sampler.unit)
 
@@ -106,7 +106,7 @@ def calibrate_steps(
 
 
 def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
-    """The largest count for which a monotone condition holds, by doubling and halving.
+    """Return the largest count for which a monotone condition holds, by doubling and bisection.
 
     >>> largest(lambda count: count <= 37)
     37
@@ -122,7 +122,7 @@ def largest(fits: Callable[[int], bool], limit: int = 2**40) -> int:
 
 
 def smallest_noise(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
-    """The smallest noise, in whole units of 1e-4, with which no more than ``target`` is spent.
+    """Return the smallest noise, in units of 1e-4, with which at most ``target`` is spent.
 
     >>> smallest_noise(lambda noise_multiplier: 1 / noise_multiplier, target=0.5)
     2.0
@@ -135,7 +135,7 @@ def smallest_noise(spent: Callable[[float], float], target: float, start: float 
             return math.inf
 
     high = max(2, round(start * NOISE_UNITS))
-    above = excess(high)  # what is returned is what was checked
+    above = excess(high)  # only values that were checked are returned
     while above > 0:
         high *= 2
         require(
@@ -164,7 +164,7 @@ def smallest_noise(spent: Callable[[float], float], target: float, start: float 
 
 
 def _between(low: int, below: float, high: int, above: float, other_side: bool) -> int:
-    """Where a straight line crosses zero, a little to either side: then both ends close in."""
+    """Interpolate the zero crossing, shifted to alternating sides so that both ends close in."""
     margin = max(1, (high - low) // 64)
     crossing = (low + high) // 2
     if math.isfinite(below):

@@ -1,11 +1,12 @@
 """The privacy contract: one table owns every factor of two.
 
 `privatize` clips each unit to C and adds noise of standard deviation σC, so a sum that one unit can
-move by C is a Gaussian event with noise multiplier σ. How far one *neighbouring* data set can move
-the sum depends on sampler, relation and grouping; by what the noise multiplier is divided for that
-is written here and nowhere else. Combinations that are not in the table are refused.
+move by C is a Gaussian event with noise multiplier σ. How far the sum can move between
+*neighbouring* data sets depends on sampler, relation and grouping. The divisor of the noise
+multiplier that accounts for this is defined here and nowhere else. Combinations that are not in the
+table are refused.
 
-Why each row is what it is: docs/privacy-contract.md.
+docs/privacy-contract.md explains every row.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Sampling(Enum):
 
 
 class Grouping(Enum):
-    """What is clipped: one example, a group of them, or all that a user brings."""
+    """What is clipped: one example, a group of examples, or the contribution of a user."""
 
     NONE = "each example alone"
     LABELLED = "groups by independent label"
@@ -40,7 +41,7 @@ class Grouping(Enum):
 
     @property
     def by_user(self) -> bool:
-        """Is a user clipped as one?"""
+        """Whether the contribution of a user is clipped as one."""
         return self in (Grouping.USERS, Grouping.USERS_IN_SHARES, Grouping.USERS_ALONE)
 
 
@@ -59,33 +60,33 @@ TABLE: dict[tuple[Sampling, Relation, Grouping], dict[Accountant, int]] = {
     (Sampling.SHUFFLED, _ZERO, Grouping.LABELLED): {_PLD: 2, _RDP: 2},
     (Sampling.SHUFFLED, _REPLACE, Grouping.NONE): {_PLD: 1, _RDP: 2},
     (Sampling.SHUFFLED, _REPLACE, Grouping.LABELLED): {_PLD: 1, _RDP: 2},
-    # users are drawn, and what a user brings depends on that user alone: as examples alone
+    # users are drawn, and their contribution depends on that user alone: as single examples
     (Sampling.POISSON, _ADD, Grouping.USERS): {_PLD: 1, _RDP: 1},
     (Sampling.POISSON, _ZERO, Grouping.USERS): {_PLD: 1, _RDP: 1},
     (Sampling.POISSON, _REPLACE, Grouping.USERS): {_PLD: 1},
     (Sampling.FIXED, _REPLACE, Grouping.USERS): {_RDP: 2},
     (Sampling.SHUFFLED, _ZERO, Grouping.USERS): {_PLD: 1, _RDP: 1},
     (Sampling.SHUFFLED, _REPLACE, Grouping.USERS): {_PLD: 1, _RDP: 2},
-    # noise in shares: how much there is depends on who of a cohort answers, so two cohorts are not
-    # two sums with the same noise, and sampling amplifies nothing: paid per participation alone
+    # noise in shares: its amount depends on which members of a cohort answer, so two cohorts are
+    # not two sums with the same noise, and sampling amplifies nothing: paid per participation
     (Sampling.SHUFFLED, _ZERO, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 1},
     (Sampling.SHUFFLED, _REPLACE, Grouping.USERS_IN_SHARES): {_PLD: 1, _RDP: 2},
-    # noise by each device: the server sees who answers, so only what is paid per participation
+    # noise by each device: the server sees who answers, so every participation is paid for
     (Sampling.SHUFFLED, _ZERO, Grouping.USERS_ALONE): {_PLD: 1, _RDP: 1},
     (Sampling.SHUFFLED, _REPLACE, Grouping.USERS_ALONE): {_PLD: 1, _RDP: 2},
 }
 
 # relation: {accountant: divisor of the noise multiplier} of one sum over all examples, each clipped
-# alone and none left to chance, so that nothing is amplified: side information that is measured.
+# alone and none sampled, so that nothing is amplified: this prices measured side information.
 ALL_EXAMPLES: dict[Relation, dict[Accountant, int]] = {
     _ADD: {_PLD: 1, _RDP: 1},
     _ZERO: {_PLD: 1, _RDP: 1},
     _REPLACE: {_PLD: 1, _RDP: 2},
 }
 
-# relation: {accountant: divisor} of a histogram to which every unit adds 1 in one place of each of
-# k tables: it moves √k if the unit comes or goes, and √(2k) if it is replaced: not 2√k, because
-# what it leaves and where it goes are different places. PLD doubles the sensitivity by itself.
+# relation: {accountant: divisor} of a histogram to which every unit adds 1 in one bin of each of k
+# tables: it moves by √k if a unit is added or removed, and by √(2k) if one is replaced. That is not
+# 2√k, because the old and the new bin differ. PLD doubles the sensitivity by itself.
 HISTOGRAM: dict[Relation, dict[Accountant, float]] = {
     _ADD: {_PLD: 1.0, _RDP: 1.0},
     _ZERO: {_PLD: 1.0, _RDP: 1.0},
@@ -96,7 +97,7 @@ HISTOGRAM: dict[Relation, dict[Accountant, float]] = {
 def accountants(
     sampling: Sampling, relation: Relation, grouping: Grouping
 ) -> dict[Accountant, int]:
-    """The accountants that fit, each with its divisor of the noise multiplier.
+    """Return the accountants that apply, each with its divisor of the noise multiplier.
 
     >>> accountants(Sampling.FIXED, Relation.REPLACE_ONE, Grouping.NONE)
     {<Accountant.RDP: 'rdp'>: 2}
@@ -117,7 +118,7 @@ def accountants(
 def noise_divisor(
     sampling: Sampling, relation: Relation, grouping: Grouping, accountant: Accountant
 ) -> int:
-    """By what the noise multiplier is divided before it is accounted."""
+    """Return the number by which the noise multiplier is divided before accounting."""
     fits = accountants(sampling, relation, grouping)
     if accountant not in fits:
         names = " or ".join(known.value for known in fits)
@@ -129,7 +130,7 @@ def noise_divisor(
 
 
 def require_unit(unit: Unit, grouping: Grouping) -> None:
-    """Refuse to draw one kind of unit and to clip another: epsilon would be for neither.
+    """Refuse to sample one kind of unit and clip another: epsilon would hold for neither.
 
     >>> require_unit(Unit.USER, Grouping.NONE)
     Traceback (most recent call last):
@@ -148,7 +149,7 @@ def require_unit(unit: Unit, grouping: Grouping) -> None:
 
 
 def measurement_divisor(relation: Relation, accountant: Accountant) -> int:
-    """By what the noise multiplier of one sum over all examples is divided before it is accounted.
+    """Return the divisor of the noise multiplier of one sum over all examples.
 
     >>> measurement_divisor(Relation.REPLACE_ONE, Accountant.RDP)
     2
@@ -157,7 +158,7 @@ def measurement_divisor(relation: Relation, accountant: Accountant) -> int:
 
 
 def histogram_divisor(relation: Relation, accountant: Accountant) -> float:
-    """By what the noise multiplier of a histogram, its noise over √k, is divided for an accountant.
+    """Return the divisor of the noise multiplier of a histogram, which is its noise over √k.
 
     >>> histogram_divisor(Relation.ADD_OR_REMOVE_ONE, Accountant.PLD)
     1.0
@@ -166,7 +167,7 @@ def histogram_divisor(relation: Relation, accountant: Accountant) -> float:
 
 
 def require_relation(sampling: Sampling, relation: Relation) -> None:
-    """Refuse a relation under which ``sampling`` has no guarantee at all."""
+    """Refuse a relation under which ``sampling`` has no guarantee."""
     known = {row_relation.value for row, row_relation, _ in TABLE if row is sampling}
     if relation.value not in known:
         names = " or ".join(f"'{name}'" for name in sorted(known))

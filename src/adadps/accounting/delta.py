@@ -1,8 +1,8 @@
-"""Which delta is small enough for a declared number of people.
+"""Which delta is small enough for a declared number of units.
 
-Publishing the whole record of one of n people, drawn at random, is (0, 1/n)-private: the definition
-allows with probability delta what it forbids otherwise. So a claim at a delta above 1/n is refused,
-and one above 1/(2n) is warned about. The paper's own delta is 1/n.
+Publishing the complete record of one of n people, chosen at random, is (0, 1/n)-private: with
+probability delta the definition allows what it otherwise forbids. So a claim at a delta above 1/n
+is refused, and one above 1/(2n) raises a warning. The paper uses 1/n.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adadps.errors import PrivacyWarning, require
 from adadps.types import Unit
 
 _ROUNDING = 1 + 1e-9
-_expected: ContextVar[bool] = ContextVar("the delta of a paper is expected", default=False)
+_expected: ContextVar[bool] = ContextVar("a delta of 1/n is intended", default=False)
 
 
 def require_delta(delta: float) -> None:
@@ -26,12 +26,12 @@ def require_delta(delta: float) -> None:
 
 
 def default_delta(examples: int) -> float:
-    """1/(10 n) for a declared number of examples n."""
+    """Return 1/(10 n) for a declared number n of examples."""
     return 1 / (10 * examples)
 
 
 def require_small_delta(delta: float, units: int, unit: Unit, *, warn: bool = False) -> None:
-    """Refuse a delta above 1/n for a declared number n of units; ``warn`` above 1/(2n), if asked.
+    """Refuse a delta above 1/n for a declared number n of units, and ``warn`` above 1/(2n).
 
     >>> require_small_delta(1 / 300, 300, Unit.EXAMPLE)
     >>> require_small_delta(0.2, 300, Unit.USER)
@@ -60,8 +60,8 @@ private. Choose 1/(10 n) = 0.000333 or less.
 
 
 @contextmanager
-def delta_is_meant() -> Iterator[None]:
-    """Where a delta of 1/n is meant, in published experiments or audits of nobody: no warning."""
+def without_delta_warning() -> Iterator[None]:
+    """Suppress the warning where a delta of 1/n is intended, as in published experiments."""
     token = _expected.set(True)
     try:
         yield
@@ -70,7 +70,7 @@ def delta_is_meant() -> Iterator[None]:
 
 
 def _frames_of_ours() -> int:
-    """How far above is the code that called adadps?"""
+    """Return how many stack frames up the caller of adadps is."""
     depth = 1
     while (frame := _frame(depth)) and frame.startswith("adadps."):
         depth += 1

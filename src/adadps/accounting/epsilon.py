@@ -1,8 +1,9 @@
-"""From a method, a sampler and a number of steps to epsilon, and back to the noise.
+"""From a method, a sampler and a number of steps to epsilon.
 
-The event that is composed here is the one the ledger is charged with, made by the sampler that
-draws the batches. PLD is computed with a discretisation of 1e-4, which rounds up; RDP is in
-`adadps.accounting.renyi`.
+The event composed here is the one that the ledger is charged with, made by the sampler that draws
+the batches. PLD uses a discretisation of 1e-4, which rounds up; RDP is in
+`adadps.accounting.renyi`. `adadps.accounting.calibration` goes the other way, from a budget to the
+noise.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ LARGEST_EPSILON = 1000.0
 
 MOST_KNOWN = 256
 _KNOWN: dict[tuple[str, float, Relation], float] = {}
-"""What PLD has found, which takes seconds."""
+"""A cache of results by PLD, each of which takes seconds."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent: epsilon at delta.
+    """A privacy budget: epsilon at delta.
 
     >>> Budget(epsilon=1.0, delta=1e-5).epsilon
     1.0
@@ -55,15 +56,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Life:
-    """What a run has paid from a start, or from a checkpoint, to its end or to a crash."""
+    """One life of a run: what it paid from its start, or a checkpoint, to its end or a crash."""
 
     steps: int
     informed: bool
-    """Was side information paid for?"""
+    """Whether side information was paid for."""
 
     @classmethod
     def of(cls, charges: int, paid_first: int) -> Life:
-        """A life of so many charges.
+        """Return the life with this many charges, the first ``paid_first`` for side information.
 
         >>> Life.of(charges=5, paid_first=1)
         Life(steps=4, informed=True)
@@ -81,9 +82,9 @@ def require_epsilon(epsilon: float) -> None:
 def epsilon_of(
     event: DpEvent, *, delta: float, accountant: Accountant, relation: Relation
 ) -> float:
-    """Epsilon of a composed event at ``delta``; infinite if the event is not private.
+    """Return epsilon of a composed event at ``delta``; infinite if the event is not private.
 
-    What the event takes of delta itself (`DeltaDpEvent`) is subtracted first.
+    The part of delta that the event itself uses (`DeltaDpEvent`) is subtracted first.
 
     >>> from dp_accounting import GaussianDpEvent
     >>> round(epsilon_of(GaussianDpEvent(1.0), delta=1e-5, accountant=Accountant.PLD,
@@ -112,18 +113,18 @@ def epsilon_of(
 
 
 class ClippedAsOne(Protocol):
-    """Examples that are clipped as one: groups, or the rows of a user."""
+    """Examples that are clipped as one: a group, or the rows of a user."""
 
     @property
     def grouping(self) -> Grouping:
-        """The row of the contract that prices them."""
+        """The row of the contract that gives their price."""
 
     @property
     def unit(self) -> str:
-        """Whose data epsilon protects."""
+        """The unit of privacy: whose data epsilon protects."""
 
     def units_of(self, sampler: Sampler) -> Sampler:
-        """The sampler as it draws these units."""
+        """Return the sampler as it draws these units."""
 
 
 class ReleasedSum(Protocol):
@@ -139,24 +140,24 @@ class ReleasedSum(Protocol):
 
 
 class Accounted(Protocol):
-    """A method, as far as its price goes; every `Chain` is one."""
+    """What accounting needs to know about a method; every `Chain` provides it."""
 
     @property
     def release(self) -> ReleasedSum:
-        """What is released at every step."""
+        """The sum that is released at every step."""
 
     @property
     def exposures(self) -> tuple[str, ...]:
-        """Why it is not private; empty if it is."""
+        """The reasons why it is not private; empty if it is."""
 
     def side_events(self, relation: Relation, accountant: Accountant) -> tuple[DpEvent, ...]:
-        """What its side information costs."""
+        """Return the events of its side information."""
 
 
 def run_event(
     method: Accounted, sampler: Sampler, lives: Sequence[Life], accountant: Accountant
 ) -> DpEvent:
-    """Everything that these lives of a run reveal, side information included."""
+    """Return the event of all these lives of a run, side information included."""
     side = method.side_events(sampler.relation, accountant)
     parts = [event for life in lives if life.informed for event in side]
     if method.exposures:
@@ -171,19 +172,19 @@ def run_event(
 
 
 def grouping_of(method: Accounted) -> Grouping:
-    """What ``method`` clips: single examples, groups or users."""
+    """Return what ``method`` clips: single examples, groups or users."""
     groups = method.release.groups
     return groups.grouping if groups else Grouping.NONE
 
 
 def unit_of(method: Accounted) -> str:
-    """Whose data the epsilon of ``method`` protects."""
+    """Return the unit of privacy of ``method``: whose data epsilon protects."""
     groups = method.release.groups
     return groups.unit if groups else Unit.EXAMPLE.value
 
 
 def units_of(method: Accounted, sampler: Sampler) -> Sampler:
-    """``sampler`` as it draws the units of ``method``; refused if it draws others."""
+    """Return ``sampler`` as it draws the units of ``method``, or refuse one that draws others."""
     groups = method.release.groups
     require_unit(sampler.unit, grouping_of(method))
     return groups.units_of(sampler) if groups else sampler
@@ -192,7 +193,7 @@ def units_of(method: Accounted, sampler: Sampler) -> Sampler:
 def epsilon_of_run(
     method: Accounted, sampler: Sampler, steps: int, *, delta: float, accountant: Accountant
 ) -> float:
-    """Epsilon of ``steps`` steps of ``method`` with batches from ``sampler``.
+    """Return epsilon of ``steps`` steps of ``method`` with batches from ``sampler``.
 
     >>> from adadps.methods.paper import dp_sgd
     >>> from adadps.accounting.samplers import poisson
@@ -216,7 +217,7 @@ def epsilon_of_lives(
     accountant: Accountant,
     besides: Sequence[DpEvent] = (),
 ) -> float:
-    """Epsilon of a run that was resumed: every life draws afresh, so that all of them add up."""
+    """Return epsilon of a resumed run: every life draws afresh, so all of them compose."""
     require_small_delta(delta, sampler.examples, sampler.unit)
     units = units_of(method, sampler)
     event = run_event(method, units, lives, accountant)
@@ -225,14 +226,14 @@ def epsilon_of_lives(
 
 
 def _require_reachable(event: DpEvent, delta: float, relation: Relation) -> None:
-    """Refuse what PLD could only compute with gigabytes of memory, by a rough bound from RDP."""
+    """Refuse an epsilon for which PLD would need gigabytes, by a rough bound from RDP."""
     doubled = 4.0 if relation is Relation.REPLACE_ONE else 1.0
     rough = doubled * renyi_curve(event, Relation.ADD_OR_REMOVE_ONE).epsilon(delta)
     require(
         rough <= LARGEST_EPSILON,
         f"settings with an epsilon below {LARGEST_EPSILON:g}",
         f"about {rough:.3g}",
-        "That is no protection: add noise, take fewer steps, or draw smaller batches.",
+        "That is no protection: add noise, take fewer steps, or use smaller batches.",
     )
 
 

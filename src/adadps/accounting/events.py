@@ -29,17 +29,17 @@ from adadps.files.strict_json import parse_json
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class DeltaDpEvent(DpEvent):  # type: ignore[misc]
-    """Something that happens with probability at most ``delta``, and then protects nobody.
+    """A mechanism that fails with probability at most ``delta``, and then protects nobody.
 
-    dp-accounting has no event for it. Nothing of it is amplified or converted: what may be spent at
-    δ is priced at what is left, δ - Σ delta (`delta_of`, `without_delta`).
+    dp-accounting has no event for this. It is neither amplified nor converted: all other events are
+    priced at the delta that is left, δ - Σ delta (`delta_of`, `without_delta`).
     """
 
     delta: float
 
 
 def delta_of(event: DpEvent) -> float:
-    """Σ delta of everything composed in ``event``.
+    """Return Σ delta of everything composed in ``event``.
 
     >>> delta_of(ComposedDpEvent([SelfComposedDpEvent(DeltaDpEvent(0.5), 2), NoOpDpEvent()]))
     1.0
@@ -54,7 +54,7 @@ def delta_of(event: DpEvent) -> float:
 
 
 def without_delta(event: DpEvent) -> DpEvent:
-    """The same event for an accountant, to be priced at the delta that is left.
+    """Return the event without its deltas, to be priced at the delta that is left.
 
     >>> without_delta(ComposedDpEvent([DeltaDpEvent(0.5), GaussianDpEvent(2.0)]))
     ComposedDpEvent(events=[NoOpDpEvent(), GaussianDpEvent(noise_multiplier=2.0)])
@@ -65,12 +65,12 @@ def without_delta(event: DpEvent) -> DpEvent:
         return event
     if isinstance(event, ComposedDpEvent):
         return ComposedDpEvent([without_delta(part) for part in event.events])
-    assert isinstance(event, SelfComposedDpEvent)  # nothing else has a delta inside
+    assert isinstance(event, SelfComposedDpEvent)  # no other event contains a delta
     return SelfComposedDpEvent(without_delta(event.event), event.count)
 
 
 def exposes(event: DpEvent) -> bool:
-    """Does the event contain a release without privacy?
+    """Return whether the event contains a release without privacy.
 
     >>> exposes(ComposedDpEvent([NoOpDpEvent(), NonPrivateDpEvent()]))
     True
@@ -82,7 +82,7 @@ def exposes(event: DpEvent) -> bool:
 
 
 def is_free(event: DpEvent) -> bool:
-    """Does the event reveal nothing at all?
+    """Return whether the event reveals nothing at all.
 
     >>> is_free(ComposedDpEvent([NoOpDpEvent()]))
     True
@@ -95,7 +95,7 @@ def is_free(event: DpEvent) -> bool:
 
 
 def composed(charges: Iterable[tuple[DpEvent, int]]) -> DpEvent:
-    """Charges, each with how often it was made, as one event.
+    """Compose charges, each with its count, into one event.
 
     >>> composed([(GaussianDpEvent(5.0), 2)]).events[0].count
     2
@@ -104,7 +104,7 @@ def composed(charges: Iterable[tuple[DpEvent, int]]) -> DpEvent:
 
 
 def in_words(event: DpEvent) -> str:
-    """What a mechanism did, for people to read.
+    """Describe what a mechanism did, for people.
 
     >>> in_words(GaussianDpEvent(5.0))
     'one Gaussian release with noise multiplier 5'
@@ -122,19 +122,19 @@ def in_words(event: DpEvent) -> str:
 
 DEEPEST = 32
 LARGEST = 1e300
-"""What is larger cannot be computed with."""
+"""Accountants cannot compute with larger numbers."""
 _PROBABILITIES = ("sampling_probability", "sampling_probs", "delta")
 _INFINITY = "infinity"
 _SIGNED = ("shape", "sensitivities")
 _KINDS: dict[str, type[DpEvent]] = {
     name: kind
-    for name, kind in vars(dp_event).items()  # the package itself does not name all of them
+    for name, kind in vars(dp_event).items()  # the package itself does not export all of them
     if inspect.isclass(kind) and issubclass(kind, DpEvent)
 } | {DeltaDpEvent.__name__: DeltaDpEvent}
 
 
 def text_of(event: DpEvent) -> str:
-    """The event as one line of JSON.
+    """Encode the event as one line of JSON.
 
     >>> text_of(dp_event.GaussianDpEvent(2.0))
     '{"GaussianDpEvent":{"noise_multiplier":2.0}}'
@@ -143,7 +143,7 @@ def text_of(event: DpEvent) -> str:
 
 
 def event_of(text: str) -> DpEvent:
-    """The event that `text_of` wrote.
+    """Decode the event that `text_of` wrote.
 
     >>> event_of('{"GaussianDpEvent":{"noise_multiplier":2.0}}')
     GaussianDpEvent(noise_multiplier=2.0)
@@ -170,8 +170,8 @@ def _plain(value: Any) -> Any:
         if _KINDS.get(name) is not type(value):
             raise ContractError(
                 "Expected an event of dp-accounting or of adadps, found "
-                f"{type(value).__qualname__}. Compose it of known events: a ledger on disk must be "
-                "readable for others."
+                f"{type(value).__qualname__}. Compose it from known events: others must be able to "
+                "read a ledger on disk."
             )
         fields = (field.name for field in attr.fields(type(value)))
         return {name: {field: _plain(getattr(value, field)) for field in fields}}
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value == math.inf:
-        return _INFINITY  # which JSON has no number for
+        return _INFINITY  # JSON has no number for it
     if isinstance(value, int | float):
         return value
     raise ContractError(
@@ -204,12 +204,12 @@ def _event(value: Any, depth: int = 0) -> Any:
     kind = _KINDS[name]
     for field in attr.fields(kind):
         if field.name in made and not _fits(made[field.name], field):
-            raise ValueError(f"{field.name} of {name} is something else")
+            raise ValueError(f"{field.name} of {name} has another type")
     return kind(**made)
 
 
 def _fits(value: Any, field: Any) -> bool:
-    """Is it of the kind that the field is for? An accountant would not ask."""
+    """Return whether the value has the type of the field, which accountants do not check."""
     if isinstance(value, DpEvent):
         return field.type is DpEvent
     if isinstance(value, list):
@@ -226,7 +226,7 @@ def _is_number(value: Any, name: str) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if value == math.inf:
-        return name == "shape"  # the Poisson law of a number of trials
+        return name == "shape"  # a Poisson number of trials
     low = -LARGEST if name in _SIGNED else 0
     high = 1 if name in _PROBABILITIES else LARGEST
     return low <= value <= high

@@ -1,7 +1,7 @@
 """Groups of examples that are clipped as one (microbatches).
 
-A group's gradient is the sum of its examples' gradients divided by the public group size k, so that
-without clipping nothing changes. How groups are charged: `adadps.accounting.contract`.
+The gradient of a group is the sum of its examples' gradients divided by the public group size k, so
+that nothing changes without clipping. `adadps.accounting.contract` says how groups are charged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Groups:
     grouping: Grouping
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, "a group size of at least 1", self.size, "Leave groups out for 1.")
+        require(self.size >= 1, "a group size of at least 1", self.size, "Leave out groups of 1.")
         require(
             self.grouping in (Grouping.LABELLED, Grouping.IN_ADVANCE),
             "groups with a known price",
@@ -38,21 +38,21 @@ class Groups:
 
     @property
     def unit(self) -> str:
-        """Whose data epsilon protects: groups are a way to clip, not a way to protect."""
+        """The unit of privacy: grouping changes what is clipped, not who is protected."""
         return Unit.EXAMPLE.value
 
     def expected_units(self, expected_size: float) -> float:
-        """The normaliser: how many units a batch of the sampler has."""
+        """Return the normaliser: the expected number of units in a batch of the sampler."""
         return expected_size / self.size
 
     def units_of(self, sampler: Sampler) -> Sampler:
-        """What the sampler draws: examples, or groups that were fixed in advance."""
+        """Return the sampler of the units: examples, or groups that were fixed in advance."""
         return sampler.grouped(self.size) if self.grouping is Grouping.IN_ADVANCE else sampler
 
     def labels(
         self, drawn: Rows, expected_size: float, rng: np.random.Generator
     ) -> tuple[Rows, Rows, int]:
-        """Rows of the batch, the group of each, and how many groups there are."""
+        """Return the rows of the batch, the group of each row, and the number of groups."""
         if self.grouping is Grouping.IN_ADVANCE:
             rows = (drawn[:, None] * self.size + np.arange(self.size)).ravel()
             return rows, np.repeat(np.arange(len(drawn)), self.size), len(drawn)
@@ -61,25 +61,25 @@ class Groups:
 
 
 def by_label(size: int) -> Groups:
-    """Each drawn example gets one of ⌈b/k⌉ labels, independently of all others.
+    """Give each drawn example one of ⌈b/k⌉ labels, independently of all others.
 
-    One example moves one group, whose clipped gradient can turn around: sensitivity 2C.
+    One example changes one group, whose clipped gradient can be reversed: the sensitivity is 2C.
     """
     return Groups(size, Grouping.LABELLED)
 
 
 def in_advance(size: int) -> Groups:
-    """Rows 0..k-1, k..2k-1, ... are groups before any drawing; the sampler draws whole groups.
+    """Group rows 0..k-1, k..2k-1, ... before any sampling; the sampler draws whole groups.
 
-    The guarantee is for replacing one group, hence any one example in it.
+    The guarantee is for replacing one group, and therefore any example in it.
     """
     return Groups(size, Grouping.IN_ADVANCE)
 
 
 def by_position(size: int) -> Groups:
-    """Refused: groups cut by position in a random batch have no useful guarantee."""
+    """Refuse: groups by position in a random batch have no useful guarantee."""
     raise ContractError(
         f"Expected groups that do not depend on the other examples, found groups of {size} by "
         "position in the batch: one added example shifts all later groups, so the sum can move by "
-        "many C. Use `by_label` or `in_advance` (--group-by label or advance)."
+        "many times C. Use `by_label` or `in_advance` (--group-by label or advance)."
     )

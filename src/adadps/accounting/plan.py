@@ -1,4 +1,4 @@
-"""Plan a run before any data is touched: epsilon, the noise, or the number of steps."""
+"""Plan a run before any data is read: epsilon, the noise multiplier, or the number of steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RELATIONS = {
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """A run that keeps to its epsilon; ``examples`` counts the units, which may be users."""
+    """The numbers of a planned run; ``examples`` counts the units, which may be users."""
 
     epsilon: float
     delta: float
@@ -45,7 +45,7 @@ class PrivacyPlan:
     unit: str
 
     def describe(self) -> dict[str, Any]:
-        """The plan, ready for JSON."""
+        """Return the plan, ready for JSON."""
         counted = {"examples": f"{self.unit}s"}
         return {counted.get(name, name): value for name, value in asdict(self).items()}
 
@@ -65,10 +65,10 @@ def make_plan(
     relation: Relation | None = None,
     groups: Groups | None = None,
 ) -> PrivacyPlan:
-    """Fill in the one of steps, epsilon and noise multiplier that is missing.
+    """Compute the one of steps, epsilon and noise multiplier that is missing.
 
-    Give the number of ``examples``, or of ``users`` where these are protected: then ``batch_size``
-    is a number of users too. How many rows a user brings does not change epsilon.
+    Give the number of ``examples``, or of ``users`` if users are protected: then ``batch_size`` is
+    also a number of users. The number of rows per user does not change epsilon.
 
     >>> plan = make_plan(examples=25_000, batch_size=64, epochs=32, noise_multiplier=1.0,
     ...                  delta=1 / 50_000, accountant=Accountant.RDP)
@@ -111,7 +111,7 @@ def make_plan(
             if steps == 0:
                 raise BudgetError(
                     f"Expected a budget for at least one step, found epsilon = {epsilon:g}, which "
-                    "one step exceeds. Raise epsilon or the noise multiplier."
+                    "a single step exceeds. Raise epsilon or the noise multiplier."
                 )
     assert steps is not None
     assert noise_multiplier is not None
@@ -150,6 +150,6 @@ def _require_one_missing(
     if len(length) + len(given) != 2 or len(length) > 1:
         raise SettingError(
             "Expected two of: a length (steps or epochs, not both), epsilon, noise multiplier; "
-            f"found {len(length)} lengths and {len(given)} of the others. Give exactly two, the "
+            f"found {len(length)} lengths and {len(given)} of the others. Give exactly two; the "
             "third is computed."
         )

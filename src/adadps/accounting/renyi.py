@@ -1,8 +1,8 @@
 """Rényi curves of privacy events, and epsilon from them.
 
-dp-accounting loses the curve of a Poisson-sampled Gaussian to rounding where it is tiny: it comes
-out as zero or below, and epsilon as 0.0. There the exact one of
-`adadps.accounting.sampled_gaussian` takes its place.
+Where the curve of a Poisson-sampled Gaussian is tiny, dp-accounting loses it to rounding: it comes
+out as zero or below, and epsilon as 0.0. The exact curve of `adadps.accounting.sampled_gaussian`
+takes its place there.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from adadps.types import Relation
 
 NEARLY_ALL = 0.9
 SMALLEST_EPSILON = 1e-4
-"""No smaller epsilon is reported for something that reveals anything at all.
+"""The smallest epsilon that is reported for anything that reveals something.
 
-A delta above the total variation of a mechanism covers all it reveals, and epsilon = 0 is then
-true; but it would read as if nothing were revealed. This is also how finely PLD is computed.
+A delta above the total variation of a mechanism covers everything that it reveals, and epsilon = 0
+is then true; but it would read as if nothing were revealed. This is also the resolution of PLD.
 """
 
 ROUNDING = 1e-12
-"""More than what dp-accounting loses on the divergence of a sampled step by rounding."""
+"""More than the rounding error of dp-accounting on the divergence of a sampled step."""
 
 TRUSTED = 1e-4
-"""Above this, rounding takes less than 1e-8 of a divergence."""
+"""Above this, the relative rounding error of a divergence is below 1e-8."""
 
 _MODERATE = "Use a noise multiplier between 0.1 and 1000 and a delta above 1e-15."
 
 MOST_KNOWN = 256
 _KNOWN: dict[tuple[str, Relation], Values] = {}
-"""Curves of sampled events, each of which takes up to a second."""
+"""A cache of the curves of sampled events, each of which takes up to a second."""
 
 NEIGHBOURS = {
     Relation.ADD_OR_REMOVE_ONE: NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -65,22 +65,22 @@ class Spendable(Protocol):
 
     @property
     def epsilon(self) -> float:
-        """What may be spent."""
+        """The epsilon that may be spent."""
 
     @property
     def delta(self) -> float:
-        """At which delta."""
+        """The delta at which it may be spent."""
 
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """The Rényi divergence of an event at each order; curves of events that compose add up."""
+    """The Rényi divergence of an event at each order; composing events adds their curves."""
 
     orders: Values
     values: Values
 
     def epsilon(self, delta: float, order: float | None = None) -> float:
-        """Epsilon at ``delta`` by the best order, or by one that was fixed beforehand."""
+        """Return epsilon at ``delta`` by the best order, or by one that was fixed beforehand."""
         if not self.values.any():
             return 0.0
         chosen = slice(None) if order is None else self.orders == order
@@ -89,10 +89,10 @@ class RenyiCurve:
         return reported(float(epsilon))
 
     def order_for(self, budget: Spendable) -> float:
-        """An order to fix beforehand, when more events like this one are to come.
+        """Return an order to fix beforehand, when more events like this one are to come.
 
-        The lowest order at which the budget holds at least 9 in 10 of the events that it holds at
-        the best: sampled events with less noise than this one explode at slightly higher orders.
+        It is the lowest order at which the budget holds at least nine in ten of the events that it
+        holds at the best one: sampled events with less noise explode at slightly higher orders.
 
         >>> from adadps.accounting.epsilon import Budget
         >>> curve = renyi_curve(GaussianDpEvent(30.0), Relation.ADD_OR_REMOVE_ONE)
@@ -108,7 +108,7 @@ class RenyiCurve:
 
 
 def renyi_curve(event: DpEvent, relation: Relation) -> RenyiCurve:
-    """The Rényi curve of an event that is private.
+    """Return the Rényi curve of a private event.
 
     >>> curve = renyi_curve(GaussianDpEvent(1.0), Relation.ADD_OR_REMOVE_ONE)
     >>> float(curve.values[curve.orders == 2.0][0])  # α / 2σ²
@@ -120,7 +120,7 @@ def renyi_curve(event: DpEvent, relation: Relation) -> RenyiCurve:
 
 
 def reported(epsilon: float) -> float:
-    """Epsilon of something that reveals anything, as it may be shown."""
+    """Return epsilon as it may be reported, at least `SMALLEST_EPSILON`."""
     if not 0 <= epsilon < math.inf:
         raise SettingError(
             f"Expected a finite epsilon >= 0, the accountant found {epsilon}. {_MODERATE}"
@@ -138,13 +138,15 @@ def _divergences(event: DpEvent, relation: Relation, orders: Values) -> Values:
         once = _divergences(event.event, relation, orders)
         return event.count * once if event.count else np.zeros_like(orders)
     if isinstance(event, PoissonSampledDpEvent) and relation is not Relation.REPLACE_ONE:
-        key = (repr(event), relation)  # a fit, its ledger and its statement ask for the same one
+        key = (repr(event), relation)  # a fit, its ledger and its statement need the same one
         if key not in _KNOWN:
             if len(_KNOWN) == MOST_KNOWN:
                 _KNOWN.pop(next(iter(_KNOWN)))
             _KNOWN[key] = _sampled(event, relation, orders)
         return _KNOWN[key].copy()
-    if isinstance(event, RepeatAndSelectDpEvent):  # on our curve of a trial, not on a rounded one
+    if isinstance(
+        event, RepeatAndSelectDpEvent
+    ):  # from our curve of a trial, not from a rounded one
         once = _divergences(event.event, relation, orders)
         selected = _compute_rdp_repeat_and_select(orders, once, event.mean, event.shape)
         return np.asarray(selected, dtype=np.float64)
@@ -152,7 +154,7 @@ def _divergences(event: DpEvent, relation: Relation, orders: Values) -> Values:
 
 
 def _sampled(event: PoissonSampledDpEvent, relation: Relation, orders: Values) -> Values:
-    """dp-accounting's divergences, which are bounds from above, raised to exact ones where tiny."""
+    """Return dp-accounting's upper bounds, raised to the exact divergences where they are tiny."""
     accounted: Values = np.array(_accountant(relation).compose(event).rdp, dtype=np.float64)
     rate, inner = event.sampling_probability, event.event
     if not isinstance(inner, GaussianDpEvent) or not 0 < rate < 1:
@@ -171,7 +173,7 @@ def _accountant(relation: Relation) -> rdp.RdpAccountant:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Say in our words what the accountant cannot compute, and nothing about single orders."""
+    """Turn errors of the accountant into our own, and silence its warnings about single orders."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Samplers: each draws batches *and* says what drawing them so is worth.
+"""Samplers: each draws batches *and* states the privacy event of drawing them this way.
 
 =============  ==================  ===========================================================
 sampler        relation            event for a sum clipped at C with noise σC
@@ -6,14 +6,18 @@ sampler        relation            event for a sum clipped at C with noise σC
 `poisson`      add/remove, zero    PoissonSampled(q, Gaussian(σ))
 `poisson`      replace one         PoissonSampled(q, Gaussian(σ)), PLD only
 `fixed_size`   replace one         SampledWithoutReplacement(n, b, Gaussian(σ/2)), RDP only
-`shuffled`     zero out            Gaussian(σ) once for each started epoch, no amplification
+`shuffled`     zero out            Gaussian(σ) once per started epoch, no amplification
 `shuffled`     replace one         PLD: Gaussian(σ); RDP: Gaussian(σ/2); per started epoch
 =============  ==================  ===========================================================
 
-The factors of two live in `adadps.accounting.contract`. The number of units n, examples or users,
-is *declared* by the caller and public; q = b/n, the number of steps and the normaliser b follow
-from it, never from the data. With ``users=`` instead of ``examples=`` all numbers count users, who
-are drawn whole: the table is the same.
+The factors of two are in `adadps.accounting.contract`. The number n of units, examples or users, is
+*declared* by the caller and public; q = b/n, the number of steps and the normaliser b follow from
+it, never from the data. With ``users=`` instead of ``examples=``, all numbers count users, who are
+drawn with all their rows: the table is the same.
+
+A new sampler is a subclass of `Sampler` with `batches` and `amplify`, a member of `Sampling`, and
+its rows in the contract. tests/contract/test_contract_table.py and
+tests/statistical/test_samplers.py run the shared checks.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ class Sampler(ABC):
 
     def __post_init__(self) -> None:
         units = f"{self.unit.value}s"
-        require(self.examples >= 1, f"{units} >= 1", self.examples, "Declare how many there are.")
+        require(self.examples >= 1, f"{units} >= 1", self.examples, "Declare their number.")
         require(
             0 < self.expected_size <= self.examples,
             f"a batch size between 0 and the {self.examples} {units}",
@@ -71,7 +75,7 @@ class Sampler(ABC):
         require_relation(self.sampling, self.relation)
 
     def require_declared(self, size: int) -> None:
-        """Refuse data of another size than declared, where the size is part of the guarantee."""
+        """Refuse data whose size is not the declared one, where the guarantee depends on it."""
         if self.size_is_fixed and size != self.examples:
             units = "users" if self.unit is Unit.USER else "units"  # which may be groups
             raise DataError(
@@ -82,26 +86,26 @@ class Sampler(ABC):
 
     @abstractmethod
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Row numbers below ``size``, one batch after the other, without end."""
+        """Yield batches of row numbers below ``size``, without end."""
 
     @abstractmethod
     def amplify(self, event: DpEvent, index: int) -> DpEvent:
-        """What step ``index`` = 1, 2, ... costs if its release alone is ``event``."""
+        """Return the price of step ``index`` = 1, 2, ... if its release alone is ``event``."""
 
     def accountants(self, grouping: Grouping) -> tuple[Accountant, ...]:
-        """The accountants that can price this sampler, the one that is used by default first."""
+        """Return the accountants that apply to this sampler, the default one first."""
         require_unit(self.unit, grouping)
         return tuple(accountants(self.sampling, self.relation, grouping))
 
     @property
     def alone(self) -> Grouping:
-        """What is clipped where nothing else is said: each unit by itself."""
+        """The default grouping: each unit is clipped by itself."""
         return Grouping.USERS if self.unit is Unit.USER else Grouping.NONE
 
     def step_event(
         self, noise_multiplier: float, index: int, accountant: Accountant, grouping: Grouping
     ) -> DpEvent:
-        """Event of step ``index``: the one the ledger is charged with."""
+        """Return the event that the ledger is charged with for step ``index``."""
         require_unit(self.unit, grouping)
         divisor = noise_divisor(self.sampling, self.relation, grouping, accountant)
         return self.amplify(GaussianDpEvent(noise_multiplier / divisor), index)
@@ -109,7 +113,7 @@ class Sampler(ABC):
     def run_event(
         self, noise_multiplier: float, steps: int, accountant: Accountant, grouping: Grouping
     ) -> DpEvent:
-        """Event of the steps 1, ..., ``steps`` together."""
+        """Return the event of the steps 1, ..., ``steps`` together."""
         charged = self.charged_steps(steps)
         if charged == 0:
             return NoOpDpEvent()
@@ -118,25 +122,25 @@ class Sampler(ABC):
         )
 
     def charged_steps(self, steps: int) -> int:
-        """How many of ``steps`` steps carry a charge."""
+        """Return how many of ``steps`` steps are charged."""
         return steps
 
     def steps(self, epochs: float) -> int:
-        """⌊epochs · n / b⌋, from the declared numbers.
+        """Return ⌊epochs · n / b⌋, from the declared numbers.
 
         >>> poisson(examples=25_000, expected_size=64).steps(32)
         12500
         """
         fits = 0 < epochs < math.inf
-        require(fits, "a finite number of epochs > 0", epochs, "Train for at least a step.")
+        require(fits, "a finite number of epochs > 0", epochs, "Train for at least one step.")
         return max(1, math.floor(epochs * self.examples / self.expected_size + 1e-9))
 
     def grouped(self, group_size: int) -> Sampler:
-        """The same sampler over groups of ``group_size`` examples instead of examples."""
+        """Return the same sampler over groups of ``group_size`` examples."""
         if self.examples % group_size:
             raise ContractError(
                 f"Expected a declared number of examples that is a multiple of the group size "
-                f"{group_size}, found {self.examples}. Drop the rest before training, or use "
+                f"{group_size}, found {self.examples}. Drop the remainder before training, or use "
                 "groups by label."
             )
         return replace(
@@ -146,7 +150,7 @@ class Sampler(ABC):
         )
 
     def describe(self) -> dict[str, object]:
-        """The sampler as it stands on the privacy card."""
+        """Describe the sampler, as on the privacy card."""
         return {
             "sampling": self.sampling.value,
             "relation": self.relation.value,
@@ -167,22 +171,22 @@ class Poisson(Sampler):
         return self.expected_size / self.examples
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Independent coin flips; a batch may be empty.
+        """Flip an independent coin for every unit; a batch may be empty.
 
-        Drawn as the number of heads, then a uniform subset of that many: the same law at a cost
-        that follows the batch, not the data.
+        The number of heads is drawn first, then a uniform subset of that size: the same law, at a
+        cost that depends on the batch and not on the data.
         """
         while True:
             heads = rng.binomial(size, self.rate)
             yield np.sort(rng.choice(size, heads, replace=False, shuffle=False))
 
     def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
-        """PoissonSampled(q, event)."""
+        """Return PoissonSampled(q, event)."""
         return PoissonSampledDpEvent(self.rate, event)
 
 
 class FixedSize(Sampler):
-    """Every batch is a uniform subset of b units, drawn anew."""
+    """Every batch is a fresh uniform subset of b units."""
 
     sampling = Sampling.FIXED
 
@@ -191,18 +195,18 @@ class FixedSize(Sampler):
         super().__post_init__()
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Uniform subsets without replacement."""
+        """Draw uniform subsets without replacement."""
         self.require_declared(size)
         while True:
             yield rng.choice(size, int(self.expected_size), replace=False, shuffle=False)
 
     def amplify(self, event: DpEvent, index: int) -> DpEvent:  # noqa: ARG002
-        """SampledWithoutReplacement(n, b, event)."""
+        """Return SampledWithoutReplacement(n, b, event)."""
         return SampledWithoutReplacementDpEvent(self.examples, int(self.expected_size), event)
 
 
 class Shuffled(Sampler):
-    """Every epoch walks once through a fresh random order, in batches of b."""
+    """Every epoch passes once through the units in a fresh random order, in batches of b."""
 
     sampling = Sampling.SHUFFLED
 
@@ -216,7 +220,7 @@ class Shuffled(Sampler):
         return math.ceil(self.examples / self.expected_size)
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Consecutive slices of a permutation, a new one each epoch."""
+        """Cut a permutation into consecutive slices, with a new permutation each epoch."""
         self.require_declared(size)
         batch = int(self.expected_size)
         while True:
@@ -225,11 +229,11 @@ class Shuffled(Sampler):
                 yield order[start : start + batch]
 
     def amplify(self, event: DpEvent, index: int) -> DpEvent:
-        """The whole event at the first step of an epoch; the rest of that epoch is parallel."""
+        """Return the event at the first step of an epoch; the other steps compose in parallel."""
         return event if (index - 1) % self.steps_per_epoch == 0 else NoOpDpEvent()
 
     def charged_steps(self, steps: int) -> int:
-        """The number of started epochs."""
+        """Return the number of started epochs."""
         return math.ceil(steps / self.steps_per_epoch)
 
 
@@ -240,9 +244,9 @@ def poisson(
     expected_size: float,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
 ) -> Poisson:
-    """Poisson sampling at rate q = expected_size / examples: the default of adadps.
+    """Sample by independent coin flips at rate q = expected_size / examples, the default.
 
-    With ``users`` the sampler draws users, for `privatize(..., groups=by_user(most=...))`, and
+    With ``users``, the sampler draws users, for `privatize(..., groups=by_user(most=...))`, and
     ``expected_size`` is a number of users.
 
     >>> poisson(examples=1000, expected_size=8).rate, poisson(users=1000, expected_size=8).unit
@@ -255,7 +259,7 @@ def poisson(
 def fixed_size(
     *, examples: int | None = None, users: int | None = None, expected_size: int
 ) -> FixedSize:
-    """Uniform batches of exactly ``expected_size`` examples (or users), without replacement.
+    """Sample uniform batches of exactly ``expected_size`` examples (or users).
 
     >>> fixed_size(examples=1000, expected_size=8).relation
     <Relation.REPLACE_ONE: 'replace one'>
@@ -272,7 +276,7 @@ def shuffled(
     expected_size: int,
     relation: Relation = Relation.ZERO_OUT,
 ) -> Shuffled:
-    """One pass through a fresh random order each epoch; charged without amplification.
+    """Pass through a fresh random order each epoch; charged without amplification.
 
     >>> shuffled(examples=1000, expected_size=300).steps_per_epoch
     4
@@ -282,14 +286,14 @@ def shuffled(
 
 
 def declared_units(examples: int | None, users: int | None) -> tuple[int, Unit]:
-    """How many units of which kind."""
+    """Return the declared number of units, and their kind."""
     if examples is not None and users is None:
         return examples, Unit.EXAMPLE
     if users is not None and examples is None:
         return users, Unit.USER
     raise SettingError(
-        "Expected a declared number of examples or of users, found both or none. Give `users=` "
-        "where epsilon is to protect users, else `examples=`."
+        "Expected a declared number of either examples or users, found both or none. Give `users=` "
+        "if epsilon is to protect users, else `examples=`."
     )
 
 
@@ -298,5 +302,5 @@ def _require_whole(expected_size: float) -> None:
         float(expected_size).is_integer(),
         "a whole batch size",
         expected_size,
-        "Only Poisson sampling has fractional expected sizes.",
+        "Only Poisson sampling allows fractional expected sizes.",
     )

@@ -1,4 +1,12 @@
-"""Audits: an empirical lower bound on ε, with its confidence, beside the ε that is claimed."""
+"""Audits: an empirical lower bound on ε, with its confidence, against the ε that is claimed.
+
+- `repeated`: many runs with and without one worst-case example (`worst_case`); `repeated_bound` has
+  the mathematics.
+- `one_run`: one run with many canaries (`canaries`); `one_run_bound` has the mathematics.
+- `built_in`: the settings of `adadps audit`, one per path through the engines. A new engine or
+  method is added to its tables `PATHS` and `METHODS`.
+- `outcome`: claims, bounds and verdicts.
+"""
 
 from adadps.audit.canaries import (
     Canaries,

@@ -35,22 +35,22 @@ from adadps.methods.stages.privatize import Privatize
 from adadps.types import Accountant
 
 LEARNING_RATE = 0.5
-"""It changes nothing about what an observer of the steps sees."""
+"""It does not change what an observer of the steps can see."""
 
 
 class NotPlain(nn.Parameter):
-    """A parameter of another class than torch's own: its noise does not wait."""
+    """A subclass of torch's parameter, which gets its noise at every step."""
 
 
 class Wrapped(nn.Module):
-    """A linear model that no layer-by-layer engine knows, at w = 0."""
+    """A linear model at w = 0 that has no rule by layer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1, width))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """w·x for every row x."""
+        """Return w·x for every row x."""
         return rows @ self.weight.T
 
 
@@ -62,15 +62,15 @@ def _not_plain(width: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class EnginePath:
-    """One way from an example to the weights, and the rows and steps that show its faults.
+    """One path from an example to the weights, and the rows and steps that reveal its faults.
 
-    Noise that may wait is left to until the end. To wait, the example's weights must not be touched
-    by other rows, and there must be several steps.
+    Late noise stays pending until the end. For that, no other row may touch the weights of the
+    example, and there must be several steps.
     """
 
     make_model: Callable[[int], nn.Module]
     as_sparse: bool
-    noise_waits: bool = False
+    late_noise: bool = False
     opposing: int = 1
     bystanders: int = 0
     steps: int = 1
@@ -81,24 +81,24 @@ PATHS = {
     "general": EnginePath(Wrapped, as_sparse=False),
     "sparse": EnginePath(_not_plain, as_sparse=True),
     "late": EnginePath(
-        zero_linear, as_sparse=True, noise_waits=True, opposing=0, bystanders=8, steps=8
+        zero_linear, as_sparse=True, late_noise=True, opposing=0, bystanders=8, steps=8
     ),
 }
-"""Closed forms; vmap; sparse rows with noise at every step; sparse rows with late noise."""
+"""Rules by layer; vmap; sparse rows with noise at every step; sparse rows with late noise."""
 
 
 def usual_steps(path: str) -> int:
-    """Few steps leave the most to see, but noise must have some to wait for; 1 if not known."""
+    """Return the default number of steps: few, except where noise is late; 1 for unknown paths."""
     return PATHS[path].steps if path in PATHS else 1
 
 
 def public_rows(width: int, path: EnginePath) -> PublicExamples:
-    """Made-up public rows, one for each feature; none of them is a row of the private data.
+    """Return made-up public rows, one per feature; none of them is a row of the private data.
 
-    Where noise is to wait there is one row alone, for a feature that is neither the example's nor a
-    canary's: what reads a weight ends its waiting.
+    Where noise is late there is only one row, for a feature that is neither the example's nor a
+    canary's: reading a weight draws its pending noise.
     """
-    features = [1] if path.noise_waits else list(range(width))
+    features = [1] if path.late_noise else list(range(width))
     one_each = sparse.identity(width, format="csr")[features]
     return public_examples(
         2 * one_each if path.as_sparse else 2 * torch.from_numpy(one_each.toarray()).float(),
@@ -126,16 +126,16 @@ METHODS: dict[str, Callable[[Privatize, int, EnginePath], Chain]] = {
     "adadps": _by_frequency,
     "adadps-public": _by_public_gradients,
 }
-"""By name; side information is made up for so many features, in rows as the path has them."""
+"""The methods by name; their side information is made up for the width and path."""
 
 
 OTHERS, THEIR_WIDTH = 100, 4
-"""Ordinary examples beside the canaries, and their features."""
+"""The number of ordinary examples beside the canaries, and of their features."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltIn:
-    """A method of the library on one of its paths, with noise for a wanted claim."""
+    """A method of the library on one of its paths, with noise for a given claim."""
 
     method: str
     path: str
@@ -150,17 +150,17 @@ class BuiltIn:
             require(name in known, f"a {what} among {names}", f"'{name}'", "Choose one of those.")
         require(
             (self.method, self.path) != ("dp-adam", "late"),
-            "a method whose noise may wait on the path 'late'",
+            "a method that allows late noise on the path 'late'",
             "dp-adam, which reads all noise at every step",
             "Audit it on another path.",
         )
         require(0 < self.rate <= 1, "0 < rate <= 1", self.rate, "It is a probability.")
-        require(self.steps >= 1, "at least one step", self.steps, "One leaves the most to see.")
+        require(self.steps >= 1, "at least one step", self.steps, "One step reveals the most.")
         require(
-            self.steps > 1 or not PATHS[self.path].noise_waits,
+            self.steps > 1 or not PATHS[self.path].late_noise,
             f"several steps on the path '{self.path}'",
             self.steps,
-            "No noise waits in one step: take 8, or another path.",
+            "No noise is late in a single step: take 8 steps, or another path.",
         )
 
     def _method(self, sampler: Poisson, width: int) -> Chain:
@@ -175,9 +175,9 @@ class RepeatedSettings(BuiltIn):
     """Repeated runs with and without the worst-case example."""
 
     def audit(self, *, runs: int, confidence: float) -> AuditResult:
-        """Train ``runs`` times, and bound ε."""
+        """Train ``runs`` times and bound ε."""
         path = PATHS[self.path]
-        # A row that opposes the example would hide it if it were drawn by chance.
+        # A row that opposes the example would hide it if the row were sampled too.
         opposing = path.opposing if self.rate == 1 else 0
         count = 1 + max(1, opposing + path.bystanders)
         sampler = poisson(examples=count, expected_size=count * self.rate)
@@ -188,7 +188,7 @@ class RepeatedSettings(BuiltIn):
             method=method,
             sampler=sampler,
             steps=self.steps,
-            every_step=not path.noise_waits,
+            every_step=not path.late_noise,
             delta=self.delta,
             accountant=Accountant.PLD,
         )
@@ -214,7 +214,7 @@ class CanarySettings(BuiltIn):
     canaries: int
 
     def audit(self, *, confidence: float) -> AuditResult:
-        """Train once, and bound ε."""
+        """Train once and bound ε."""
         path = PATHS[self.path]
         rows, targets = torch.rand(OTHERS, THEIR_WIDTH), torch.rand(OTHERS)
         others = examples(sparse.csr_matrix(rows.numpy()) if path.as_sparse else rows, targets)

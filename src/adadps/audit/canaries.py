@@ -1,9 +1,9 @@
-"""Canaries: examples whose presence an observer tries to see in what one run released.
+"""Canaries: examples whose presence an observer tries to detect in what one run released.
 
-The best ones do not disturb each other. A canary that *owns a feature* touches only the weights of
-that feature: its clipped gradient is orthogonal to all others, and the observer looks where nothing
-but the canary and noise can be. For models without features to own, any examples will do that the
-model would not learn from the others, such as mislabelled ones.
+The best ones do not interfere with each other. A canary that *owns a feature* touches only the
+weights of that feature: its clipped gradient is orthogonal to all others, and the observer looks at
+weights that only the canary and noise can change. For other models, use any examples that the model
+would not learn from the rest, such as mislabelled ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AT_ONCE = 512
 
 @dataclass(frozen=True)
 class View:
-    """What an observer of one run knows: the model, the loss, the weights before and after."""
+    """What an observer of one run knows: the model, the loss, and the weights before and after."""
 
     objective: Objective
     loss: Loss
@@ -40,16 +40,16 @@ class View:
 
 
 Score = Callable[[View, Examples], Tensor]
-"""One number for each canary: the larger, the likelier it was in the data."""
+"""One value per canary: the larger, the likelier it was in the data."""
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """The canaries of an audit, how they are scored, and a row that stands for one left out.
+    """The canaries of an audit, their scores, and a row that replaces an excluded canary.
 
     The allowed error is shared between ``scores``. ``blank`` has no gradient. It is needed for
-    samplers that rest on the number of examples; under Poisson sampling, a canary that is left out
-    is not there at all.
+    samplers whose guarantee depends on the number of examples; under Poisson sampling, an excluded
+    canary is simply absent.
     """
 
     examples: Examples
@@ -61,10 +61,10 @@ class Canaries:
 
 
 def pull(view: View, canaries: Examples) -> Tensor:
-    """-⟨∇ loss_i(w₀), w_T - w₀⟩: how far the weights went where the canary pulls them.
+    """Return -⟨∇ loss_i(w₀), w_T - w₀⟩: how far the weights moved where the canary pulls them.
 
-    White-box, for any model that torch can differentiate twice. All products ⟨∇ loss_i, m⟩ come
-    from one backward pass through ⟨Σ u_i ∇ loss_i, m⟩, which is linear in u.
+    This is white-box, for any model that torch can differentiate twice. All products ⟨∇ loss_i, m⟩
+    come from one backward pass through ⟨Σ u_i ∇ loss_i, m⟩, which is linear in u.
     """
     model, first = view.objective.model, next(iter(view.before.values()))
     moved = [view.after[name] - value for name, value in view.before.items()]
@@ -86,20 +86,20 @@ def pull(view: View, canaries: Examples) -> Tensor:
 
 
 def distance(view: View, canaries: Examples) -> Tensor:
-    """|⟨∇ loss_i(w₀), w_T - w₀⟩|: how far the weights went along the canary's gradient or back.
+    """Return |⟨∇ loss_i(w₀), w_T - w₀⟩|: how far the weights moved along the canary's gradient.
 
-    It shows noise that is missing, or too small, for canaries that are left out.
+    It reveals noise that is missing or too small for excluded canaries.
     """
     return pull(view, canaries).abs()
 
 
 def stillness(view: View, canaries: Examples) -> Tensor:
-    """-|⟨∇ loss_i(w₀), w_T - w₀⟩|: for noise that is missing, or too small, for canaries in it."""
+    """Return -|⟨∇ loss_i(w₀), w_T - w₀⟩|, which reveals missing noise for included canaries."""
     return -distance(view, canaries)
 
 
 def loss_drop(view: View, canaries: Examples) -> Tensor:
-    """loss_i(w₀) - loss_i(w_T): how much better the model became at the canary; for any model."""
+    """Return loss_i(w₀) - loss_i(w_T): how much the loss on the canary fell; for any model."""
 
     def losses(params: Params) -> Tensor:
         outputs = view.objective.outputs(params, canaries.features)
@@ -109,7 +109,7 @@ def loss_drop(view: View, canaries: Examples) -> Tensor:
 
 
 OWN_FEATURE: Mapping[str, Score] = {"pull": pull, "distance": distance, "stillness": stillness}
-"""Scores of canaries that own a feature: nothing but the canary and noise moves its weights."""
+"""Scores of canaries that own a feature: only the canary and noise move its weights."""
 
 
 def own_feature_canaries(
@@ -120,10 +120,10 @@ def own_feature_canaries(
     value: float = 1.0,
     scores: Mapping[str, Score] = OWN_FEATURE,
 ) -> tuple[Examples, Canaries]:
-    """Widen ``data`` by ``count`` features, one for each canary and zero everywhere else.
+    """Widen ``data`` by ``count`` features, one per canary and zero everywhere else.
 
-    Build the model for the wider rows, without a bias: all examples would share it. ``target`` is
-    what the canaries are labelled with: far from what the model starts with, so that they are
+    Build the model for the wider rows, without a bias, which all examples would share. ``target``
+    is the label of the canaries: choose it far from the initial outputs, so that the canaries are
     clipped.
 
     >>> wide, canaries = own_feature_canaries(examples(torch.rand(5, 2), torch.rand(5)),
@@ -131,7 +131,7 @@ def own_feature_canaries(
     >>> wide.features.shape, canaries.examples.features[1]
     (torch.Size([5, 5]), tensor([0., 0., 0., 1., 0.]))
     """
-    require(count >= 1, "at least one canary", count, "Some hundreds say something.")
+    require(count >= 1, "at least one canary", count, "Use some hundreds for a useful bound.")
     features = data.features
     targets = torch.full((count, *data.targets.shape[1:]), target).to(data.targets.dtype)
     if isinstance(features, SparseRows):
@@ -150,7 +150,7 @@ def own_feature_canaries(
         blank = examples(torch.zeros(1, features.shape[1] + count), targets[:1])
     else:
         raise DataError(
-            f"Expected features with one row an example, found shape {tuple(features.shape)}. Use "
+            f"Expected features with one row per example, found shape {tuple(features.shape)}. Use "
             "`given_canaries` for other models."
         )
     return Examples(wide, data.targets), Canaries(held, scores, blank)
@@ -163,7 +163,7 @@ GIVEN: Mapping[str, Score] = {"loss drop": loss_drop}
 def given_canaries(
     canaries: Examples, *, scores: Mapping[str, Score] = GIVEN, blank: Examples | None = None
 ) -> Canaries:
-    """Examples of the caller's choice, scored by the drop of their loss, for any model.
+    """Use given examples as canaries, scored by the drop of their loss, for any model.
 
     >>> held = given_canaries(examples(torch.rand(3, 2), torch.rand(3)))
     >>> len(held)
@@ -173,7 +173,7 @@ def given_canaries(
 
 
 def joined(first: Examples, second: Examples) -> Examples:
-    """The rows of both, one set after the other."""
+    """Return the rows of both, one set after the other."""
     targets = torch.cat([first.targets, second.targets.to(first.targets)])
     a, b = first.features, second.features
     if isinstance(a, SparseRows) and isinstance(b, SparseRows):
@@ -187,14 +187,14 @@ def joined(first: Examples, second: Examples) -> Examples:
     if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape[1:] == b.shape[1:]:
         return examples(torch.cat([a, b.to(a)]), targets)
     raise DataError(
-        "Expected canaries of the same kind and width as the data, found others. Prepare both in "
-        "the same way."
+        "Expected canaries with features of the same kind and width as the data, found others. "
+        "Prepare both in the same way."
     )
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without the chance of dropout."""
+    """Evaluate without dropout."""
     training = model.training
     model.eval()
     try:

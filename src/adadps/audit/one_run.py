@@ -1,8 +1,9 @@
 """Audit by one run with canaries, for any method and model.
 
-Every canary is put into the data by a fair coin of its own; the coins come from the operating
-system and stay here. Flipping one coin adds or removes one example (or, for samplers that rest on
-the number of examples, turns it into a blank row), which is the relation of the claim.
+Every canary is included in the data by its own fair coin; the coins come from the operating system
+and stay in this module. Flipping one coin adds or removes one example (or replaces it by a blank
+row, for samplers whose guarantee depends on the number of examples), which is the relation of the
+claim.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
+from adadps.training.private_run import PrivateRun, RunOptions
 from adadps.training.progress import progress_bar
-from adadps.training.run import PrivateRun, RunOptions
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
-"""Of which shares of the canaries the coins are guessed; the surest guesses first."""
+"""The shares of the canaries whose coins are guessed, the surest guesses first."""
 
 
 def audit_one_run(
@@ -47,10 +48,10 @@ def audit_one_run(
     """Train once on ``data`` and a random half of the canaries; bound ε by guessing which half.
 
     The declared number of examples of ``sampler`` is that of the data with all canaries. The bound
-    is theorem 5.2 of Steinke, Nasr and Jagielski (2023), for every score of the canaries, both
-    sides of it and each alone, and several numbers of guesses, with the error shared between all
-    of them. If the claim is true, the bound exceeds it with probability at most
-    1 - ``confidence``.
+    is theorem 5.2 of Steinke, Nasr and Jagielski (2023). It is computed for every score of the
+    canaries, for both ends of the ranking and each end alone, and for several numbers of guesses;
+    all of them share the allowed error. If the claim is true, the bound exceeds it with probability
+    at most 1 - ``confidence``.
 
     >>> from adadps import dp_sgd, examples, poisson, privatize
     >>> from adadps.audit import own_feature_canaries
@@ -117,7 +118,7 @@ def audit_one_run(
 
 
 def ranked(scores: Tensor, included: Tensor) -> dict[str, list[bool]]:
-    """Was each guess right, the surest first: by both sides of the scores, and by one alone.
+    """Return whether each guess is right, the surest first, by both ends of the scores and by one.
 
     >>> ranked(torch.tensor([9.0, 1.0, 5.0]), torch.tensor([True, False, False]))["highest in"]
     [True, False, False]
@@ -131,7 +132,7 @@ def ranked(scores: Tensor, included: Tensor) -> dict[str, list[bool]]:
 
 
 def guessed(scores: Tensor, included: Tensor) -> list[bool]:
-    """Guess the upper half in and the lower half out; was it right, the surest guess first?
+    """Guess the upper half in and the lower half out; return whether each guess is right.
 
     >>> guessed(torch.tensor([9.0, 1.0, 5.0, 4.0]), torch.tensor([True, False, False, True]))
     [True, True, False, False]
@@ -155,9 +156,9 @@ def _in_the_data(canaries: Canaries, included: Tensor, sampler: Sampler) -> Exam
         return canaries.examples.take(rows)
     if canaries.blank is None:
         raise ContractError(
-            "Expected a blank row for canaries that are left out, found none. This sampler rests "
-            "on the number of examples: give `blank`, a row without gradient, or use Poisson "
-            "sampling."
+            "Expected a blank row for excluded canaries, found none. The guarantee of this sampler "
+            "depends on the number of examples: give `blank`, a row without gradient, or use "
+            "Poisson sampling."
         )
     everything = joined(canaries.examples, canaries.blank)
     place = torch.where(included, torch.arange(len(canaries)), len(canaries))

@@ -1,13 +1,13 @@
 """A lower bound on ε from one run with many canaries (Steinke, Nasr, Jagielski 2023, section 5).
 
-Each of m canaries is put into the data, or not, by a coin of its own. Whoever sees all that the run
-released guesses r of the coins and says nothing about the others. If the run is (ε, δ)-private
-towards a flip of one coin, the number of right guesses is hardly larger than that of r tosses of a
-coin that is right with probability p = e^ε / (1 + e^ε):
+Each of m canaries is included in the data, or not, by its own coin. An observer of everything that
+the run released guesses r of the coins and abstains from the others. If the run is (ε, δ)-private
+with respect to flipping one coin, the number of right guesses is hardly larger than that of r
+tosses of a coin that is right with probability p = e^ε / (1 + e^ε):
 
     P[right ≥ v] ≤ P[B ≥ v] + 2 m δ · max_i P[v > B ≥ v - i] / i,     B ~ Binomial(r, p).
 
-The lower bound is the largest ε that makes what was seen less likely than 1 - confidence.
+The lower bound is the largest ε under which the observation is less likely than 1 - confidence.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from adadps.audit.outcome import require_confidence
 from adadps.errors import require
 
 LARGEST = 50.0
-"""No number of canaries that fits in memory tells more."""
+"""The largest bound; no number of canaries that fits in memory could show more."""
 
 
 def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the probability of so many right guesses under (ε, δ).
+    """Bound the probability of at least ``right`` right guesses under (ε, δ) from above.
 
     Without δ it is a binomial tail: three of three at ε = 0 have probability 1/8.
 
@@ -46,16 +46,16 @@ def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: f
 def one_run_epsilon(
     *, canaries: int, guesses: int, right: int, delta: float, confidence: float
 ) -> float:
-    """The lower bound on ε, 0 if nothing can be said.
+    """Return the lower bound on ε, 0 if nothing can be concluded.
 
-    All right, and no δ: p^r = 1 - confidence.
+    If all guesses are right and δ = 0, it solves p^r = 1 - confidence.
 
     >>> found = one_run_epsilon(canaries=100, guesses=100, right=100, delta=0.0, confidence=0.95)
     >>> round(found, 3) == round(math.log(1 / (0.05 ** (-1 / 100) - 1)), 3)
     True
     """
     require_confidence(confidence)
-    require(0 <= delta < 1, "0 <= delta < 1", delta, "Take that of the claim.")
+    require(0 <= delta < 1, "0 <= delta < 1", delta, "Use the delta of the claim.")
     error = 1 - confidence
 
     def likely(epsilon: float) -> bool:
@@ -78,10 +78,10 @@ def one_run_epsilon(
 def best_of(
     right: Sequence[bool], numbers: Sequence[int], *, delta: float, confidence: float
 ) -> tuple[float, int, int]:
-    """The best bound over several numbers of guesses, with the error shared between them.
+    """Return the best bound over several numbers of guesses, which share the allowed error.
 
-    ``right`` says of every canary, the surest guess first, whether its guess is right. Returns the
-    bound, the number of guesses, and how many of them are right.
+    ``right`` says for every canary, the surest guess first, whether its guess is right. The result
+    is the bound, the number of guesses, and the number of right guesses.
 
     >>> best_of([True] * 90 + [False] * 10, [90, 100], delta=0.0, confidence=0.95)[1:]
     (90, 90)
@@ -104,9 +104,10 @@ def best_ranking(
     delta: float,
     confidence: float,
 ) -> tuple[float, int, int, str]:
-    """The best bound over several rankings of the same canaries, with the error shared by all.
+    """Return the best bound over several rankings of the same canaries, which share the error.
 
-    Returns the bound, the number of guesses, how many of them are right, and the ranking's name.
+    The result is the bound, the number of guesses, the number of right guesses, and the name of the
+    ranking.
 
     >>> tried = {"worse": [True, False] * 50, "better": [True] * 100}
     >>> best_ranking(tried, [100], delta=0.0, confidence=0.95)[1:]
@@ -124,5 +125,5 @@ def _require_counts(canaries: int, guesses: int, right: int) -> None:
         0 <= right <= guesses <= canaries,
         "no more right guesses than guesses, and no more guesses than canaries",
         f"{right}, {guesses} and {canaries}",
-        "Count again.",
+        "Check the counts.",
     )

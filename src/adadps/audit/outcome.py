@@ -1,4 +1,4 @@
-"""What an audit has found."""
+"""The outcome of an audit: the claim, the lower bound, and the verdict."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from adadps.errors import require
 
 CONSISTENT = "consistent"
 BROKEN = "BROKEN: lower bound above claim"
-TOO_LITTLE = "says nothing: so few guesses could not have refuted this claim"
+TOO_LITTLE = "inconclusive: this few guesses could not have refuted the claim"
 
 
 def require_confidence(confidence: float) -> None:
     """Refuse a confidence that is not strictly between 0 and 1."""
-    require(0 < confidence < 1, "0 < confidence < 1", confidence, "0.95 is usual.")
+    require(0 < confidence < 1, "0 < confidence < 1", confidence, "0.95 is common.")
 
 
 @dataclass(frozen=True)
 class PrivacyClaim:
-    """What a run says about its own privacy: ε at δ towards a relation of data sets."""
+    """What a run claims about its privacy: ε at δ under a neighbouring relation."""
 
     epsilon: float
     delta: float
@@ -32,9 +32,9 @@ class AuditResult:
     """A claimed ε beside the lower bound that was found, with its confidence.
 
     If the claim is true, the lower bound exceeds it with probability at most 1 - ``confidence``.
-    A lower bound below the claim proves nothing. ``largest_bound`` is what the audit would have
-    found if every guess had been right: a claim that is not below it cannot be refuted by so few
-    runs or canaries, and the verdict says so.
+    A lower bound below the claim proves nothing. ``largest_bound`` is the bound that the audit
+    would have found if every guess had been right: a claim that is not below it cannot be refuted
+    with this few runs or canaries, and the verdict says so.
 
     >>> found = AuditResult(audit="one run", claim=PrivacyClaim(1.0, 1e-5, "add or remove one"),
     ...                     lower_bound=2.5, largest_bound=3.3, confidence=0.95, runs=1,
@@ -56,23 +56,23 @@ class AuditResult:
 
     @property
     def broken(self) -> bool:
-        """Is the lower bound above the claim?"""
+        """Whether the lower bound is above the claim."""
         return self.lower_bound > self.claim.epsilon
 
     @property
     def could_refute(self) -> bool:
-        """Could the claim have been refuted, had every guess been right?"""
+        """Whether the claim could have been refuted, had every guess been right."""
         return self.largest_bound > self.claim.epsilon
 
     @property
     def verdict(self) -> str:
-        """The same in words."""
+        """The outcome in words."""
         if self.broken:
             return BROKEN
         return CONSISTENT if self.could_refute else TOO_LITTLE
 
     def describe(self) -> dict[str, Any]:
-        """Everything, ready for JSON; an infinite ε becomes null."""
+        """Return the outcome, ready for JSON; an infinite ε becomes null."""
         held = asdict(self)
         claim = held.pop("claim")
         claimed = claim["epsilon"] if math.isfinite(claim["epsilon"]) else None

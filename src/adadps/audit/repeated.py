@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.samplers import Sampler
 from adadps.audit.outcome import AuditResult, PrivacyClaim, require_confidence
 from adadps.audit.repeated_bound import HitCounts, Numbers, bound
@@ -26,43 +26,43 @@ from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.tensors.sums import Params
+from adadps.training.private_run import PrivateRun, RunOptions
 from adadps.training.progress import progress_bar
-from adadps.training.run import PrivateRun, RunOptions
 
 
 @dataclass(frozen=True)
 class Released:
-    """All that one run gave away: its claim, and the weights at the start and after its steps."""
+    """Everything that one run released: its claim, and the weights before and after its steps."""
 
     claim: PrivacyClaim
     weights: Numbers
 
     @property
     def moves(self) -> Numbers:
-        """What every step added to the weights."""
+        """The change of the weights at every step."""
         return np.diff(self.weights, axis=0)
 
 
 Observer = Callable[[Released], float]
 
 
-def in_one_line(params: Params) -> Numbers:
-    """All weights of a model, one after the other, as they are now.
+def flat_weights(params: Params) -> Numbers:
+    """Return a copy of all weights of a model in one vector.
 
-    >>> in_one_line({"weight": torch.ones(1, 2), "bias": torch.zeros(1)})
+    >>> flat_weights({"weight": torch.ones(1, 2), "bias": torch.zeros(1)})
     array([1., 1., 0.])
     """
     return torch.cat([value.detach().double().flatten() for value in params.values()]).numpy()
 
 
 def observers_along(direction: Numbers) -> Mapping[str, Observer]:
-    """Four observers who know where the example pulls the weights.
+    """Return four observers that know in which direction the example pulls the weights.
 
-    *movement*: how far the weights went that way; more noise hides it better. *distance*: how far
-    they went that way or back, which shows noise that is missing, or too small or too large, in one
-    of the worlds. *difference*: how much the steps differ that way, in which noise that repeats
-    cancels. *spread*: how far the weights went any other way, which shows noise whose size depends
-    on the data.
+    *movement*: how far the weights moved in this direction, which noise hides. *distance*: how far
+    they moved in this direction or back, which reveals noise that is missing, too small or too
+    large in one of the worlds. *difference*: how much the steps differ in this direction, where
+    repeated noise cancels. *spread*: how far the weights moved in all other directions, which
+    reveals noise whose size depends on the data.
 
     >>> seen = observers_along(np.array([1.0, 0.0]))
     >>> path = Released(PrivacyClaim(1.0, 0.1, ""), np.array([[0.0, 0.0], [1.0, 2.0], [4.0, 2.0]]))
@@ -93,7 +93,7 @@ def observers_along(direction: Numbers) -> Mapping[str, Observer]:
 
 
 Trainer = Callable[[Examples], Released]
-"""Trains once, from the same start every time, and tells all that it released."""
+"""Trains once, always from the same initial weights, and returns everything that was released."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def audit_repeated(
     settings: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> AuditResult:
-    """A lower bound on the ε of ``trainer`` from ``runs`` runs, half of them in either world.
+    """Bound the ε of ``trainer`` from below by ``runs`` runs, half of them in each world.
 
-    ``observers`` score a run; the best of them, and its threshold, is chosen on a quarter of the
+    ``observers`` score a run; the best of them and its threshold are chosen on a quarter of the
     runs, and ε ≥ log((p - δ) / q) is computed from the others. If the claim is true, the bound
     exceeds it with probability at most 1 - ``confidence``.
     """
-    require(runs >= 16, "at least 16 runs", runs, "Some hundreds say something.")
+    require(runs >= 16, "at least 16 runs", runs, "Use some hundreds for a useful bound.")
     require_confidence(confidence)
     worlds: list[dict[str, list[float]]] = [{name: [] for name in observers} for _ in range(2)]
     claims: set[PrivacyClaim] = set()
@@ -164,21 +164,21 @@ def trainer_of(
     every_step: bool = True,
     **options: Unpack[RunOptions],
 ) -> Trainer:
-    """A trainer that is a `PrivateRun`: what the library does, and what it claims.
+    """Return a trainer that makes a `PrivateRun`: what the library does, and what it claims.
 
-    Without ``every_step`` only the start and the end are looked at: noise that may wait then does.
+    Without ``every_step``, only the initial and final weights are read, so that noise can be late.
     """
 
     def train(data: Examples) -> Released:
-        with delta_is_meant():  # nobody is protected here, and few examples make quick audits
+        with without_delta_warning():  # audits protect nobody, and few examples make them quick
             run = PrivateRun(
                 make_model(), loss, data, method=method, sampler=sampler, steps=steps, **options
             )
-        path = [in_one_line(run.params)]
+        path = [flat_weights(run.params)]
         for batch in run.batches():
             run.step(batch)
             if every_step or batch.index == steps:
-                path.append(in_one_line(run.params))
+                path.append(flat_weights(run.params))
         claim = PrivacyClaim(run.epsilon(), run.delta, sampler.relation.value)
         return Released(claim, np.stack(path))
 

@@ -1,13 +1,13 @@
-"""A lower bound on ε from the scores of many runs, half of them with one example more.
+"""A lower bound on ε from the scores of many runs, half of them with one additional example.
 
 For an (ε, δ)-private mechanism and every set R of what can be observed,
 
-    P[R with the example] ≤ e^ε P[R without it] + δ,     and the other way round.
+    P[R with the example] ≤ e^ε P[R without it] + δ,     and vice versa.
 
 So the frequencies of one set R in two samples give ε ≥ log((p - δ) / q), with p bounded from below
 and q from above (Clopper and Pearson 1934, exact for every sample size). R is a score beyond a
-threshold. *Which* score, threshold and side is chosen by looking at some runs, and the bound is
-computed from the others: then one set is tried, and the confidence is what it says.
+threshold. The score, threshold and side are chosen by looking at some runs, and the bound is
+computed from the others: then a single set is tested, and the confidence is valid.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from adadps.errors import require
 Numbers = npt.NDArray[np.float64]
 
 THRESHOLDS = 101
-"""How many quantiles of the scores are tried as thresholds."""
+"""The number of quantiles of the scores that are tried as thresholds."""
 
 CHOOSING = 0.25
-"""The share of the runs by which the set is chosen; the bound comes from the rest."""
+"""The share of the runs on which the set is chosen; the bound comes from the rest."""
 
 
 NOTHING = 1e-300
-"""Stands for a probability of zero, or less."""
+"""Takes the place of a probability of zero or less."""
 
 CAUTION = 0.9999
-"""A set is chosen by what its frequencies let expect even on a bad day, not by a lucky sample."""
+"""The confidence with which a set is chosen, high so that a lucky sample does not decide."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """The set R: a score on one side of a threshold, said to be likelier in one of the worlds."""
+    """The set R: a score on one side of a threshold, guessed to be likelier in one world."""
 
     observer: str
     threshold: float
@@ -50,7 +50,7 @@ class Guess:
     means_with: bool
 
     def hits(self, scores: Numbers) -> int:
-        """How many of these scores lie in R."""
+        """Return how many of these scores lie in R."""
         inside = scores >= self.threshold if self.above else scores < self.threshold
         return int(inside.sum())
 
@@ -61,7 +61,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class HitCounts:
-    """How often R occurred: where it is said to be likely, and where it is not."""
+    """How often R occurred in the world where it is guessed to be likely, and in the other."""
 
     hits: int
     runs: int
@@ -69,7 +69,7 @@ class HitCounts:
     other_runs: int
 
     def epsilon(self, *, delta: float, confidence: float) -> float:
-        """max(0, log((p - δ) / q)), p and q each exact at half of the error that is allowed."""
+        """Return max(0, log((p - δ) / q)), with p and q each exact at half of the allowed error."""
         found = _log_ratio(
             (self.hits, self.runs), (self.false_hits, self.other_runs), delta, confidence
         )
@@ -79,7 +79,7 @@ class HitCounts:
 def _log_ratio(
     hits: tuple[Any, int], false_hits: tuple[Any, int], delta: float, confidence: float
 ) -> Any:
-    """log((p - δ) / q), which is below 0 where the runs say nothing; for many sets at once."""
+    """Return log((p - δ) / q) for many sets at once; below 0 where the runs show nothing."""
     error = (1 - confidence) / 2
     likely = at_least(*hits, error) - delta
     unlikely = at_most(*false_hits, error)
@@ -87,9 +87,9 @@ def _log_ratio(
 
 
 def at_least(hits: Any, runs: int, error: float) -> Any:
-    """A probability that is below the true one, but for a chance of ``error``.
+    """Return a probability that exceeds the true one with probability at most ``error``.
 
-    All of n tosses heads: p^n = error.
+    If all of n tosses are heads, it solves p^n = error.
 
     >>> round(float(at_least(10, 10, 0.05)), 4) == round(0.05 ** (1 / 10), 4)
     True
@@ -99,7 +99,7 @@ def at_least(hits: Any, runs: int, error: float) -> Any:
 
 
 def at_most(hits: Any, runs: int, error: float) -> Any:
-    """A probability that is above the true one, but for a chance of ``error``.
+    """Return a probability that is below the true one with probability at most ``error``.
 
     >>> round(float(at_most(0, 10, 0.05)), 4) == round(1 - 0.05 ** (1 / 10), 4)
     True
@@ -110,7 +110,7 @@ def at_most(hits: Any, runs: int, error: float) -> Any:
 def choose(
     with_example: Mapping[str, Numbers], without: Mapping[str, Numbers], *, delta: float
 ) -> Guess:
-    """The set that promises the largest bound; these runs must not be used for the bound itself."""
+    """Choose the set that promises the largest bound, on runs that the bound must not use."""
     found = []
     for observer, scores in with_example.items():
         others = without[observer]
@@ -136,7 +136,7 @@ def _at_or_above(scores: Numbers, thresholds: Numbers) -> Any:
 def count(
     guess: Guess, with_example: Mapping[str, Numbers], without: Mapping[str, Numbers]
 ) -> HitCounts:
-    """How often ``guess`` is made in both worlds."""
+    """Count how often ``guess`` is made in both worlds."""
     worlds = [with_example[guess.observer], without[guess.observer]]
     likely, unlikely = worlds if guess.means_with else worlds[::-1]
     return HitCounts(guess.hits(likely), len(likely), guess.hits(unlikely), len(unlikely))
@@ -151,7 +151,7 @@ def bound(
 ) -> tuple[float, Guess, HitCounts]:
     """Choose a set on the first quarter of the runs, and bound ε by the others.
 
-    Scores are given by observer, in the order of the runs.
+    The scores are given per observer, in the order of the runs.
 
     >>> from numpy.random import default_rng
     >>> rng = default_rng(0)
@@ -160,9 +160,11 @@ def bound(
     5.3
     """
     require_confidence(confidence)
-    require(0 <= delta < 1, "0 <= delta < 1", delta, "Take that of the claim.")
+    require(0 <= delta < 1, "0 <= delta < 1", delta, "Use the delta of the claim.")
     runs = min(len(scores) for world in (with_example, without) for scores in world.values())
-    require(runs >= 8, "at least 8 runs in either world", runs, "Some hundreds say something.")
+    require(
+        runs >= 8, "at least 8 runs in each world", runs, "Use some hundreds for a useful bound."
+    )
     border = math.ceil(CHOOSING * runs)
     worlds = (with_example, without)
     first, second = (

@@ -1,10 +1,10 @@
-"""A tiny problem in which one example pulls as hard as clipping allows, always the same way.
+"""A tiny problem in which one example pulls as hard as clipping allows, always in one direction.
 
-Linear regression, (w·x - y)², from w = 0. The example has x = e₀ and a target so far away that
-its gradient is far beyond the clip at every step: clipped, it is C·e₀. Other rows can oppose it:
-alone they pull the other way, less hard; if a sum of gradients is clipped instead of each, the
-example turns that sum around. Bystanders own other features: the example's weight then waits for
-its noise while batches touch other weights.
+The problem is linear regression, (w·x - y)², from w = 0. The example has x = e₀ and a target so far
+away that its gradient is far above the clip norm at every step: clipped, it is C·e₀. Other rows can
+oppose it: alone they pull in the other direction, less hard; if a sum of gradients is clipped
+instead of each gradient, the example reverses that sum. Bystanders own other features, so that the
+noise of the example's weight stays pending while batches touch other weights.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from adadps.errors import require
 from adadps.types import Relation
 
 WIDTH = 32
-"""Weights of the problem: enough that the size of the noise can be seen in one step."""
+"""The number of weights, enough to reveal the size of the noise in one step."""
 
 FAR = 1000.0
-"""How far the worst-case example's target is; rows that oppose it have half of that."""
+"""The distance of the worst-case target; rows that oppose it have half of it."""
 
 
 def worst_case(
@@ -34,11 +34,11 @@ def worst_case(
     as_sparse: bool = False,
     width: int = WIDTH,
 ) -> Neighbours:
-    """Neighbours under ``relation``: the worst-case example first, then all other rows.
+    """Return neighbours under ``relation``: the worst-case example first, then all other rows.
 
-    ``opposing`` rows share its feature; every one of ``bystanders`` owns another. Without the
-    example there is: nothing (add or remove), a row of zeros (zero out), or the example that pulls
-    the other way (replace).
+    ``opposing`` rows share its feature; each of the ``bystanders`` owns another one. In the world
+    without the example, its place is taken by nothing (add or remove), by a row of zeros (zero
+    out), or by the example that pulls in the other direction (replace).
 
     >>> pair = worst_case(Relation.ADD_OR_REMOVE_ONE, opposing=2)
     >>> len(pair.with_example), len(pair.without)
@@ -49,10 +49,10 @@ def worst_case(
         0 <= bystanders < width,
         f"0 <= bystanders < {width}",
         bystanders,
-        "Each owns a feature beside the example's.",
+        "Each of them owns a feature, and so does the example.",
     )
     others = [(0, 1.0, FAR / 2)] * opposing + [(1 + i, 1.0, FAR / 2) for i in range(bystanders)]
-    others = others or [(0, 0.0, 0.0)]  # zeros: a row that is no example at all
+    others = others or [(0, 0.0, 0.0)]  # a row of zeros has no effect
     instead = {
         Relation.ADD_OR_REMOVE_ONE: [],
         Relation.ZERO_OUT: [(0, 0.0, 0.0)],
@@ -65,21 +65,21 @@ def worst_case(
 
 
 def zero_linear(width: int = WIDTH) -> nn.Linear:
-    """The model, at w = 0."""
+    """Return the model at w = 0."""
     model = nn.Linear(width, 1, bias=False)
     nn.init.zeros_(model.weight)
     return model
 
 
 def pull(width: int = WIDTH) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Where the worst-case example moves the weights: its gradient's opposite, -e₀."""
+    """Return the direction in which the worst-case example moves the weights, -e₀."""
     direction = np.zeros(width)
     direction[0] = -1.0
     return direction
 
 
 def _rows(rows: list[tuple[int, float, float]], as_sparse: bool, width: int) -> Examples:
-    """One row for each (feature, value, target)."""
+    """Make one row per (feature, value, target)."""
     features = np.zeros((len(rows), width), dtype=np.float32)
     for row, (feature, value, _) in enumerate(rows):
         features[row, feature] = value

@@ -1,7 +1,7 @@
 """The command line: commands are listed from static text and imported when they are called.
 
 Other distributions add commands by entry points of the group ``adadps.commands``. The help texts of
-those in `adadps-experiments` stand here, so that listing them imports nothing either.
+those in `adadps-experiments` are here, so that listing them imports nothing either.
 """
 
 from __future__ import annotations

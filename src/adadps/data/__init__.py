@@ -1,1 +1,1 @@
-"""Examples in memory, text features, and the data that comes with the package."""
+"""Examples, tables, users, text features, provenance, and the data that comes with the package."""

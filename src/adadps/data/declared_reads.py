@@ -19,9 +19,9 @@ class DeclaredRead(Enum):
 
     FORM = (
         "The form of rows is checked when they come in (finite numbers, lengths, types, sound "
-        "sparse rows, words and classes that the model has), and they are brought into the form "
-        "that training reads. What is wrong is refused before anything is paid, and said to the "
-        "person who runs the training alone."
+        "sparse rows, words and classes that the model has), and they are converted into the form "
+        "that training reads. What is wrong is refused before anything is paid, and reported only "
+        "to the person who runs the training."
     )
     NUMBER = (
         "Rows or users are counted, to be compared with the declared number where that is part of "
@@ -33,11 +33,11 @@ class DeclaredRead(Enum):
     )
     USERS = (
         "The rows of each user are found by their keys, so that users can be drawn whole. The keys "
-        "are not kept."
+        "are not stored."
     )
     PUBLIC_TOO = (
         "A row that is public as well is left out of training. Whether it is depends on that row "
-        "and on public data alone, and how many there are is not told."
+        "and on public data alone, and how many there are is not revealed."
     )
     ASSUMED_PUBLIC = (
         "Classes, levels or bounds that were not declared are read off the data and assumed to be "

@@ -1,4 +1,4 @@
-"""Which engine differentiates a model: the ghost engine wherever it gives the right gradients.
+"""Choose the engine for a model: the ghost engine wherever it gives the right gradients.
 
 The choice is made on synthetic rows (`adadps.engine.passes.synthetic`): no private row enters it.
 """
@@ -16,17 +16,17 @@ from adadps.engine.losses import Loss
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.rules.layers import require_supported
 from adadps.engine.rules.sequence import LayerSequence
-from adadps.engine.rules.structure import PythonsChance, owns_trainable, uses_only_through_layers
+from adadps.engine.rules.structure import PythonGenerators, owns_trainable, uses_only_through_layers
 from adadps.engine.waist import Engine
 from adadps.errors import AdadpsError, DataError, ModelError
 from adadps.tensors.sums import Params, dense
 
 _WHOLE_MODEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer)
-"""Layers with several inputs or outputs: the general engine takes the model as a whole."""
+"""Layers with several inputs or outputs: models with them need the general engine."""
 
 
 def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
-    """The engine for ``model``; ``probe`` are synthetic rows of the kind that it will see."""
+    """Return the engine for ``model``; ``probe`` holds synthetic rows of the kind it will see."""
     for name, module in model.named_modules():
         require_supported(module, name)
     if reads_in_sequence(model, probe.features):
@@ -35,15 +35,15 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
     if LayerSequence.of(model) is None and _has_separate_layers(model):
         ghost = GhostEngine(model, loss)
         if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):
-            chance = PythonsChance()
-            if _runs(ghost, probe) and not chance.was_used():
+            generators = PythonGenerators()
+            if _runs(ghost, probe) and not generators.have_drawn():
                 ghost.modes = modes_of(model)
                 return ghost
     return general
 
 
 def _runs(ghost: GhostEngine, probe: Examples) -> bool:
-    """Does it run while training, too? A layer with chance inside cannot run a second time."""
+    """Does it run in training mode, too? A layer that draws cannot run a second time."""
     try:
         require_gradients(ghost, probe)
     except AdadpsError:
@@ -52,7 +52,7 @@ def _runs(ghost: GhostEngine, probe: Examples) -> bool:
 
 
 def require_gradients(engine: Engine, probe: Examples) -> None:
-    """Differentiate one example, so that what cannot be done is found before anything is paid."""
+    """Differentiate one example, so that errors are found before anything is paid."""
     params = _trainable(engine.model)
     batch = probe.take(torch.arange(1)).to(next(iter(params.values())).device)
     engine.per_unit(params, batch, None).norms()
@@ -73,7 +73,7 @@ def _goes_through_layers(ghost: GhostEngine, probe: Examples) -> bool:
 
 
 def reads_in_sequence(model: nn.Module, features: Features) -> bool:
-    """Is ``model`` a sequence of known layers that takes these features?"""
+    """Is ``model`` a sequence of supported layers that accepts these features?"""
     sequence = LayerSequence.of(model)
     if sequence is None or not sequence.takes(features):
         return False
@@ -85,7 +85,7 @@ def reads_in_sequence(model: nn.Module, features: Features) -> bool:
         if first.mode != "sum":
             raise ModelError(
                 "Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found "
-                f"{first}. Divide the entries of each row by their sum for a mean."
+                f"{first}. For a mean, divide the entries of each row by their sum."
             )
     if wanted is not None and width != wanted:
         raise DataError(
@@ -96,7 +96,7 @@ def reads_in_sequence(model: nn.Module, features: Features) -> bool:
 
 
 def _has_separate_layers(model: nn.Module) -> bool:
-    """Does every trainable parameter belong to a layer of one input and one output?"""
+    """Does every trainable parameter belong to a layer with one input and one output?"""
     for module in model.modules():
         if isinstance(module, _WHOLE_MODEL):
             return False
@@ -110,8 +110,8 @@ def _has_separate_layers(model: nn.Module) -> bool:
 def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
     """Do both give the same gradients of two synthetic rows, away from the starting point?
 
-    Which parameter is used where is known by now; this finds a layer that does not do what its rule
-    says.
+    `_goes_through_layers` has checked where parameters are used; this finds a layer that does not
+    compute what its rule assumes.
     """
     generator = torch.Generator().manual_seed(0)
     params = {
@@ -121,7 +121,7 @@ def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
     device = next(iter(params.values())).device
     batch = probe.take(torch.tensor([0, len(probe) - 1])).to(device)
     try:
-        with evaluating(ghost.model):  # the same without the chance of dropout
+        with evaluating(ghost.model):  # without dropout, whose draws would differ
             found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
         if not torch.equal(found.present, expected.present):
             return False
@@ -147,4 +147,4 @@ _CANNOT_RUN = (
     AssertionError,
     AttributeError,
 )
-"""What a model may raise that the ghost engine cannot run."""
+"""Errors of a model that the ghost engine cannot run."""

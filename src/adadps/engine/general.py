@@ -15,11 +15,11 @@ from adadps.engine.waist import Units
 from adadps.tensors.sums import Params
 
 STORED_BYTES = 2**29
-"""Memory for stored gradients; sums in float64 take about three times as much on top."""
+"""Memory for stored gradients; sums in float64 take about three times as much in addition."""
 
 
 class GeneralEngine:
-    """Differentiates each example alone, all of them at once, with vmap."""
+    """Differentiates each example alone, and all of them at once, with vmap."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = model
@@ -28,7 +28,7 @@ class GeneralEngine:
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:
-        """Store one gradient per row and add up the rows of each unit."""
+        """Return one stored gradient per row, to be added up by unit."""
         rows = _dense(batch.features, params)
         gradients: Params = over_examples(
             grad(self._single_loss), params, rows, batch.targets, in_dims=(None, 0, 0)
@@ -44,7 +44,7 @@ class GeneralEngine:
         return layered(leaves, finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
-        """∇ of the mean loss, by one backward pass."""
+        """Return ∇ of the mean loss, by one backward pass."""
 
         def mean_loss(at: Params) -> Tensor:
             outputs = functional_call(self.model, at, (_dense(batch.features, params),))
@@ -54,22 +54,22 @@ class GeneralEngine:
         return gradients
 
     def outputs(self, params: Params, features: Features) -> Tensor:
-        """The model's outputs, without gradient."""
+        """Return the model's outputs, without gradient."""
         with torch.no_grad():
             result: Tensor = functional_call(self.model, params, (_dense(features, params),))
             return result
 
     def encoded(self, features: Features) -> Features:
-        """As they are."""
+        """Return the features as they are."""
         return features
 
     def most_at_once(self, params: Params) -> int:
-        """As many as have gradients of `STORED_BYTES` together."""
+        """Return how many gradients fit in `STORED_BYTES`."""
         size = sum(value.numel() * value.element_size() for value in params.values())
         return max(1, STORED_BYTES // size)
 
     def reads(self, features: Features) -> dict[str, Tensor]:  # noqa: ARG002
-        """All of every parameter."""
+        """Return no table: every parameter is read whole."""
         return {}
 
     def _single_loss(self, params: Params, row: Tensor, target: Tensor) -> Tensor:

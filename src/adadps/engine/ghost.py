@@ -1,11 +1,12 @@
 """The ghost engine: one forward and one backward pass, and no example's gradient is stored.
 
 The backward pass stops at the layers' outputs: it gives b_i, not the gradients of weights. From the
-layers' inputs a_i and from b_i, `adadps.engine.rules.layers` makes norms and weighted sums.
+layers' inputs a_i and from b_i, `adadps.engine.rules.layers` computes norms and weighted sums.
 
 There are two ways to run the model. A *sequence* of layers that are known to treat each example
-alone runs on the whole batch. Any other model runs under torch.func.vmap, which lets each example
-see only itself, whatever the model does; weights stay shared, so that it costs about the same.
+separately runs on the whole batch. Any other model runs under torch.func.vmap, which lets each
+example see only itself, whatever the model does; weights stay shared, so that the cost is about the
+same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from adadps.engine.rules.gradients import (
     PerExampleGradients,
     layered,
 )
-from adadps.engine.rules.layers import Use, gradients_of, joined, require_supported
+from adadps.engine.rules.layers import LayerCall, combined, gradients_of, require_supported
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.rules.sparse import TokenRows
 from adadps.engine.rules.structure import owns_trainable
@@ -49,20 +50,20 @@ class GhostEngine:
         self.loss = loss
         self.sequence = LayerSequence.of(model)
         self.modes: tuple[bool, ...] | None = None
-        """Of all modules, training or not, when the uses of parameters were recorded."""
+        """Whether each module was in training mode when the uses of parameters were recorded."""
         self._names = _names_of_shared(model)
 
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:
-        """One forward pass, and one backward pass to the outputs of the layers."""
-        uses = self._uses(self._with_shared(params), batch)
-        finite = torch.stack([use.finite() for use in uses]).all(0)
+        """Run one forward pass, and one backward pass to the outputs of the layers."""
+        calls = self._layer_calls(self._with_shared(params), batch)
+        finite = torch.stack([call.finite() for call in calls]).all(0)
         if not bool(finite.all()):
-            uses = [use.without(~finite) for use in uses]
+            calls = [call.without(~finite) for call in calls]
         found: dict[str, list[PerExampleGradients]] = {name: [] for name in params}
-        for use in uses:
-            for name, leaf in gradients_of(use, self._with_shared(params)).items():
+        for call in calls:
+            for name, leaf in gradients_of(call, self._with_shared(params)).items():
                 found[self._names.get(name, name)].append(leaf)
         unused = [name for name, held in found.items() if not held]
         if unused:
@@ -78,20 +79,20 @@ class GhostEngine:
         ]
         finite = torch.stack([finite, *stored]).all(0)
         leaves = {
-            name: joined([_without(leaf, finite, synthetic) for leaf in held], len(batch))
+            name: combined([_without(leaf, finite, synthetic) for leaf in held], len(batch))
             for name, held in found.items()
         }
         return layered(leaves, finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
-        """Mean gradient, from the same closed forms."""
+        """Return the mean gradient, from the same closed forms."""
         weights = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
         gradients = self.per_unit(params, batch, None)
         total = gradients.weighted_sum(weights.to(gradients.present.device))
         return {name: dense(value) for name, value in total.items()}
 
     def outputs(self, params: Params, features: Features) -> Tensor:
-        """The model's outputs, without gradient."""
+        """Return the model's outputs, without gradient."""
         if self.sequence is not None:
             return self.sequence.outputs(self._with_shared(params), features)
         with torch.no_grad():
@@ -100,64 +101,64 @@ class GhostEngine:
             return result
 
     def encoded(self, features: Features) -> Features:
-        """Tokens for bags of words as sparse rows of counts, once for all that read them."""
+        """Return tokens for bags of words as sparse rows of counts, to be computed only once."""
         return features if self.sequence is None else self.sequence.encoded(features)
 
     def dense_rows(self, features: Features, params: Params) -> Tensor:
-        """Dense rows, numbers in the precision of the weights."""
+        """Return dense rows, with floating-point values in the precision of the weights."""
         rows = features.to_dense() if isinstance(features, SparseRows) else features
         return rows.to(next(iter(params.values())).dtype) if rows.is_floating_point() else rows
 
     def most_at_once(self, params: Params) -> int:  # noqa: ARG002
-        """Inputs and outputs of the layers are small next to gradients."""
+        """Return a constant: inputs and outputs of the layers are small next to gradients."""
         return 2048
 
     def reads(self, features: Features) -> dict[str, Tensor]:
-        """The rows of a first layer's table that belong to these features."""
+        """Return the rows of the first layer's table that these features read."""
         if self.sequence is None or self._names:
             return {}
-        return self.sequence.words(features)
+        return self.sequence.table_rows(features)
 
-    def _uses(self, params: Params, batch: Examples) -> list[Use]:
-        self._require_as_it_was()
+    def _layer_calls(self, params: Params, batch: Examples) -> list[LayerCall]:
+        self._require_unchanged()
         if self.sequence is None:
-            return self._uses_alone(params, batch)
-        of_outputs = partial(_flipped, self.loss, batch.targets)
-        return self.sequence.uses(params, batch.features, of_outputs)
+            return self._calls_by_example(params, batch)
+        of_outputs = partial(_gradients_of_outputs, self.loss, batch.targets)
+        return self.sequence.layer_calls(params, batch.features, of_outputs)
 
-    def _require_as_it_was(self) -> None:
-        """What was found out about a model holds as long as nobody changes it."""
+    def _require_unchanged(self) -> None:
+        """Refuse a model that has changed since it was checked."""
         other_modes = self.modes is not None and self.modes != modes_of(self.model)
         if other_modes or LayerSequence.of(self.model) != self.sequence:
             raise ModelError(
-                "Expected the model as it was tried on synthetic rows, found other layers, hooks "
+                "Expected the model as it was checked on synthetic rows, found other layers, hooks "
                 "or modes (training or evaluation). Change them before the run begins."
             )
 
-    def _uses_alone(self, params: Params, batch: Examples) -> list[Use]:
+    def _calls_by_example(self, params: Params, batch: Examples) -> list[LayerCall]:
         """Record the layers' inputs while each example runs alone under vmap."""
         rows = self.dense_rows(batch.features, params)
-        calls = self._calls(params, rows)
+        called = self._called_layers(params, rows)
 
         def single(zeros: list[Tensor], row: Tensor, target: Tensor) -> tuple[Tensor, list[Tensor]]:
             with recorded(self.model, zeros) as inputs:
                 outputs = functional_call(self.model, params, (row.unsqueeze(0),))
             return self.loss(outputs, target.unsqueeze(0)).squeeze(), [a for _, a in inputs]
 
-        zeros = [torch.zeros_like(output) for _, _, output in calls]
+        zeros = [torch.zeros_like(output) for _, _, output in called]
         found: tuple[list[Tensor], list[Tensor]] = over_examples(
             grad(single, has_aux=True), zeros, rows, batch.targets, in_dims=(None, 0, 0)
         )
         gradients, inputs = found
         return [
-            Use(layer, prefix, a.squeeze(1), b.squeeze(1))
-            for (layer, prefix, _), a, b in zip(calls, inputs, gradients, strict=True)
+            LayerCall(layer, prefix, a.squeeze(1), b.squeeze(1))
+            for (layer, prefix, _), a, b in zip(called, inputs, gradients, strict=True)
         ]
 
-    def _calls(self, params: Params, rows: Tensor) -> list[tuple[nn.Module, str, Tensor]]:
+    def _called_layers(self, params: Params, rows: Tensor) -> list[tuple[nn.Module, str, Tensor]]:
         """The layers that one example calls, in order, with outputs of the right shape.
 
-        They are the same for every row of this shape, so that a row of zeros tells.
+        They are the same for every row of this shape, so that a row of zeros shows them.
         """
         with torch.no_grad(), recorded(self.model, None) as outputs:
             functional_call(self.model, params, (torch.zeros_like(rows[:1]),))
@@ -177,9 +178,9 @@ class GhostEngine:
 def recorded(
     model: nn.Module, zeros: list[Tensor] | None
 ) -> Iterator[list[tuple[nn.Module, Tensor]]]:
-    """While this lasts, calls of layers with weights add a zero each and note their inputs.
+    """Record the inputs of layers with weights, and add one of ``zeros`` to each layer's output.
 
-    Without ``zeros``, their outputs are noted instead.
+    Without ``zeros``, record their outputs instead.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
 
@@ -210,7 +211,7 @@ def recorded(
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:
-    """Of each module, whether it is in training mode."""
+    """Return whether each module is in training mode."""
     return tuple(module.training for module in model.modules())
 
 
@@ -224,7 +225,7 @@ def _bag(layer: nn.EmbeddingBag, tokens: Tensor) -> Tensor:
 
 
 def _names_of_shared(model: nn.Module) -> dict[str, str]:
-    """Further names of shared parameters, each with the name that counts."""
+    """The second names of shared parameters, each with the first name of the parameter."""
     first: dict[int, str] = {}
     others: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -236,9 +237,10 @@ def _names_of_shared(model: nn.Module) -> dict[str, str]:
 
 
 def _without(leaf: PerExampleGradients, finite: Tensor, synthetic: int) -> PerExampleGradients:
-    """What is stored can overflow though inputs and output gradients are finite.
+    """The gradients without synthetic words, and with zeros for examples that are not finite.
 
-    The words of synthetic rows are left out, so that they touch no row of a table.
+    The words of synthetic rows are left out, so that they touch no row of a table. A stored
+    gradient can overflow though inputs and output gradients are finite.
     """
     if isinstance(leaf, TokenRows) and synthetic:
         return leaf.without_last(synthetic)
@@ -249,5 +251,5 @@ def _without(leaf: PerExampleGradients, finite: Tensor, synthetic: int) -> PerEx
     )
 
 
-def _flipped(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
+def _gradients_of_outputs(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
     return output_gradients(loss, outputs, targets)

@@ -1,11 +1,11 @@
-"""Local training: what a user brings is the way that their own SGD has gone.
+"""Local training: a user contributes the difference that their own SGD makes to the weights.
 
-From the weights w that all users are given, a user takes mini-batches of their rows as they lie,
+From the weights w that all users are given, a user takes mini-batches of their rows in order,
 
     w_0 = w,   w_{t+1} = w_t - lr · D ∘ ∇ (mean loss of mini-batch t),   t < T,
 
-and brings w_0 - w_T, which takes the place of a gradient: it is clipped and noised like one. Of a
-table of words only the rows of the user's own words are copied.
+and contributes w_0 - w_T, which takes the place of a gradient: it is clipped and noised like one.
+Of a table of words only the rows of the user's own words are copied.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from adadps.engine.waist import Engine, Units
 from adadps.tensors.sums import Params, RowSparse, Sum, dense, rows_of
 
 ROWS_AT_ONCE = 4096
-"""Users with so many rows together are trained before their updates are added up."""
+"""Users are trained until they have this many rows together; then their updates are summed."""
 
 WORTH_THREADS = 2**24
-"""So many products in a local step are worth more than one thread."""
+"""This many products in a local step are worth more than one thread."""
 
 Part = RowSparse | Tensor
-"""What one parameter has in an update."""
+"""One parameter's part of an update."""
 
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """How a user trains: so many passes through their rows, in mini-batches, at a rate."""
+    """How a user trains: the learning rate, mini-batch size, and passes through their rows."""
 
     lr: float
     batch_size: int
@@ -59,12 +59,12 @@ class LocalEngine:
         self.model, self.loss = inner.model, inner.loss
         self.inner, self.steps, self.scale = inner, steps, scale
         self._rows_alone = getattr(inner, "sequence", None) is not None
-        """Layers that treat every row alone, whatever is beside it in a batch."""
+        """Whether all layers treat every row separately, whatever else is in its batch."""
 
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:
-        """One update per unit, each of that unit's rows alone; nobody's is zero, and absent."""
+        """Return one update per unit, from its rows alone; a unit without rows is absent."""
         units_rows = _rows_of(len(batch) - synthetic, units)
         every = units_rows or [torch.arange(0)]
         found = of_updates([self.update(params, batch.take(rows)) for rows in every])
@@ -73,7 +73,7 @@ class LocalEngine:
         return replace(found, present=found.present & filled, padding=padding)
 
     def update(self, params: Params, rows: Examples) -> dict[str, Part]:
-        """w_0 - w_T of one user; row-sparse for a table of which they read few rows."""
+        """Return w_0 - w_T of one user; row-sparse for a table of which they read few rows."""
         features, tables = self._own_words(rows.features)
         axes = {name: table_axis(self.model, name) for name in tables}
         start = {
@@ -88,7 +88,7 @@ class LocalEngine:
         seen = {name: held[name].movedim(0, axes[name]) if name in axes else held[name]
                 for name in held}  # fmt: skip
         size = min(len(rows), self.steps.batch_size) * sum(value.numel() for value in held.values())
-        with _threads_for(size if self._rows_alone else math.inf), self._alone():
+        with _threads_for(size if self._rows_alone else math.inf), self._same_state():
             for _ in range(self.steps.epochs):
                 for part in _mini_batches(len(rows), self.steps.batch_size):
                     batch = Examples(features, rows.targets).take(part)
@@ -101,12 +101,12 @@ class LocalEngine:
             for name, moved in ((name, start[name] - value) for name, value in held.items())
         }
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """What a model notes about one user's rows, or about local weights, no other user meets."""
+    def _same_state(self) -> AbstractContextManager[None]:
+        """Keep state that the model records about one user from all other users."""
         return nullcontext() if self._rows_alone else same_state(self.model, self.loss)
 
     def _own_words(self, features: Features) -> tuple[Features, Mapping[str, Tensor]]:
-        """Sparse rows with columns numbered among the words that occur, and those words."""
+        """Sparse rows with columns renumbered among the words that occur, and those words."""
         if not isinstance(features, SparseRows):
             return features, {}
         tables = self.inner.reads(features)
@@ -119,14 +119,14 @@ class LocalEngine:
         )
 
     def _mean_gradient(self, params: Params, batch: Examples) -> Mapping[str, Sum]:
-        """By one backward pass where that is the same, and every row has a finite gradient."""
+        """The mean gradient, by one backward pass if that is the same and every row is finite."""
         found = None
         if self._rows_alone and not isinstance(batch.features, SparseRows):
             found = self._by_one_pass(params, batch)
         return self._by_rows(params, batch) if found is None else found
 
     def _by_one_pass(self, params: Params, batch: Examples) -> Params | None:
-        """Nobody has to see these rows apart: it is the user who is clipped, and not a row."""
+        """Rows need no gradients of their own: the user is clipped, not a row."""
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         outputs = functional_call(self.model, leaves, (batch.features,))
         total = self.loss(outputs, batch.targets).mean()
@@ -143,29 +143,29 @@ class LocalEngine:
         return gradients.weighted_sum(share.to(batch.targets.device))
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
-        """Ordinary mean gradient, for public data."""
+        """Return the ordinary mean gradient, for public data."""
         return self.inner.mean_gradient(params, batch)
 
     def outputs(self, params: Params, features: Features) -> Tensor:
-        """The model's outputs, without gradient."""
+        """Return the model's outputs, without gradient."""
         return self.inner.outputs(params, features)
 
     def encoded(self, features: Features) -> Features:
-        """As the other engine reads them."""
+        """Return the features as the inner engine reads them."""
         return self.inner.encoded(features)
 
     def most_at_once(self, params: Params) -> int:
-        """Updates are stored: as few as need be."""
+        """Return fewer rows than the inner engine holds, because updates are stored."""
         return min(ROWS_AT_ONCE, self.inner.most_at_once(params))
 
     def reads(self, features: Features) -> dict[str, Tensor]:
-        """Rows that these features make the model read, at every local step."""
+        """Return the rows of tables that these features read, at every local step."""
         return self.inner.reads(features)
 
 
 @contextmanager
 def _threads_for(products: float) -> Iterator[None]:
-    """One thread for small steps: several cost more to wait for than they save."""
+    """Use one thread for small steps: waiting for several costs more than they save."""
     usual = torch.get_num_threads()
     if usual == 1 or products > WORTH_THREADS:
         yield
@@ -178,7 +178,7 @@ def _threads_for(products: float) -> Iterator[None]:
 
 
 def of_updates(updates: Sequence[Mapping[str, Part]]) -> LayeredGradients:
-    """Updates as gradients, one a unit; one that is not finite counts as absent."""
+    """Return updates as gradients, one per unit; one that is not finite counts as absent."""
     finite = [all(_is_finite(part) for part in update.values()) for update in updates]
     kept = [u if ok else _zeros(u) for u, ok in zip(updates, finite, strict=True)]
     leaves = {name: _side_by_side([update[name] for update in kept]) for name in updates[0]}
@@ -191,7 +191,7 @@ def _device(update: Mapping[str, Part]) -> torch.device:
 
 
 def _rows_of(count: int, units: Units | None) -> list[Tensor]:
-    """The rows of each unit, in their order."""
+    """The rows of each unit, in order."""
     if units is None:
         return list(torch.split(torch.arange(count), 1)) if count else []
     labels = units.labels.cpu()
@@ -204,7 +204,7 @@ def _mini_batches(rows: int, size: int) -> tuple[Tensor, ...]:
 
 
 def _descend(held: Tensor, total: Sum, rate: Tensor, rows_first: bool) -> None:
-    """``held`` -= rate ∘ total, in place; a table has its rows first, and so has its rate."""
+    """``held`` -= rate ∘ total, in place; tables and their rates have their rows first."""
     if isinstance(total, RowSparse) and rows_first:
         chosen = rate if len(rate) == 1 else rate[total.rows]
         held.index_add_(0, total.rows, (total.values * chosen).to(held.dtype), alpha=-1)
@@ -216,7 +216,7 @@ def _descend(held: Tensor, total: Sum, rate: Tensor, rows_first: bool) -> None:
 
 
 def table_axis(model: nn.Module, name: str) -> int:
-    """Along which axis of a table its words lie."""
+    """Return the axis of a table along which its words lie."""
     owner = model.get_submodule(name.rpartition(".")[0])
     return 1 if isinstance(owner, nn.Linear) else 0
 
@@ -244,16 +244,19 @@ def _side_by_side(parts: list[Part]) -> PerExampleGradients:
 
 @dataclass(frozen=True)
 class OwnedRows:
-    """One `RowSparse` a unit, of the same table; a unit has a row at most once."""
+    """The rows of a table that each unit has changed, one `RowSparse` per unit.
+
+    A unit has a row at most once. This is for large tables of which each unit changes few rows.
+    """
 
     parts: Sequence[RowSparse]
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """‖D ∘ g_u + M‖² for every unit."""
+        """Return ‖D ∘ g_u + M‖² for every unit."""
         return torch.stack([_square(part, leaf_map) for part in self.parts])
 
     def weighted(self, weights: Tensor) -> RowSparse:
-        """Σ_u w_u g_u on the rows that any unit has."""
+        """Return Σ_u w_u g_u on the rows that any unit has."""
         first = self.parts[0]
         rows, place = torch.unique(
             torch.cat([part.rows for part in self.parts]), return_inverse=True
@@ -265,7 +268,7 @@ class OwnedRows:
         return RowSparse(rows, total, first.shape, first.axis)
 
     def take(self, rows: Tensor) -> OwnedRows:
-        """Some of the units."""
+        """Return the updates of some of the units."""
         return OwnedRows([self.parts[unit] for unit in rows.tolist()])
 
 

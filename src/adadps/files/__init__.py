@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, removed only if they are ours, strict JSON."""
+"""Files written whole or not at all, removed only if they are ours; locks, forks, strict JSON."""

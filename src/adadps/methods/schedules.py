@@ -1,4 +1,4 @@
-"""Public schedules of the step t = 1, 2, ..."""
+"""Schedules: learning rates and mixing weights as public functions of the step t = 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Schedule = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """α/√t."""
+    """The schedule α/√t."""
 
     start: float
 
     def __call__(self, index: int) -> float:
-        """Value at step ``index``."""
+        """Return the value at step ``index``."""
         return self.start / math.sqrt(index)
 
     def __str__(self) -> str:
@@ -28,12 +28,12 @@ class InverseSqrt:
 
 @dataclass(frozen=True)
 class Cosine:
-    """cos(π t / (2 K)), 0 from K on."""
+    """The schedule cos(π t / (2 K)), which is 0 from step K on."""
 
     horizon: int
 
     def __call__(self, index: int) -> float:
-        """Value at step ``index``."""
+        """Return the value at step ``index``."""
         return math.cos(math.pi * min(index, self.horizon) / (2 * self.horizon))
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Cosine:
 
 
 def inverse_sqrt(start: float) -> InverseSqrt:
-    """α/√t, the learning rate of the paper's convex theorems.
+    """Return α/√t, the learning rate of the paper's convex theorems.
 
     >>> inverse_sqrt(1.0)(4)
     0.5
@@ -50,7 +50,7 @@ def inverse_sqrt(start: float) -> InverseSqrt:
 
 
 def cosine(horizon: int) -> Cosine:
-    """cos(π t / 2K): from almost 1 to 0 over K steps, the mixing weight of PDA-DPMD.
+    """Return cos(π t / 2K), the mixing weight of PDA-DPMD: from almost 1 to 0 over K steps.
 
     >>> round(cosine(10)(5), 3), round(cosine(10)(10), 3)
     (0.707, 0.0)
@@ -60,7 +60,7 @@ def cosine(horizon: int) -> Cosine:
 
 
 def at(schedule: Schedule, index: int) -> float:
-    """Value of a schedule at step ``index``.
+    """Return the value of a schedule at step ``index``.
 
     >>> at(0.5, 7), at(lambda t: 1 / t, 4)
     (0.5, 0.25)
@@ -69,7 +69,7 @@ def at(schedule: Schedule, index: int) -> float:
 
 
 def described(schedule: Schedule) -> str:
-    """A schedule as text that is the same in every process.
+    """Describe a schedule by a text that is the same in every process.
 
     >>> described(0.5), described(math.sqrt)
     ('0.5', 'sqrt')

@@ -1,7 +1,8 @@
-"""States of a method's stages as JSON and tensors, and back; nothing is executed on the way.
+"""Encode the states of a method's stages as JSON and tensors, and decode them.
 
-A state is made of None, numbers, texts, tensors, mappings, tuples, and the records that side
-information keeps. Whatever else a stage of one's own keeps is refused before the first step.
+Decoding executes nothing. A state consists of None, numbers, strings, tensors, mappings, tuples,
+and the records of side information. A custom stage whose state holds anything else is refused
+before the first step.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _RECORDS: dict[str, Any] = {
 
 
 def pack(state: Any, weights: Params) -> tuple[Any, Params]:
-    """The state as JSON, and its tensors by the names that stand in the JSON.
+    """Encode a state as JSON, and return its tensors by the names used in the JSON.
 
-    Where the state is the weights themselves, only that is noted.
+    Where a state is the weights themselves, the JSON holds only a reference to them.
 
     >>> pack((None, {"m": torch.zeros(2)}), {})
     ({'tuple': [None, {'mapping': {'m': {'tensor': '0'}}}]}, {'0': tensor([0., 0.])})
@@ -38,7 +39,7 @@ def pack(state: Any, weights: Params) -> tuple[Any, Params]:
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor], weights: Params) -> Any:
-    """The state that `pack` was given, on the device of the weights.
+    """Decode the state that `pack` was given, on the device of the weights.
 
     >>> unpack(*pack((1.5, None), {}), {})
     (1.5, None)
@@ -59,7 +60,7 @@ class _Packing:
         self._names: dict[int, Any] = {}
 
     def of(self, value: Any) -> Any:
-        """JSON of any part of a state."""
+        """Encode any part of a state as JSON."""
         if isinstance(value, Tensor):
             return self._tensor(value)
         if value is None or isinstance(value, int | str):
@@ -79,9 +80,9 @@ class _Packing:
             names = [field.name for field in fields(cast(Any, value))]
             return {type(value).__name__: {name: self.of(getattr(value, name)) for name in names}}
         raise ContractError(
-            "Expected states of tensors, numbers, mappings and tuples, which can be kept in a "
-            f"checkpoint, found {type(value).__qualname__}. Keep the state of your stage in those, "
-            "or train without checkpoints."
+            "Expected states of tensors, numbers, mappings and tuples, which a checkpoint can "
+            f"hold, found {type(value).__qualname__}. Build the state of your stage from those, or "
+            "train without checkpoints."
         )
 
     def _tensor(self, tensor: Tensor) -> Any:
@@ -118,16 +119,16 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], weights: Params) -> An
 
 
 def require_like(state: Any, first: Any, weights: Params) -> None:
-    """Refuse a state that cannot have come from the state ``first`` with which a method begins."""
+    """Refuse a state that cannot have evolved from ``first``, the method's initial state."""
     if not _is_like(state, first, weights):
         raise DataError(
-            "Expected the state of this method, found that of another one, or a changed one. "
+            "Expected the state of this method, found that of another method, or a modified one. "
             "Restore a copy of the checkpoint, or begin a new run in another folder."
         )
 
 
 def _is_like(state: Any, first: Any, weights: Params) -> bool:
-    if isinstance(state, Transform):  # the state of side information once it was read
+    if isinstance(state, Transform):  # the state of side information after it was read
         return _is_transform(state, weights)
     if isinstance(first, dict):
         same = isinstance(state, dict) and state.keys() == first.keys()

@@ -1,1 +1,12 @@
-"""What a run leaves behind: its result, its card, its page."""
+"""What a run leaves behind: its result, its privacy card, its report.
+
+- `result`: weights, metrics and the privacy statement of a run; `saved_result` reads them back and
+  refuses files that adadps could not have written.
+- `card`: the privacy card, a pure function of a result's description. `contents` builds it,
+  `charges` prices what was charged, `meaning` puts the guarantee into words, `rendering` writes it,
+  `checking` recomputes it, and `audits` attaches the outcome of an audit.
+- `html`: reports of one run or of several. `reports` builds the pages, `sections` their parts,
+  `charts` lays out curves, and `page` writes the file.
+
+A new fact on the card goes into `card.contents` and `card_schema.json`.
+"""

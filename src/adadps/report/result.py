@@ -1,4 +1,4 @@
-"""What a run leaves behind: weights, history, and an honest statement about privacy."""
+"""The result of a run: weights, metrics, and its privacy statement."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FORMAT = 1
 RESULT_FILE, WEIGHTS_FILE = "result.json", "weights.safetensors"
 FEATURE_WEIGHTS = "adadps.feature_weights"
 WHOLE_BUDGET_CLAIM = (
-    "epsilon is the whole budget of the ledger: other runs were charged to it before this one; "
-    "with 2 delta, if one was begun after looking at another"
+    "epsilon is the whole budget of the ledger, because other runs were charged to it before this "
+    "one; it holds with 2 delta, if one was begun after looking at another"
 )
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number on data that is declared public or held out."""
+    """One metric on data that is declared public or held out."""
 
     step: int
     epoch: float
@@ -45,19 +45,19 @@ class Measurement:
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What may be said about the privacy of a run.
+    """What may be claimed about the privacy of a run.
 
-    ``epsilon`` is infinite unless every reason against it is absent; ``mechanism_epsilon`` is what
-    the mechanism alone would give, and None where it has no finite value. ``tuning_trials`` is how
-    many settings were tried on private data; their cost is part of epsilon only where ``tuning``
-    says what was tried and looked at (`adadps.tune`).
-    ``steps_paid`` is what epsilon is the price of: more than ``steps`` where a run was resumed; of
-    a tuning it is the best trial's.
-    ``charges`` are the events of which epsilon is composed, each with how often the ledger was
-    charged with it; None of a tuning, and in results of versions that did not record them.
-    ``claim`` says what epsilon is where it is not the price of this run.
-    ``measured`` is what was found out about the private data with noise before the first step, and
-    what it cost: levels, classes and bounds that nobody had declared.
+    ``epsilon`` is infinite if there is any reason against it in ``not_private_because``;
+    ``mechanism_epsilon`` is the epsilon of the mechanism alone, and None where it is not finite.
+    ``tuning_trials`` is the number of settings that were tried on private data; their cost is part
+    of epsilon only where ``tuning`` records the trials (`adadps.tune`).
+    ``steps_paid`` is the number of steps that epsilon pays for: more than ``steps`` where a run was
+    resumed, and that of the best trial for a tuning.
+    ``charges`` are the events that epsilon is composed of, each with its count on the ledger; None
+    for a tuning, and in results of versions that did not record them.
+    ``claim`` says what epsilon is, where it is not the price of this run.
+    ``measured`` lists what was learnt about the private data with noise before the first step, and
+    its price: levels, classes and bounds that were not declared.
     """
 
     epsilon: float
@@ -81,7 +81,7 @@ class PrivacyStatement:
 
     @property
     def private(self) -> bool:
-        """Is there a finite epsilon?"""
+        """Whether epsilon is finite."""
         return math.isfinite(self.epsilon)
 
     def __str__(self) -> str:
@@ -101,10 +101,10 @@ class PrivacyStatement:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. Save it with `save`, read it back with `load_result`.
+    """A finished run. Save it with `save`, and read it back with `load_result`.
 
-    ``public_facts`` is what a report tells of the run beside its privacy: number of parameters,
-    learning rates, spread of public side information (`adadps.training.describe`).
+    ``public_facts`` is what a report shows besides privacy: the number of parameters, learning
+    rates, and the spread of public side information (`adadps.training.describe`).
     """
 
     privacy: PrivacyStatement
@@ -118,7 +118,7 @@ class Result:
     public_facts: dict[str, Any] = field(default_factory=dict)
 
     def last(self, metric: str, data: str | None = None) -> float:
-        """The last recorded value of ``metric``."""
+        """Return the last recorded value of ``metric``."""
         for entry in reversed(self.history):
             if entry.metric == metric and data in (None, entry.data):
                 return entry.value
@@ -128,14 +128,14 @@ class Result:
         )
 
     def restore(self, model: nn.Module) -> nn.Module:
-        """Put the trained weights into ``model``."""
+        """Copy the trained weights into ``model`` and return it."""
         copy_weights(
             self.params, {name: p for name, p in model.named_parameters() if p.requires_grad}
         )
         return model
 
     def outputs(self, model: nn.Module, features: Any) -> Tensor:
-        """Outputs of ``model`` with the trained weights, through the trained feature weights."""
+        """Return the outputs of ``model`` with the trained weights and feature weights."""
         return predict(self.restore(model), as_features(features), self.feature_weights)
 
     def claiming(self, epsilon: float, *, steps_paid: int | None) -> Result:
@@ -165,7 +165,7 @@ class Result:
         return target
 
     def write_into(self, draft: Path) -> None:
-        """Write the same files into a folder that is being made, under the name it will have."""
+        """Write the same files into a folder that is being created under its final name."""
         tensors = {name: value.contiguous().cpu() for name, value in self.params.items()}
         if self.feature_weights is not None:
             tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
@@ -175,14 +175,14 @@ class Result:
             text = json.dumps(described, indent=2, allow_nan=False, ensure_ascii=False)
         except TypeError as error:
             raise DataError(
-                f"Expected settings of numbers, texts and lists, found: {error}. Put their names "
-                "into the settings instead."
+                f"Expected settings of numbers, strings and lists, found: {error}. Use names in "
+                "place of objects."
             ) from error
         (draft / RESULT_FILE).write_text(text + "\n", encoding="utf-8")
         write_card(card_of(described), draft)
 
     def describe(self) -> dict[str, Any]:
-        """Everything but the weights, ready for JSON; infinite numbers become null."""
+        """Return everything but the weights, ready for JSON; infinite numbers become null."""
         return {
             "format": FORMAT,
             "private": self.privacy.private,
@@ -202,8 +202,8 @@ def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:
     expected = {name: tuple(value.shape) for name, value in params.items()}
     if found != expected:
         raise DataError(
-            f"Expected weights of shapes {expected}, found {found}. Build the model as it was when "
-            "its training began."
+            f"Expected weights of shapes {expected}, found {found}. Build the model with the "
+            "architecture that was trained."
         )
     with torch.no_grad():
         for name, value in held.items():
@@ -211,13 +211,13 @@ def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:
 
 
 def save_tensors(tensors: Params, file: Path) -> None:
-    """Write tensors, or say in our words why it cannot be."""
+    """Write tensors to a file, or raise our own error."""
     try:
         save_file(tensors, file)
     except (OSError, SafetensorError) as error:
         raise DataError(
-            f"Expected to write {file}, found: {error}. Check the space on the disk, and that the "
-            "folder can be written to; nothing was overwritten."
+            f"Expected to write {file}, found: {error}. Check the free disk space and that the "
+            "folder is writable; nothing was overwritten."
         ) from error
 
 

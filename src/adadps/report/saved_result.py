@@ -28,7 +28,7 @@ from adadps.report.result import (
 )
 from adadps.tensors.sums import Params
 
-RESTORE = "Restore the folder from a copy: to train again would spend epsilon again."
+RESTORE = "Restore the folder from a copy: training again would spend epsilon again."
 CHECK_OR_RESTORE = f"Check the path, or r{RESTORE[1:]}"
 Check = Callable[[Any], bool]
 LARGEST = 1e300
@@ -58,7 +58,7 @@ def load_result(folder: str | Path) -> Result:
 
 
 def read_json(folder: str | Path, name: str) -> Any:
-    """The content of a file of a saved model; an error names the file and says how to mend it."""
+    """Read a JSON file of a saved model; errors name the file and the cure."""
     try:
         file = Path(folder) / name
         return parse_json(file.read_text(encoding="utf-8"))
@@ -67,17 +67,17 @@ def read_json(folder: str | Path, name: str) -> Any:
         if file.parent.exists():
             there, cure = "no such file", CHECK_OR_RESTORE
         raise DataError(f"Expected a saved model with {file}, found {there}. {cure}") from error
-    except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
+    except (OSError, ValueError) as error:  # our own errors, encodings, NUL bytes in names
         raise DataError(
             f"Expected JSON in {folder}/{name}, found {_why(error)}. {RESTORE}"
         ) from error
 
 
 def of_another_format(expected: str, file: Path, found: Any) -> DataError:
-    """What is said about a file of another version, or of another program."""
+    """Return the error about a file of another version, or of another program."""
     if found is None:
         return DataError(
-            f"Expected {expected} in {file}, found a file of something else. {CHECK_OR_RESTORE}"
+            f"Expected {expected} in {file}, found another kind of file. {CHECK_OR_RESTORE}"
         )
     return DataError(
         f"Expected {expected} in {file}, found format {found!r}. Read it with the version of "
@@ -86,12 +86,12 @@ def of_another_format(expected: str, file: Path, found: Any) -> DataError:
 
 
 def _why(error: Exception) -> str:
-    """Why a file cannot be read, in a few words."""
+    """Return why a file cannot be read, in a few words."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, NotADirectoryError | IsADirectoryError | PermissionError):
         return "something that cannot be read as a file"
-    return "something else: it is damaged, or of another program"
+    return "something else: the file is damaged, or belongs to another program"
 
 
 def _result_of(held: dict[str, Any], tensors: Params) -> Result:
@@ -122,7 +122,7 @@ def _with_nan(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def require_sound(held: Any) -> None:
-    """Refuse the content of a result's JSON that is not what it should be.
+    """Refuse content that is not that of a result.
 
     >>> require_sound([])
     Traceback (most recent call last):
@@ -141,9 +141,9 @@ def require_sound(held: Any) -> None:
     epsilon, mechanism = privacy["epsilon"], privacy["mechanism_epsilon"]
     private = epsilon is not None
     if held["private"] != private or (private and privacy["not_private_because"]):
-        raise _wrong("a statement that agrees with itself", "a private and a not private one")
+        raise _wrong("a consistent statement", "one that is both private and not private")
     if private and (mechanism is None or epsilon < mechanism):
-        least = "which has none" if mechanism is None else f"{mechanism:g}"
+        least = "which is infinite" if mechanism is None else f"{mechanism:g}"
         raise _wrong(
             f"an epsilon of at least that of its mechanism, {least}",
             f"privacy.epsilon = {epsilon:g}",
@@ -153,16 +153,16 @@ def require_sound(held: Any) -> None:
 def _require(held: dict[str, Any], checks: dict[str, Check], where: str) -> None:
     for name, check in checks.items():
         if name not in held or not check(held[name]):
-            raise _wrong(f"an entry '{name}' of its kind in {where}", "none or another")
+            raise _wrong(f"an entry '{name}' of the right type in {where}", "none or another type")
 
 
 def _require_if_there(held: dict[str, Any], checks: dict[str, Check], where: str) -> None:
-    """Entries that results of earlier versions do not have."""
+    """Check entries that results of earlier versions do not have."""
     _require(held, {name: checks[name] for name in checks if name in held}, where)
 
 
 class UnsoundError(DataError):
-    """Entries that adadps could not have written: what was expected, and what was found."""
+    """Entries that adadps could not have written, with what was expected and found."""
 
     def __init__(self, expected: str, found: str) -> None:
         self.expected, self.found = expected, found
@@ -203,7 +203,7 @@ def _dict(value: Any) -> bool:
 
 
 def _of_entries(**checks: Check) -> Check:
-    """A mapping with exactly these entries."""
+    """Return a check for mappings with exactly these entries."""
     return lambda value: (
         isinstance(value, dict)
         and value.keys() == checks.keys()

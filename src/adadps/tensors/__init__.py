@@ -1,1 +1,1 @@
-"""Tensors that are mostly zero, sums of outer products, compiled loops, threads; no privacy."""
+"""Row-sparse tensors, sums of outer products, compiled loops and threads; no privacy."""

@@ -1,4 +1,4 @@
-"""What a run needs to go on after its process is gone: a folder, written whole or not at all.
+"""Checkpoints: what a run needs to resume after its process is gone, written whole or not at all.
 
 ::
 
@@ -64,13 +64,13 @@ class Checkpoint:
         return self.states is not None
 
     def require_same(self, *, plan: str, steps: int, ledger: str, frozen: str) -> None:
-        """Refuse to go on with another plan, on another ledger, or with other frozen weights."""
+        """Refuse to resume with another plan, ledger or frozen weights."""
         if self.plan != plan:
             raise ContractError(
                 f"Expected the plan of run {self.run}, whose checkpoint is there ({self.planned} "
-                f"steps; hash {self.plan[:12]}), found another ({steps} steps; {plan[:12]}). Go on "
-                "with the same method, sampler, steps, accountant and side information, or choose "
-                "another folder."
+                f"steps; hash {self.plan[:12]}), found another ({steps} steps; {plan[:12]}). "
+                "Resume with the same method, sampler, steps, accountant and side information, or "
+                "choose another folder."
             )
         if self.ledger != ledger:
             raise ContractError(
@@ -129,13 +129,13 @@ class Checkpoints:
         require(fits, "a whole number every >= 1", every, "It is a number of steps.")
 
     def is_due(self, taken: int, planned: int) -> bool:
-        """Is there to be a checkpoint after ``taken`` of ``planned`` steps?"""
+        """Is a checkpoint due after ``taken`` of ``planned`` steps?"""
         every = self.every or max(1, planned // 50)
         return taken == planned or taken % every == 0
 
     @property
     def ledger(self) -> Path:
-        """Where the ledger is, of a run that has none elsewhere."""
+        """Where the ledger of the run lies, unless it has one elsewhere."""
         return Path(self.folder) / LEDGER
 
     def latest(self) -> Checkpoint | None:
@@ -150,7 +150,7 @@ class Checkpoints:
         return _read(found[-1]) if found else None
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Keep this checkpoint; older ones go when it is on the disk, and drafts of the dead."""
+        """Write a checkpoint; then remove older ones, and drafts of processes that are gone."""
         older = self._steps()
         target = Path(self.folder) / f"step-{checkpoint.taken:08d}"
         if older and _number(older[-1]) >= checkpoint.taken:
@@ -163,7 +163,7 @@ class Checkpoints:
         self._remove(older)
 
     def remove(self) -> None:
-        """Take all checkpoints away, and nothing else that may be in the folder."""
+        """Remove all checkpoints, and nothing else that may be in the folder."""
         self._remove(self._steps())
 
     def _remove(self, steps: list[Path]) -> None:
@@ -183,7 +183,7 @@ class Checkpoints:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Has it our name, and is anything of ours in it? The rest belongs to somebody else."""
+    """Does the folder have our name and our files? Any other folder is left alone."""
     named = _STEP.fullmatch(path.name) is not None
     return named and any((path / name).is_file() for name in (_CONTENT, _TENSORS))
 

@@ -62,7 +62,7 @@ def plan_of(
     accountant: Accountant,
     besides: Iterable[DpEvent] = (),
 ) -> RunFacts:
-    """What the ledger is told: all of it is public. ``besides`` was paid by the run before."""
+    """Describe the plan for the ledger, in public words; ``besides`` was paid before the run."""
     side = method.side_events(sampler.relation, accountant)
     return RunFacts(
         unit=unit_of(method),

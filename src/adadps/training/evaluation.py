@@ -53,7 +53,7 @@ def on_held_out(
     """Evaluate on private data that you have held out from training; declared and shown as such.
 
     Its records are outside of ε: what is measured is an exact function of them. All of them are
-    measured as they are given, and none is looked up among the training rows: whoever saw the
+    measured as they are given, and none is looked up among the training rows: anyone who saw the
     numbers could tell who was found there. ``every`` is in steps; None means once, at the end.
     """
     return _evaluation(name, features, targets, every, metrics, "held out")

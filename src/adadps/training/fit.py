@@ -1,9 +1,16 @@
-"""Train a model from start to end: the loop around `adadps.training.run.PrivateRun`."""
+"""Train a model from start to end: the loop around `adadps.training.private_run.PrivateRun`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -19,9 +26,8 @@ from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
-from adadps.training.interruption import awaiting_the_step
+from adadps.training.private_run import PrivateRun
 from adadps.training.progress import Progress, progress_bar
-from adadps.training.run import PrivateRun
 from adadps.types import Accountant
 
 
@@ -162,3 +168,41 @@ def _show(run: PrivateRun, index: int, bar: Progress) -> None:
 
 def _spent_so_far(run: PrivateRun) -> str:
     return "not private" if run.not_private_because else f"ε ≤ {run.epsilon_at_most():.2f}"
+
+
+TOLD = b"\nEnding after the steps that are paid for. Ctrl-C again ends at once, and loses them.\n"
+
+
+@dataclass
+class Interruption:
+    """Was an end asked for?"""
+
+    asked: bool = False
+
+
+@contextmanager
+def awaiting_the_step(wanted: bool) -> Iterator[Interruption]:
+    """Note the first Ctrl-C instead of raising it; a second one is raised at once.
+
+    Only where it is ``wanted``, in the main thread, and if nothing else handles Ctrl-C: elsewhere
+    nothing changes.
+    """
+    interruption = Interruption()
+    usual = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not wanted or not is_main or usual is not signal.default_int_handler:
+        yield interruption
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if interruption.asked:
+            signal.default_int_handler(number, frame)
+        interruption.asked = True
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), TOLD)  # print is not for handlers of signals
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interruption
+    finally:
+        signal.signal(signal.SIGINT, usual)

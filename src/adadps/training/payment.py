@@ -76,6 +76,7 @@ class Payment:
         self._most = terms.budget.epsilon if terms.budget else None
         self._shares_ledger = terms.ledger is not None
         self._earlier = self.ledger.charged(self.run)
+        self._events: dict[bool, DpEvent] = {}  # of steps that are charged, and of others
         if measured:
             self._require_paid_first(measured.events)
 
@@ -231,7 +232,7 @@ class Payment:
         )
 
     def mechanism_epsilon(self, steps: int | None, accountant: Accountant) -> float:
-        """What so many steps of the mechanism would cost, whatever was charged."""
+        """What ``steps`` steps of the mechanism would cost, whatever was charged."""
         lives = self.ledger.lives(self.run)
         if steps is not None:
             more = max(0, steps - self._begins_after)
@@ -272,10 +273,14 @@ class Payment:
         return self._method.side_events(self._sampler.relation, self.accountant)
 
     def _step_event(self, index: int) -> DpEvent:
-        method = self._method
-        return self.units.step_event(
-            method.release.noise_multiplier, index, self.accountant, grouping_of(method)
-        )
+        charged = self.units.charged_steps
+        is_charged = charged(index) > charged(index - 1)
+        if is_charged not in self._events:
+            method = self._method
+            self._events[is_charged] = self.units.step_event(
+                method.release.noise_multiplier, index, self.accountant, grouping_of(method)
+            )
+        return self._events[is_charged]
 
 
 def ledger_for(ledger: Ledger | None, budget: Budget | None, beside: Path | None) -> Ledger:

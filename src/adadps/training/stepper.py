@@ -47,9 +47,8 @@ from adadps.methods.state_codec import require_like, unpack
 from adadps.tensors.feature_major import lay_out_by_feature, lay_out_by_output
 from adadps.tensors.sums import Params
 from adadps.tensors.threads import torch_on_one_thread
-from adadps.training.batches import Batch, Batches, DrawnRows
+from adadps.training.batches import Batch, Batches, DrawnRows, require_parts
 from adadps.training.checkpoint import Checkpoint
-from adadps.training.preflight import require_parts
 
 LITTLE_WORK = 2**24
 """Fewer multiplications than this are not worth torch's threads, which spin after their work."""

@@ -1,8 +1,8 @@
-"""The ledger: every step asks before anything is drawn.
+"""The ledger: every step is charged before anything is drawn.
 
 A ledger has one neighbouring relation, one accountant and one unit of privacy. PLD composes what
-was fixed beforehand, so it serves one run; further runs that are chosen after looking at the first
-need a Rényi filter, i.e. a ledger with the RDP accountant.
+was fixed beforehand, so it serves a single run. Further runs that are chosen after looking at the
+first one need a Rényi filter, i.e. a ledger with the RDP accountant.
 """
 
 from adadps.accounting.ledger.disk import DiskLedger

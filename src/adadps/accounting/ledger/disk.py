@@ -1,8 +1,8 @@
 """A ledger on disk, shared by runs and by processes.
 
-A charge is *reserved* before the step begins: inside one write transaction the ledger reads what
-all processes have spent, checks the budget, writes the reservation, and waits for the disk. A
-process that is killed afterwards has paid; nothing is ever taken back.
+A charge is *reserved* before the step begins: in one write transaction the ledger reads what all
+processes have spent, checks the budget, writes the reservation, and waits for the disk. A process
+that is killed afterwards has paid; charges are never rolled back.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from adadps.types import Accountant, Relation
 
 
 class DiskLedger:
-    """A ledger in a file; made if there is none, else continued.
+    """A ledger in a file, which is created if it does not exist.
 
-    ``budget`` is fixed when the file is made; leave it out to continue under the one it has.
-    Several processes may hold the same file, each with a `DiskLedger` of its own.
+    ``budget`` is fixed when the file is created; leave it out to continue under the stored one.
+    Several processes may use the same file, each with its own `DiskLedger`.
 
     >>> import tempfile
     >>> from dp_accounting import GaussianDpEvent
@@ -55,7 +55,7 @@ class DiskLedger:
         self.path = Path(path)
         self._lock = threading.RLock()
         self._process = os.getpid()
-        if not os.path.exists(self.path):  # False for names that cannot be, too
+        if not os.path.exists(self.path):  # False for impossible names, too
             create(self.path, budget)
         self._connection = connect(self.path)
         try:
@@ -79,9 +79,9 @@ class DiskLedger:
         self._events: dict[int, DpEvent] = {}
         self._event_numbers: dict[str, int] = {}
         self._seen = 0
-        self._lives: dict[str, int] = {}  # the rows of the runs that this object has opened
+        self._lives: dict[str, int] = {}  # ids of the runs opened by this object
         self._latest: str | None = None
-        self._reserved: dict[tuple[str, str], int] = {}  # paid for, and not taken yet
+        self._reserved: dict[tuple[str, str], int] = {}  # paid for, and not used yet
         with self._transaction("DEFERRED"):
             pass
 
@@ -97,23 +97,23 @@ class DiskLedger:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; what was charged stays."""
+        """Close the file; all charges stay recorded."""
         if os.getpid() == self._process:
             self._connection.close()
 
     @property
     def budget(self) -> Budget | None:
-        """What may be spent in all, by all runs."""
+        """The budget of all runs together; None if charges are only counted."""
         return self._spending.budget
 
     @property
     def entries(self) -> int:
-        """How many charges there are, of all runs and processes."""
+        """The number of charges, by all runs and processes."""
         with self._transaction("DEFERRED"):
             return self._spending.entries
 
     def choose_accountant(self, fitting: Sequence[Accountant]) -> Accountant:
-        """The accountant of this ledger once it has one; before, RDP, so that runs compose."""
+        """Return the accountant of this ledger if it has one, else RDP, so that runs compose."""
         with self._transaction("DEFERRED"):
             held = self._spending.terms
         wanted = held.accountant if held else Accountant.RDP
@@ -165,10 +165,10 @@ class DiskLedger:
     def authorise(
         self, event: DpEvent, *, run: str | None = None, ahead: int = 1, at_once: int = 1
     ) -> None:
-        """Reserve ``event`` on disk if the budget allows it; when this returns, it is paid.
+        """Reserve ``event`` on disk if the budget allows it; it is paid once this returns.
 
-        With ``at_once``, so many are reserved in one go, and the next calls only take from them.
-        After a crash all of them count.
+        Up to ``at_once`` events are reserved in one transaction, and the following calls use these.
+        After a crash all of them count as spent.
         """
         text = text_of(event)
         with self._lock:
@@ -197,12 +197,14 @@ class DiskLedger:
             self._events[number], self._event_numbers[text] = event, number
             if is_planned_most:
                 self._spending.most_planned = (event, ahead)
-            self._spending.charge(event, count)  # interrupted here: counted twice, never lost
+            self._spending.charge(
+                event, count
+            )  # an interruption here counts it twice, never loses it
             self._seen = last
             self._reserved[payer, text] = count - 1
 
     def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
-        """All charges of a run, in every process."""
+        """Return all charges of a run, by all processes."""
         with self._transaction("DEFERRED"):
             held = self._connection.execute(
                 "SELECT event, count(*) FROM reservations "
@@ -212,7 +214,7 @@ class DiskLedger:
             return tuple((self._event(number), count) for number, count in held)
 
     def run_of(self, plan_hash: str) -> str | None:
-        """The latest run with this plan, if there is one."""
+        """Return the latest run with this plan, if there is one."""
         with self._transaction("DEFERRED"):
             held = self._connection.execute(
                 "SELECT name FROM runs WHERE plan_hash = ? ORDER BY id DESC LIMIT 1", (plan_hash,)
@@ -220,7 +222,7 @@ class DiskLedger:
         return None if held is None else str(held[0])
 
     def lives(self, run: str) -> tuple[Life, ...]:
-        """What each life of a run has been charged for, in every process."""
+        """Return what each life of a run has been charged for, by all processes."""
         with self._transaction("DEFERRED"):
             held = self._connection.execute(
                 "SELECT (SELECT count(*) FROM reservations WHERE run = runs.id), paid_first "
@@ -230,18 +232,18 @@ class DiskLedger:
         return tuple(Life.of(charges, paid_first) for charges, paid_first in held)
 
     def room(self, event: DpEvent, wanted: int) -> int:
-        """How many of ``wanted`` such events fit now; another process may be faster."""
+        """Return how many of ``wanted`` such events fit now; another process may use the room."""
         with self._transaction("DEFERRED"):
             return self._spending.room(event, wanted)
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon of everything charged so far, by all runs; infinite if something was exposed."""
+        """Return epsilon of all charges so far, by all runs; infinite if something was exposed."""
         with self._transaction("DEFERRED"):
             return self._spending.epsilon(delta)
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:
-        """Work on what all processes have written so far; IMMEDIATE: alone, to write."""
+        """Run a transaction on the state of all processes; IMMEDIATE takes the write lock."""
         self._require_own_process()
         with self._lock, explained(self.path):
             try:
@@ -260,7 +262,7 @@ class DiskLedger:
                 raise
 
     def _catch_up(self) -> None:
-        """Count what other processes have charged since."""
+        """Add what other processes have charged in the meantime."""
         last, runs = self._connection.execute(
             "SELECT (SELECT max(id) FROM reservations), (SELECT count(DISTINCT name) FROM runs)"
         ).fetchone()
@@ -305,10 +307,10 @@ class DiskLedger:
         return self._events[number]
 
     def _event_number(self, text: str) -> int:
-        """The number of an event in the file; it is written if it is new."""
+        """Return the id of an event in the file, which is written if it is new."""
         if text in self._event_numbers:
             return self._event_numbers[text]
-        event_of(text)  # what could not be read again must not be written
+        event_of(text)  # an event that could not be read back must not be written
         self._connection.execute("INSERT OR IGNORE INTO events (content) VALUES (?)", (text,))
         (number,) = self._connection.execute(
             "SELECT id FROM events WHERE content = ?", (text,)
@@ -319,12 +321,12 @@ class DiskLedger:
         if os.getpid() != self._process:
             raise ContractError(
                 "Expected a ledger in the process that opened it, found a fork of that process. "
-                "Open it again in the child: `DiskLedger(path)`."
+                "Open it again in the child process: `DiskLedger(path)`."
             )
 
 
 def _place(path: Path) -> tuple[int, int] | None:
-    """Which file is there; None if there is none."""
+    """Return the identity of the file at ``path``; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

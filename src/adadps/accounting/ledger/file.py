@@ -3,12 +3,12 @@
 ::
 
     terms         one row: budget, relation, accountant, unit, and what sets the filter's order
-    runs          one row a run: its plan and the version of the code
+    runs          one row per life of a run: its plan and the version of the code
     events        every privacy event that occurs, once
-    reservations  one row a charge: which run, which event; never changed, never deleted
+    reservations  one row per charge: which run, which event; never changed, never deleted
 
 Every commit is on the disk before it returns (write-ahead log, synchronous = FULL). A new file is
-made whole beside its place and then linked to its name, so that no half-made ledger can be found.
+completed beside its place and then linked to its name, so that no incomplete ledger can be found.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ _TABLE_NAMES = {"terms", "runs", "events", "reservations"}
 
 
 def create(path: Path, budget: Budget | None) -> None:
-    """Make a new ledger at ``path``, whole or not at all; one that is there already stays."""
+    """Create a ledger at ``path``, complete or not at all; an existing one is left as it is."""
     journal = path.with_name(path.name + "-wal")
     if os.path.exists(journal) and not os.path.exists(path):
         raise DataError(
-            f"Expected a new ledger or a whole one at {path}, found only its journal {journal}, "
+            f"Expected a complete ledger or none at {path}, found only its journal {journal}, "
             "which holds charges. Restore the ledger beside it, or choose another name."
         )
     try:
@@ -80,26 +80,26 @@ def create(path: Path, budget: Budget | None) -> None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
         sync(path.parent)
-    except (OSError, ValueError, sqlite3.Error) as error:  # a NUL in the name is a ValueError
+    except (OSError, ValueError, sqlite3.Error) as error:  # a NUL in the name raises a ValueError
         raise DataError(
-            f"Expected to create the ledger {path}, found: {error}. Choose a folder on a local "
-            "disk that can be written to; nothing was charged."
+            f"Expected to create the ledger {path}, found: {error}. Choose a writable folder on a "
+            "local disk; nothing was charged."
         ) from error
 
 
 def discard_unused(path: Path) -> None:
-    """Take back a ledger that this process has just made, if nothing was ever charged to it."""
+    """Delete a ledger that this process has just created, if nothing was ever charged to it."""
     if not is_ledger(path):
         return
     with closing(connect(path)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")  # nobody charges it from now on
+        connection.execute("BEGIN EXCLUSIVE")  # no other process can charge it from now on
         if connection.execute("SELECT count(*) FROM reservations").fetchone()[0] == 0:
-            for ending in ("", "-wal", "-shm"):  # others of this process may still hold it open
+            for ending in ("", "-wal", "-shm"):  # this process may still have it open
                 path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger for charges, after checking that it is one and that it is whole."""
+    """Open a ledger for charges, after checking that it is a complete ledger."""
     with explained(path):
         connection = _connect(path, "mode=rw")
         try:
@@ -112,7 +112,7 @@ def connect(path: Path) -> sqlite3.Connection:
                 )
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("BEGIN IMMEDIATE")  # refused now if it can only be read
+            connection.execute("BEGIN IMMEDIATE")  # fails now if the file is read-only
             connection.execute("ROLLBACK")
             _require_whole(connection, path)
         except BaseException:
@@ -122,7 +122,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a ledger to look at it; works where nothing may be written, too."""
+    """Open a ledger for reading, which also works where nothing can be written."""
     with explained(path):
         options = "mode=ro"
         if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
@@ -139,24 +139,24 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Say in our words what is wrong with the file."""
+    """Turn errors of SQLite into our own."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             raise DataError(
                 f"Expected the ledger {path} to be free within {PATIENCE_IN_SECONDS:g} seconds, "
-                "found it locked by another process. Wait for that process or end it; nothing "
-                "was charged, and nothing that was charged is lost."
+                "found it locked by another process. Wait for that process or end it; nothing was "
+                "charged, and no earlier charge is lost."
             ) from error
         raise DataError(
             f"Expected a ledger that can be read and written at {path}, found: {error}. Check the "
-            "path, its permissions and the space on the disk; nothing that was charged is lost."
+            "path, its permissions and the free disk space; no charge is lost."
         ) from error
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # its messages may quote broken names
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # messages may quote undecodable names
         raise DataError(
             f"Expected a ledger of adadps at {path}, found something unreadable ({error}). Check "
-            "the path, or restore a copy; it was left as it is."
+            "the path, or restore a copy; the file was not changed."
         ) from error
 
 
@@ -174,18 +174,18 @@ def _write(draft: Path, budget: Budget | None) -> None:
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
-    if not os.path.isfile(path):  # False for names that cannot be, too
-        found = "something else" if os.path.exists(path) else "nothing"
+    if not os.path.isfile(path):  # False for impossible names, too
+        found = "something else" if os.path.exists(path) else "no file"
         raise DataError(
-            f"Expected a ledger at {path}, found {found} there. Check the path; "
-            "`DiskLedger(path, budget=...)` makes a new one."
+            f"Expected a ledger at {path}, found {found}. Check the path; "
+            "`DiskLedger(path, budget=...)` creates a new one."
         )
     return sqlite3.connect(
         f"file:{quote(str(path.resolve()))}?{options}",
         uri=True,
         timeout=PATIENCE_IN_SECONDS,
-        isolation_level=None,  # transactions begin and end where the code says so
-        check_same_thread=False,  # the ledger has a lock of its own
+        isolation_level=None,  # transactions are explicit
+        check_same_thread=False,  # the ledger has its own lock
     )
 
 
@@ -193,18 +193,18 @@ def _require_ledger(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != LEDGER_MARK:
         raise DataError(
             f"Expected a ledger of adadps at {path}, found another database or an empty file. "
-            "Check the path; it was left as it is."
+            "Check the path; the file was not changed."
         )
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found != FORMAT:
         raise DataError(
             f"Expected a ledger of format {FORMAT} at {path}, found format {found}. Use the "
-            "version of adadps that wrote it, or a later one; it was left as it is."
+            "version of adadps that wrote it, or a later one; the file was not changed."
         )
 
 
 def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a damaged file, and one from which entries were taken."""
+    """Refuse a damaged file, and one from which entries were removed."""
     held = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     complaint = "" if held >= _TABLE_NAMES else "tables are missing"
     complaint = complaint or connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -218,7 +218,7 @@ def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
         complaint = complaint_about(connection) or "ok" if complaint == "ok" else complaint
     if complaint != "ok":
         raise DataError(
-            f"Expected a whole ledger at {path}, found a damaged one ({complaint}). Restore a "
-            "copy; what it has paid for cannot be told any more, so do not begin a new one for "
+            f"Expected a complete ledger at {path}, found a damaged one ({complaint}). Restore a "
+            "copy. What it paid for can no longer be determined, so do not begin a new ledger for "
             "the same data."
         )

@@ -1,4 +1,4 @@
-"""A ledger that is gone when its process ends."""
+"""A ledger in memory, which ends with its process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adadps.types import Accountant, Relation
 
 
 class MemoryLedger:
-    """A ledger that lives as long as the process.
+    """A ledger that lasts as long as the process.
 
     >>> from dp_accounting import GaussianDpEvent
     >>> ledger = MemoryLedger(Budget(epsilon=1.0, delta=1e-5))
@@ -38,21 +38,23 @@ class MemoryLedger:
         self._spending = Spending(budget)
         self._charged: dict[str, dict[str, tuple[DpEvent, int]]] = {}
         self._plans: dict[str, str] = {}
-        self._lives: dict[str, list[tuple[int, int]]] = {}  # charges, and how many came first
+        self._lives: dict[
+            str, list[tuple[int, int]]
+        ] = {}  # charges, and how many came before the first step
         self._latest: str | None = None
 
     @property
     def budget(self) -> Budget | None:
-        """What may be spent in all."""
+        """The budget of all runs together; None if charges are only counted."""
         return self._spending.budget
 
     @property
     def entries(self) -> int:
-        """How many charges there are."""
+        """The number of charges."""
         return self._spending.entries
 
     def choose_accountant(self, fitting: Sequence[Accountant]) -> Accountant:
-        """The accountant of this ledger once it has one, else the favourite."""
+        """Return the accountant of this ledger if it has one, else the preferred one."""
         held = self._spending.terms
         return held.accountant if held and held.accountant in fitting else fitting[0]
 
@@ -86,7 +88,7 @@ class MemoryLedger:
         *,
         run: str | None = None,
         ahead: int = 1,
-        at_once: int = 1,  # noqa: ARG002  (there is no disk to wait for)
+        at_once: int = 1,  # noqa: ARG002  (no disk to wait for)
     ) -> None:
         """Charge ``event`` if the budget allows it."""
         with self._lock:
@@ -101,18 +103,18 @@ class MemoryLedger:
             held[key] = (event, held.get(key, (event, 0))[1] + 1)
 
     def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
-        """All charges of a run."""
+        """Return all charges of a run."""
         return tuple(self._charged.get(run, {}).values())
 
     def lives(self, run: str) -> tuple[Life, ...]:
-        """What each life of a run has been charged for."""
+        """Return what each life of a run has been charged for."""
         return tuple(Life.of(*held) for held in self._lives.get(run, ()))
 
     def room(self, event: DpEvent, wanted: int) -> int:
-        """How many of ``wanted`` such events fit now."""
+        """Return how many of ``wanted`` such events fit now."""
         with self._lock:
             return self._spending.room(event, wanted)
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon of everything charged so far; infinite if something was exposed."""
+        """Return epsilon of all charges so far; infinite if something was exposed."""
         return self._spending.epsilon(delta)

@@ -23,7 +23,7 @@ from adadps.types import Accountant, Relation
 
 @cache
 def code_version() -> str:
-    """The version of adadps that is installed."""
+    """Return the installed version of adadps."""
     try:
         return version("adadps")
     except PackageNotFoundError:
@@ -31,7 +31,7 @@ def code_version() -> str:
 
 
 def canonical(content: Any) -> str:
-    """JSON that is the same for the same content; numbers of numpy become plain ones."""
+    """Encode content as canonical JSON; numpy numbers become plain ones."""
     return json.dumps(content, sort_keys=True, default=_plain, ensure_ascii=False)
 
 
@@ -41,11 +41,11 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is planned, in words and numbers that are public.
+    """The plan of a run, in public words and numbers.
 
-    ``prices`` are the exact charges that the plan consists of, and the clip norm, as text.
-    ``paid_first`` is how many charges come before the first step, for side information: none in a
-    life that continues from a checkpoint.
+    ``prices`` are the exact charges of the plan, and the clip norm, as text. ``paid_first`` is the
+    number of charges before the first step, for side information: none in a life that continues
+    from a checkpoint.
     """
 
     unit: str = "example"
@@ -58,7 +58,7 @@ class RunFacts:
     code_version: str = field(default_factory=code_version)
 
     def plan_hash(self, relation: Relation, accountant: Accountant) -> str:
-        """SHA-256 of the plan; the same plan has the same hash under every version of the code.
+        """Return the SHA-256 of the plan, which is the same under every version of the code.
 
         >>> one, other = RunFacts(planned_steps=10), RunFacts(planned_steps=11)
         >>> terms = Relation.ZERO_OUT, Accountant.RDP
@@ -80,7 +80,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class LedgerTerms:
-    """What every run on one ledger has in common."""
+    """What all runs on one ledger have in common."""
 
     relation: Relation
     accountant: Accountant
@@ -93,13 +93,13 @@ class LedgerTerms:
         """Refuse a run under other terms."""
         if self != found:
             raise ContractError(
-                f"Expected a run under {self}, as this ledger has begun, found {found}. "
+                f"Expected a run under {self}, the terms of this ledger, found {found}. "
                 "Use those terms, or a new ledger for other data."
             )
 
 
 def terms_of(relation: str, accountant: str, unit: str) -> LedgerTerms:
-    """Terms as they were stored."""
+    """Decode stored terms."""
     try:
         return LedgerTerms(Relation(relation), Accountant(accountant), unit)
     except ValueError as error:
@@ -110,7 +110,7 @@ def terms_of(relation: str, accountant: str, unit: str) -> LedgerTerms:
 
 
 def require_same_plan(run: str, held: str, found: str) -> None:
-    """Refuse to continue a run as another one."""
+    """Refuse to continue a run under another plan."""
     if held != found:
         raise ContractError(
             f"Expected the plan with which run {run} began (hash {held[:12]}), found another "
@@ -120,7 +120,7 @@ def require_same_plan(run: str, held: str, found: str) -> None:
 
 
 def require_another_run(terms: LedgerTerms, runs: int) -> None:
-    """Refuse a second run where only one can be accounted."""
+    """Refuse a second run under an accountant that can compose only one."""
     if runs and terms.accountant is Accountant.PLD:
         raise ContractError(
             "Expected one run on a PLD ledger, found another one: PLD composes only what was "
@@ -129,7 +129,7 @@ def require_another_run(terms: LedgerTerms, runs: int) -> None:
 
 
 def known_payer(run: str | None, latest: str | None, known: Container[str]) -> str:
-    """The run that pays: the one that is named, else the one that was opened last."""
+    """Return the run that pays: the named one, else the one that was opened last."""
     payer = run if run is not None else latest
     if payer is None or payer not in known:
         raise ContractError("Expected `open` before anything is charged. Open a run first.")
@@ -137,22 +137,22 @@ def known_payer(run: str | None, latest: str | None, known: Container[str]) -> s
 
 
 class Ledger(Protocol):
-    """Where privacy is paid for."""
+    """What a run asks of a ledger, which charges it and refuses what exceeds the budget."""
 
     @property
     def identity(self) -> str:
-        """A random name that no other ledger has; a run that is resumed wants the one it had."""
+        """A unique random name; a run can be resumed only on the ledger that it began on."""
 
     @property
     def budget(self) -> Budget | None:
-        """What may be spent in all; None if charges are only counted."""
+        """The budget of all runs together; None if charges are only counted."""
 
     @property
     def entries(self) -> int:
-        """How many charges there are."""
+        """The number of charges."""
 
     def choose_accountant(self, fitting: Sequence[Accountant]) -> Accountant:
-        """The accountant for a run that names none; ``fitting`` has its favourite first."""
+        """Return the accountant of a run that names none; the first of ``fitting`` is preferred."""
 
     def open(
         self,
@@ -163,7 +163,7 @@ class Ledger(Protocol):
     ) -> None:
         """Begin a run, or a further life of one; refuse terms that differ from the ledger's.
 
-        A name that the ledger knows continues that run, under the same plan.
+        A known name continues that run, under the same plan.
         """
 
     def authorise(
@@ -171,27 +171,27 @@ class Ledger(Protocol):
     ) -> None:
         """Charge ``event``, or raise `BudgetError`; called before anything is drawn.
 
-        ``run`` is who pays (default: the run that was opened last). ``ahead`` is how many such
-        events are planned from here on; it saves computation, and the event that the first run
-        plans most of sets the order of the Rényi filter. A ledger may charge up to ``at_once`` of
-        them now and ask nobody the next times.
+        ``run`` pays (default: the run that was opened last). ``ahead`` is the number of such events
+        that are planned from here on; it saves computation, and the event that the first run plans
+        most often sets the order of the Rényi filter. A ledger may charge up to ``at_once`` events
+        now, and serve the next calls from these.
         """
 
     def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
-        """All charges of a run in all its lives, each with how often it was made."""
+        """Return all charges of a run in all its lives, each with its count."""
 
     def lives(self, run: str) -> tuple[Life, ...]:
-        """What each life of a run has been charged for; empty if the run is not known."""
+        """Return what each life of a run has been charged for; empty if the run is unknown."""
 
     def room(self, event: DpEvent, wanted: int) -> int:
-        """How many of ``wanted`` such events fit now; charges nothing."""
+        """Return how many of ``wanted`` such events fit now, without charging any."""
 
     def epsilon(self, delta: float) -> float:
-        """What all charged events cost together."""
+        """Return epsilon of all charged events together."""
 
 
 def require_same_budget(held: Budget | None, epsilon: float, *, where: str, cure: str) -> None:
-    """Refuse ``epsilon`` as the whole budget where the ledger ``held`` has another, or none.
+    """Refuse an ``epsilon`` that is not the whole budget ``held`` by the ledger.
 
     >>> require_same_budget(Budget(3.0, 1e-5), 2.0, where="the ledger a", cure="Leave it out.")
     Traceback (most recent call last):

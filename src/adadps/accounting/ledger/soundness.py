@@ -1,7 +1,7 @@
-"""Does a ledger hold what a ledger holds? A sound database may still have unsound values in it.
+"""Checks of the values in a ledger: an intact database may still hold impossible values.
 
-SQLite keeps whatever it is given: text where a number is meant, a charge for a run that is not
-there. Such a file is refused when it is opened, before its charges are counted.
+SQLite stores any value: text in place of a number, a charge for a run that does not exist. Such a
+file is refused when it is opened, before its charges are counted.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _NEVER = {
 
 
 def complaint_about(connection: sqlite3.Connection) -> str:
-    """What is wrong with the values of a ledger; empty if nothing is.
+    """Return what is wrong with the values of a ledger; empty if nothing is.
 
-    The file's own structure has been checked before.
+    The structure of the file has been checked before.
     """
     for table, columns in _KINDS.items():
         wrong = [f"typeof({name}) NOT IN ({kinds})" for name, kinds in columns.items()]
         wrong += [_NEVER[table]] if table in _NEVER else []
         if _count(connection, f"{table} WHERE {' OR '.join(wrong)}"):
-            return f"values in the table {table} that cannot be"
+            return f"impossible values in the table {table}"
     if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
-        return "entries refer to others that are missing"
+        return "entries refer to missing ones"
     for table in ("runs", "reservations"):
         count, first, last = connection.execute(
             f"SELECT count(*), coalesce(min(id), 1), coalesce(max(id), 0) FROM {table}"
@@ -75,7 +75,7 @@ def _complaint_about_texts(connection: sqlite3.Connection) -> str:
             event_of(event)
         for sampler, side in connection.execute("SELECT sampler, side_information FROM runs"):
             if not _is_sampler(parse_json(sampler)) or not _is_side(parse_json(side)):
-                return "runs that are described by something else"
+                return "runs with an unreadable description"
     except AdadpsError as error:
         return str(error)
     return ""

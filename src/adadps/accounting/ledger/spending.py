@@ -1,12 +1,13 @@
-"""How much has been charged, and for how many more events there is room.
+"""How much has been charged, and how many more events fit the budget.
 
-Composing a few thousand events at every step would cost more than the step, so room is found once,
-as a number of further events of the same kind, and then only counted.
+Composing a few thousand events at every step would cost more than the step itself, so the room is
+computed once, as a number of further events of the same kind, and then only counted down.
 
 *One run*, planned beforehand, may be composed by either accountant; RDP is converted at the best
-order. *Further runs* are chosen after looking, and then the best order may not be: a Rényi filter
-is a theorem for one order that is fixed in advance (Feldman and Zrnic 2021). It is fixed by the
-event that the first run plans most of (`RenyiCurve.order_for`).
+order. *Further runs* are chosen after looking at earlier results, and then the best order must not
+be chosen afterwards: the theorem of the Rényi filter is for one order that is fixed in advance
+(Feldman and Zrnic 2021). The event that the first run plans most often fixes it
+(`RenyiCurve.order_for`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from adadps.types import Accountant
 
 
 class Spending:
-    """The arithmetic of a ledger, wherever its entries are kept."""
+    """The arithmetic of a ledger, wherever its entries are stored."""
 
     def __init__(self, budget: Budget | None) -> None:
         self.budget = budget
@@ -34,19 +35,19 @@ class Spending:
         self.runs = 0
         self.entries = 0
         self.most_planned: tuple[DpEvent, int] | None = None
-        self._charged: dict[str, tuple[DpEvent, int]] = {}  # events by their text: not all hash
-        self._affordable: dict[str, int] = {}  # holds at most one event: others change its room
+        self._charged: dict[str, tuple[DpEvent, int]] = {}  # by text: not all events are hashable
+        self._affordable: dict[str, int] = {}  # of one event: any other changes its room
         self._curves: dict[str, RenyiCurve] = {}
         self._orders: dict[str, float] = {}
 
     def begin_run(self, terms: LedgerTerms) -> None:
-        """One more run; from the second one on, a filter decides."""
+        """Count one more run; from the second run on, a filter decides."""
         self.terms = terms
         self.runs += 1
         self._affordable = {}
 
     def is_planned_most(self, event: DpEvent, ahead: int) -> bool:
-        """Is ``event`` planned more often than any before, and has nobody looked yet?"""
+        """Return whether ``event`` is planned most often, while there is still only one run."""
         if is_free(without_delta(event)) or exposes(event):
             return False
         known = self.most_planned
@@ -74,7 +75,7 @@ class Spending:
             raise self._refusal(self.budget, event)
 
     def room(self, event: DpEvent, wanted: int) -> int:
-        """How many of ``wanted`` such events fit."""
+        """Return how many of ``wanted`` such events fit."""
         if self.budget is None or is_free(event):
             return wanted
         key = repr(event)
@@ -84,17 +85,17 @@ class Spending:
         return min(wanted, self._affordable[key] - charged)
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon of everything charged, as if it had all been planned together."""
+        """Return epsilon of all charges, as if they had been planned together."""
         return self._cost(delta)
 
     @property
     def filters(self) -> bool:
-        """Does a Rényi filter of one order decide, because there are several runs?"""
+        """Whether a Rényi filter of one order decides, because there are several runs."""
         several = self.runs > 1 and self.budget is not None
         return several and self.terms is not None and self.terms.accountant is Accountant.RDP
 
     def left(self) -> float:
-        """What the budget has left, in epsilon; under a filter, at the filter's order."""
+        """Return the epsilon left in the budget; under a filter, at the order of the filter."""
         assert self.budget is not None
         try:
             spent = self._filtered() if self.filters and self._charged else self._cost(None)
@@ -106,7 +107,7 @@ class Spending:
         return self._charged[key][1] if key in self._charged else 0
 
     def _find_room(self, event: DpEvent, wanted: int) -> int:
-        """How many more of ``event`` fit; all wanted ones are tried first."""
+        """Return how many more of ``event`` fit; all wanted ones are tried first."""
         if exposes(event):
             return 0
         if self._fits(event, wanted):
@@ -117,12 +118,12 @@ class Spending:
         assert self.budget is not None
         try:
             spent = self._filtered(event, count) if self.filters else self._cost(None, event, count)
-        except SettingError:  # epsilon is too large to be computed
+        except SettingError:  # epsilon is too large to compute
             return False
         return spent <= self.budget.epsilon
 
     def _cost(self, delta: float | None, event: DpEvent | None = None, count: int = 0) -> float:
-        """Epsilon of what was charged and of ``count`` further events."""
+        """Return epsilon of all charges and of ``count`` further events."""
         charged = [*self._charged.values(), *([(event, count)] if event else [])]
         if not charged:
             return 0.0
@@ -143,7 +144,7 @@ class Spending:
         )
 
     def _filtered(self, event: DpEvent | None = None, count: int = 0) -> float:
-        """Epsilon at the one order of the filter, of what was charged and further events."""
+        """Return epsilon of all charges and further events, at the order of the filter."""
         assert self.budget is not None
         left = self.budget.delta - self._delta_spent(event, count)
         if left <= 0:
@@ -156,7 +157,7 @@ class Spending:
         return self._sum(event, count).epsilon(left, self._orders[key])
 
     def _delta_spent(self, event: DpEvent | None, count: int) -> float:
-        """What was charged to delta itself, and will be: it is subtracted from the budget's."""
+        """Return the delta used by charges and further events; it is subtracted from the budget."""
         charged = [*self._charged.values(), *([(event, count)] if event else [])]
         return sum(times * delta_of(one) for one, times in charged)
 

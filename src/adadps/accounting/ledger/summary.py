@@ -1,4 +1,4 @@
-"""What a ledger on disk says to those who look at it."""
+"""The summary of a ledger on disk."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Charges = list[tuple[DpEvent, int]]
 
 
 def summarise(path: str | Path, delta: float | None = None) -> dict[str, Any]:
-    """Everything that is in a ledger, ready for JSON; it is only read.
+    """Return the content of a ledger, ready for JSON; the file is only read.
 
-    ``path`` may be the folder of a run that has its ledger there. ``delta`` is the one of the
-    budget unless given; without both, 1/(10 n).
+    ``path`` may be the folder of a run that holds its ledger. ``delta`` defaults to the one of the
+    budget, or to 1/(10 n) without a budget.
     """
     source = Path(path)
     if os.path.isfile(source / "ledger"):
         source /= "ledger"
     with closing(connect_to_read(source)) as connection, explained(source):
-        connection.execute("BEGIN")  # one moment of the ledger, whoever writes meanwhile
+        connection.execute("BEGIN")  # one snapshot, even while others write
         return _Reader(connection, delta).summary(source)
 
 
@@ -56,7 +56,7 @@ class _Reader:
         self._delta = self._chosen_delta(delta)
 
     def summary(self, source: Path) -> dict[str, Any]:
-        """The whole ledger."""
+        """Return the whole ledger."""
         runs = [
             self._run(*row)
             for row in self._rows(
@@ -125,7 +125,7 @@ class _Reader:
         return [Life.of(charges, paid_first) for charges, paid_first in held]
 
     def _epsilons(self, charges: Charges, runs: int) -> dict[str, float | str | None]:
-        """Epsilon by every accountant that may be asked: null is infinite."""
+        """Return epsilon by every accountant that applies; null means infinite."""
         if self._terms is None:
             return {}
         return {
@@ -169,7 +169,7 @@ class _Reader:
 
 
 def _accountants(terms: LedgerTerms, runs: int) -> tuple[Accountant, ...]:
-    """The ledger's own; the other one too where both price an event alike and it was planned."""
+    """Return the ledger's accountant, and the other one where it prices the same events."""
     alike = terms.relation is not Relation.REPLACE_ONE
     return tuple(Accountant) if runs == 1 and alike else (terms.accountant,)
 

@@ -1,4 +1,4 @@
-"""A ledger's summary for people: what is spent, what is left, and on what."""
+"""The summary of a ledger for a terminal: what is spent, on what, and what is left."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.table import Table
 Summary = dict[str, Any]
 NOTHING_PAID = "paid nothing: refused, or stopped before the first step"
 NOTHING_LEFT = 1e-3
-"""Less than this share of a budget is no room for a run."""
+"""Less than this share of a budget is too little for a run."""
 
 
 def as_rich(summary: Summary) -> Group:
-    """The summary for a terminal of 80 columns or more; `summarise` has all there is."""
+    """Render a summary for a terminal of 80 columns or more; `summarise` returns all details."""
     whole = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in _facts(summary):
         whole.add_row(name, escape(value))
@@ -44,21 +44,21 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     facts.append(("left", _left(summary)))
     if summary["unit"]:
         facts.append(("protects", f"one {summary['unit']} ({summary['relation']})"))
-        facts.append(("counted by", summary["accountant"].upper()))
+        facts.append(("accountant", summary["accountant"].upper()))
     if summary["filter"]:
         facts.append(
             (
                 "claim",
-                f"ε = {budget['epsilon']:g} for each model: runs were chosen one by one, so that "
-                "the whole budget is what may be claimed (with 2δ, if one was begun after looking "
-                "at another)",
+                f"ε = {budget['epsilon']:g} for each model: the runs were chosen one by one, so "
+                "only the whole budget may be claimed (with 2δ, if one was begun after looking at "
+                "another)",
             )
         )
     return facts
 
 
 def _spent(summary: Summary) -> str:
-    """With several runs, what is not left: other ways to add them up are no claim."""
+    """Return what is spent; with several runs, the budget minus what the filter has left."""
     if not summary["accountant"]:
         return "nothing"
     if summary["filter"] and isinstance(summary["epsilon"].get(summary["accountant"]), float):
@@ -71,8 +71,8 @@ def _left(summary: Summary) -> str:
     budget, left = summary["budget"], summary["left"]
     if not budget:
         return "no budget was set: charges are counted, and none is refused"
-    told = f"ε = {left:.4g}"
-    return told if left > budget["epsilon"] * NOTHING_LEFT else f"nothing ({told})"
+    epsilon = f"ε = {left:.4g}"
+    return epsilon if left > budget["epsilon"] * NOTHING_LEFT else f"nothing ({epsilon})"
 
 
 def _table_of(runs: list[dict[str, Any]], summary: Summary) -> Table:
@@ -81,7 +81,7 @@ def _table_of(runs: list[dict[str, Any]], summary: Summary) -> Table:
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        caption="ε alone: if this were the only run. All details: --json",
+        caption="ε alone: the cost if this were the only run. All details: --json",
         caption_justify="left",
     )
     for heading in ("run", "ε alone", "steps paid"):
@@ -95,29 +95,31 @@ def _table_of(runs: list[dict[str, Any]], summary: Summary) -> Table:
 
 def _steps(run: dict[str, Any]) -> str:
     planned, paid = run["steps_planned"], run["steps_reserved"]
-    told = [f"{paid}" if planned is None else f"{paid} of {planned}"]
+    lines = [f"{paid}" if planned is None else f"{paid} of {planned}"]
     if run["lives"] > 1:
-        told.append(f"begun {run['lives']} times")
-    return "\n".join(told)
+        lines.append(f"started {run['lives']} times")
+    return "\n".join(lines)
 
 
 def _how(run: dict[str, Any]) -> str:
     sampler = run["sampler"]
     unit = "users" if "users" in sampler else "examples"
-    told = []
+    lines = []
     if sampler.get(unit) and sampler.get("expected_size"):
-        told.append(f"about {_plain(sampler['expected_size'])} of {sampler[unit]} {unit} a step")
+        lines.append(f"about {_plain(sampler['expected_size'])} of {sampler[unit]} {unit} per step")
     if run["chain"]:
-        told.append(stages_of(run["chain"]))
-    told += [f"side information: {_short(str(side['source']))}" for side in run["side_information"]]
+        lines.append(stages_of(run["chain"]))
+    lines += [
+        f"side information: {_short(str(side['source']))}" for side in run["side_information"]
+    ]
     bought = run["entries"] - run["steps_reserved"]
     what = "side information" if run["side_information"] else "levels, classes and bounds"
-    told += [f"{bought} charged for {what}"] if bought else []
-    return "\n".join(told) or "–"
+    lines += [f"{bought} charged for {what}"] if bought else []
+    return "\n".join(lines) or "–"
 
 
 def stages_of(chain: str) -> str:
-    """The stages of a chain without their settings.
+    """Return the stages of a chain without their settings.
 
     >>> stages_of("reparametrise(wordfreq (en); A = 1) > privatize(C=1, σ=2) > sgd(0.1)")
     'reparametrise > privatize > sgd'
@@ -133,12 +135,12 @@ def _plain(value: Any) -> str:
 
 
 def _short(source: str) -> str:
-    """Where it comes from, without what is made of it."""
+    """Return the source without the formula of A."""
     return source.partition("; A =")[0]
 
 
 def _number(epsilons: dict[str, float | str | None], summary: Summary) -> str:
-    """By the ledger's own accountant: what it decides by."""
+    """Return epsilon by the ledger's accountant, which decides about charges."""
     if not epsilons:
         return "–"
     value = epsilons.get(summary["accountant"])

@@ -1,4 +1,4 @@
-"""Levels, classes and bounds that nobody has declared: counted on private data, noised, paid for.
+"""Levels, classes and bounds that were not declared, counted on private data with noise.
 
-The mathematics is in docs/decisions/paid-levels.md.
+A run pays for its counts before they are made. docs/decisions/paid-levels.md has the mathematics.
 """

@@ -29,19 +29,19 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass
 class NameCounts(Generic[Name]):
-    """How many units have each name of one column: at most one each."""
+    """The number of units with each name in one column; a unit has at most one name."""
 
     counts: Counter[Name] = field(default_factory=Counter)
 
     def add(self, names: Iterable[Name]) -> None:
-        """One of each name that is given, each by another unit."""
+        """Count the given names, each of a different unit."""
         self.counts.update(names)
 
     def release(self, price: Price, randomness: Randomness) -> list[Name]:
-        """Those whose noisy count is above τ.
+        """Return the names whose noisy count is above τ.
 
-        Names that do not occur have no noise: a name that one unit alone brings can only be told
-        apart from them when it passes τ, for which δ_τ was paid.
+        Names that do not occur get no noise. A name that a single unit has differs from those only
+        if it passes τ, and δ_τ was paid for that.
         """
         if not self.counts:
             return []
@@ -55,20 +55,20 @@ Numbers = npt.NDArray[np.float64]
 LOWEST, HIGHEST, PARTS = -20, 40, 16
 OCTAVES = HIGHEST - LOWEST + 1
 PLACES = 2 * OCTAVES + 1
-"""From the most negative octave over zero to the most positive one."""
+"""All bins, from the most negative octave through zero to the most positive one."""
 OCCUPIED_PART = 3.0
 """A sixteenth counts as occupied this many standard deviations of the noise above 0. One of 32
 empty sixteenths looks occupied with probability 4 %, which only widens the bounds up to the whole
 octave."""
 NEAR_ZERO = 2.0**LOWEST
 NEAR = 1 / 8
-"""A bound this near to zero, beside the other one, is zero: smaller numbers lie in ever more
-octaves, each with ever fewer of them."""
+"""A bound closer to zero than this share of the other one becomes zero: smaller numbers are spread
+over ever more octaves, with ever fewer in each."""
 
 
 @dataclass
 class OctaveCounts:
-    """How many numbers of a column lie in each octave, and in each sixteenth of one.
+    """The number of values of a column in each octave, and in each sixteenth of an octave.
 
     >>> counts = OctaveCounts()
     >>> counts.add(np.array([0.0, 1.0, 1.99, -3.0]))
@@ -80,7 +80,7 @@ class OctaveCounts:
     parts: Numbers = field(default_factory=lambda: np.zeros((PLACES, PARTS)))
 
     def add(self, values: Numbers) -> None:
-        """One of each number that is given; none for NaN."""
+        """Count the given numbers; NaN is not counted."""
         given = values[~np.isnan(values)]
         places, parts = places_of(given)
         np.add.at(self.octaves, places, 1.0)
@@ -88,7 +88,7 @@ class OctaveCounts:
         np.add.at(self.parts, (places[apart], parts[apart]), 1.0)
 
     def release(self, deviation: float, randomness: Randomness) -> tuple[float, float] | None:
-        """Bounds from counts with noise; None where nothing stands above it."""
+        """Return bounds from noisy counts, or None if no count stands out from the noise."""
         counts = torch.from_numpy(np.concatenate([self.octaves, self.parts.ravel()]))
         noisy = randomness.release(counts, standard_deviation=deviation).numpy()
         return bounds_of(noisy[:PLACES], noisy[PLACES:].reshape(PLACES, PARTS), deviation)
@@ -97,7 +97,7 @@ class OctaveCounts:
 def places_of(
     values: Numbers,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The octave of each number, and the sixteenth of it, both counted upwards from zero.
+    """Return the octave of each number and its sixteenth within it, both counted from zero.
 
     >>> [place.tolist() for place in places_of(np.array([0.0, 1.0, -1.5, 1e30]))]
     [[61, 82, 40, 122], [0, 0, 8, 15]]
@@ -105,7 +105,7 @@ def places_of(
     mantissas, exponents = np.frexp(np.abs(values))
     octave = exponents.astype(np.int64) - 1 - LOWEST
     part = np.floor((2 * mantissas - 1) * PARTS).astype(np.int64)
-    part = np.where(octave >= OCTAVES, PARTS - 1, part)  # what is larger lies in the last one
+    part = np.where(octave >= OCTAVES, PARTS - 1, part)  # larger numbers go into the last one
     octave = np.minimum(octave, OCTAVES - 1)
     away = (octave >= 0) & (values != 0)
     place = np.where(values > 0, OCTAVES + 1 + octave, OCTAVES - 1 - octave)
@@ -113,7 +113,7 @@ def places_of(
 
 
 def bounds_of(octaves: Numbers, parts: Numbers, deviation: float) -> tuple[float, float] | None:
-    """The outermost edges of what stands above noise of this deviation.
+    """Return the outermost edges of the bins that stand out from noise of this deviation.
 
     >>> octaves, parts = np.zeros(PLACES), np.zeros((PLACES, PARTS))
     >>> octaves[[OCTAVES, OCTAVES + 1 - LOWEST + 3]] = 100.0  # zero, and 8 to 16
@@ -134,7 +134,7 @@ def bounds_of(octaves: Numbers, parts: Numbers, deviation: float) -> tuple[float
 
 
 def _edges(place: int, parts: Numbers, deviation: float) -> tuple[float, float]:
-    """From where to where the occupied sixteenths of an octave reach; else all of it."""
+    """Return the range of the occupied sixteenths of an octave, or all of it if none is."""
     if place == OCTAVES:
         return 0.0, 0.0
     there = np.flatnonzero(parts[place] > OCCUPIED_PART * deviation)

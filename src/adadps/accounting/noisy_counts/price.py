@@ -35,9 +35,9 @@ from adadps.errors import BudgetError, SettingError
 from adadps.types import Accountant, Relation
 
 SHARE, SHARE_OF_DELTA = 0.2, 0.1
-"""Of epsilon, as if nothing else were released; and of delta. Training has the rest."""
+"""The shares of epsilon (as if nothing else were released) and of delta; training gets the rest."""
 MOST_LOST = 0.25
-"""A count above this share of all units must be seen through the noise, or nothing is counted."""
+"""A count of this share of all units must stand out from the noise, or nothing is counted."""
 OCCUPIED = 4.0
 """An octave counts as occupied this many standard deviations of the noise above 0. One of 123 empty
 octaves looks occupied with probability 0.4 %."""
@@ -55,7 +55,7 @@ class CountedColumns:
 
     @property
     def sensitivity(self) -> float:
-        """How far one unit moves all counts, in L2, when it comes or goes.
+        """How far adding or removing one unit moves all counts together, in L2.
 
         >>> CountedColumns(names=5, numbers=2).sensitivity
         3.0
@@ -65,7 +65,7 @@ class CountedColumns:
 
 @dataclass(frozen=True)
 class Price:
-    """Noise and threshold of one count of ``columns``, and what a ledger is charged for them."""
+    """The noise and threshold of one count of ``columns``, and what a ledger is charged for it."""
 
     columns: CountedColumns
     noise_multiplier: float
@@ -73,16 +73,16 @@ class Price:
     relation: Relation
     accountant: Accountant
     alone: float
-    """Epsilon of this release by itself, at the budget's delta."""
+    """Epsilon of this release by itself, at the delta of the budget."""
 
     @property
     def deviation(self) -> float:
-        """s, the noise of every count."""
+        """s, the standard deviation of the noise on every count."""
         return self.noise_multiplier * self.columns.sensitivity
 
     @property
     def threshold(self) -> float:
-        """τ, one width of the public grid higher, so that rounding lets no name pass."""
+        """τ, raised by one step of the public grid, so that no name passes by rounding."""
         tables = self.columns.names * (2 if self.relation is Relation.REPLACE_ONE else 1)
         if not tables:
             return math.inf
@@ -91,19 +91,20 @@ class Price:
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
-        """What is charged: the Gaussian release, and what the threshold takes of delta."""
+        """What is charged: the Gaussian release, and the delta of the threshold."""
         divisor = histogram_divisor(self.relation, self.accountant)
         released = GaussianDpEvent(self.noise_multiplier / divisor)
         return (released, DeltaDpEvent(self.delta)) if self.delta else (released,)
 
     def in_words(self) -> str:
-        """The price, for people."""
-        counted = f"one Gaussian release of counts with noise of deviation {self.deviation:.4g}"
-        told = f"{counted}; ε = {self.alone:.3g} if it were alone, composed with the training"
+        """Describe the price for people."""
+        noise = f"noise of standard deviation {self.deviation:.4g}"
+        alone = f"alone it would cost ε = {self.alone:.3g}; it is composed with the training"
+        release = f"one Gaussian release of counts with {noise} ({alone})"
         if not self.delta:
-            return told
-        kept = f"names with a noisy count above {self.threshold:.4g} are kept"
-        return f"{told}; {kept}, for δ = {self.delta:.3g}, which is subtracted from δ"
+            return release
+        named = f"names with a noisy count above {self.threshold:.4g} are released"
+        return f"{release}; {named} at a cost of {self.delta:.3g}, which is subtracted from δ"
 
 
 def price_of(
@@ -115,9 +116,9 @@ def price_of(
     accountant: Accountant,
     relation: Relation,
 ) -> Price:
-    """The price of counting ``columns`` from this budget, all of it public.
+    """Return the price of counting ``columns`` from this budget, which is public.
 
-    Refused, before anything is counted, where the noise would hide a quarter of all ``units``.
+    It is refused, before anything is counted, if the noise would hide a quarter of all ``units``.
     """
     delta = SHARE_OF_DELTA * budget.delta if columns.names else 0.0
 
@@ -141,17 +142,17 @@ def price_of(
     if least > MOST_LOST * units:
         count = columns.names + columns.numbers
         raise SettingError(
-            f"Expected at least {math.ceil(least / MOST_LOST)} {what} to pay for what is not "
+            f"Expected at least {math.ceil(least / MOST_LOST)} {what} to count what is not "
             f"declared about {count} columns at epsilon = {budget.epsilon:g}, found {units}: the "
             "noise would hide most of it. Nothing was counted or spent. Declare levels, classes "
-            "or bounds, or give more epsilon."
+            "or bounds, or allow more epsilon."
         )
     return price
 
 
 @dataclass(frozen=True)
 class Paid:
-    """What a run has paid before its first step, under which name, and what was found for it."""
+    """What a run paid before its first step, under which name, and what it learnt for that."""
 
     run: str
     events: tuple[DpEvent, ...]
@@ -161,10 +162,10 @@ class Paid:
 def pay(
     ledger: Ledger, price: Price, plan: RunFacts, *, step: DpEvent, charged_steps: int, own: bool
 ) -> str:
-    """Open a run with this plan and charge the price; returns the run's name.
+    """Open a run with this plan, charge the price, and return the name of the run.
 
-    Refused, with nothing charged, unless all steps fit beside it. On a ledger of its ``own`` a run
-    that has paid before and lost what it found is continued, so that it pays twice and knows it.
+    It is refused, with nothing charged, unless all steps fit beside it. On a ledger of its ``own``,
+    a run that paid before and lost its counts is continued, so that both payments are recorded.
     """
     known = None
     relation, accountant = price.relation, price.accountant
@@ -174,11 +175,11 @@ def pay(
     ledger.open(name, relation, accountant, replace(plan, paid_first=len(price.events)))
     whole = ComposedDpEvent([*price.events, SelfComposedDpEvent(step, charged_steps)])
     if not known and ledger.room(whole, 1) < 1:
-        assert ledger.budget is not None  # without one there is room for everything
+        assert ledger.budget is not None  # without a budget everything fits
         raise BudgetError(
             f"Expected room for a whole run on the ledger of epsilon = {ledger.budget.epsilon:g} "
             f"at delta = {ledger.budget.delta:g}, found {ledger.entries} charges on it and a plan "
-            "that does not fit beside them. Nothing was counted. Give the run less epsilon; where "
+            "that does not fit beside them. Nothing was counted. Give the run less epsilon; if "
             "nothing is left, no further run fits."
         )
     for event in price.events:

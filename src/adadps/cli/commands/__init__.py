@@ -1,1 +1,1 @@
-"""The commands, one file each; `adadps.cli.main` joins them."""
+"""The commands, one module each; `adadps.cli.main` imports the one that is called."""

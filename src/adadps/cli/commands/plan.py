@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adadps.accounting.contract import Sampling
-from adadps.accounting.groups import Groups, by_label, by_position, in_advance
-from adadps.accounting.plan import make_plan
 from adadps.cli.commands.console import (
     choice,
     err,
@@ -20,7 +18,9 @@ from adadps.cli.commands.console import (
 from adadps.cli.commands.help_text import panel
 from adadps.types import Accountant, Relation
 
-_GROUPINGS = {"label": by_label, "advance": in_advance, "position": by_position}
+if TYPE_CHECKING:
+    from adadps.accounting.groups import Groups
+
 _RELATIONS = {
     "add-remove": Relation.ADD_OR_REMOVE_ONE,
     "zero-out": Relation.ZERO_OUT,
@@ -82,6 +82,8 @@ def plan(
 
     Example: adadps plan --examples 25000 --batch-size 64 --epochs 32 --epsilon 1.5
     """
+    from adadps.accounting.plan import make_plan
+
     with errors_as_messages():
         with err.status("composing the steps; this takes a few seconds"):
             made = make_plan(
@@ -105,7 +107,10 @@ def plan(
 
 
 def _groups(size: int, by: str) -> Groups | None:
-    make = choice(by, _GROUPINGS, "way to group")
+    from adadps.accounting.groups import by_label, by_position, in_advance
+
+    known = {"label": by_label, "advance": in_advance, "position": by_position}
+    make = choice(by, known, "way to group")
     if size == 1 and by != "position":
         return None
     groups: Groups = make(size)

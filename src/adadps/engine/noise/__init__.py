@@ -1,1 +1,1 @@
-"""Secure noise: drawn at once, or late, when a row is next read."""
+"""Secure noise, drawn at once or late, when a row is next read."""

@@ -1,1 +1,1 @@
-"""What a pass over rows may do, and models tried on synthetic rows."""
+"""How a model is run on private rows: checked on synthetic rows first, and in isolation."""

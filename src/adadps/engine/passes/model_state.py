@@ -1,12 +1,12 @@
-"""What a model holds besides its weights: buffers, attributes, and whatever can be reached by them.
+"""What a model holds besides its weights: buffers, attributes, and whatever they lead to.
 
 A forward pass on private rows may write there (lazy initialisation, running statistics, codebooks,
 ``self.last = x``, a hook that records activations), and what it writes would leave with the model,
-without noise. So a pass begins with a `ModelState` and ends by putting everything back, whether or
-not anything was written. On synthetic rows the same record tells which module writes into itself.
+without noise. So a pass begins with a `ModelState` and ends by restoring everything, whether or not
+anything was written. On synthetic rows the same record tells which module writes into itself.
 
 Parameters are compared by identity and version alone: weights that wait for their noise must not be
-read. A global variable of the user's own code is out of reach.
+read. Global variables of the user's own code cannot be covered.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from adadps.errors import ContractError, ModelError
 _CONTAINERS = (dict, list, set, deque)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DEEPEST = 6
-"""How many plain objects, one in the other, are followed from a module."""
+"""Nested plain objects are followed from a module to this depth."""
 
 _NOT_FOLLOWED = ("torch.", "adadps.", "builtins", "lightning", "pytorch_lightning")
-"""Where classes come from whose objects hold nothing that a forward pass would write, or too much.
+"""Packages whose objects hold nothing that a forward pass would write, or too much to follow.
 
 Modules of torch are followed whatever their class.
 """
@@ -40,18 +40,18 @@ Modules of torch are followed whatever their class.
 
 @dataclass(frozen=True)
 class _Place:
-    """Something that can be written to: how it was, how it is, and how to put it back."""
+    """Something that can be written to: whether it changed, and how to restore it."""
 
     module: str
     is_same: Callable[[], bool]
-    """Does it hold the very same objects, or numbers?"""
+    """Does it hold the same objects, or the same numbers?"""
     is_equal: Callable[[], bool]
-    """Does it hold what is equal, e.g. a weight computed anew from the same parameters?"""
-    put_back: Callable[[], None]
+    """Does it hold equal objects, e.g. a weight computed again from the same parameters?"""
+    restore: Callable[[], None]
 
 
 class ModelState:
-    """A record of all that a model, and a loss that is an object, hold now."""
+    """A record of everything that a model, and a loss that is an object, hold now."""
 
     def __init__(self, model: nn.Module, loss: object = None) -> None:
         self._parameters = [(p, p._version) for p in _parameters(model)]
@@ -62,14 +62,14 @@ class ModelState:
             self._visit(module, name)
         self._visit(loss, THE_LOSS)
 
-    def put_back(self) -> None:
-        """Undo all that was written since."""
+    def restore(self) -> None:
+        """Undo all writes since the record was made."""
         for place in self._places:
             if not place.is_same():
-                place.put_back()
+                place.restore()
 
     def require_same_parameters(self) -> None:
-        """Refuse parameters that were written to, which cannot be undone."""
+        """Refuse writes to parameters, which cannot be undone."""
         if any(p._version != version for p, version in self._parameters):
             raise ContractError(
                 "Expected a forward pass that reads the model's parameters, found one that writes "
@@ -77,28 +77,28 @@ class ModelState:
             )
 
     def written(self) -> str | None:
-        """The name of a module that holds something else than before, by content; or None.
+        """Return the name of a module whose contents have changed, or None.
 
-        Only after passes on synthetic rows: contents are read here.
+        Call it only after passes on synthetic rows: it reads the contents.
         """
         changed = (p.module for p in self._places if not p.is_same() and not p.is_equal())
         return next(changed, None)
 
     def require_no_generator(self) -> None:
-        """Refuse a model that draws from a generator of its own, whose seed others may know."""
+        """Refuse a model with its own generator, whose seed others may know."""
         if self._generators:
             raise ModelError(
                 "Expected a model that draws from torch's default generator, which is secret while "
                 "private rows are seen, found that it has its own generator in "
-                f"{described(self._generators[0])}. Leave it out, and call torch's functions "
-                "without `generator=`."
+                f"{described(self._generators[0])}. Remove it, and call torch's functions without "
+                "`generator=`."
             )
 
     def _visit(self, held: Any, module: str, depth: int = 0) -> None:
-        """Record whatever can be written to, and what lies in it."""
+        """Record whatever can be written to, and its contents."""
         if held is None or isinstance(held, _PLAIN) or id(held) in self._visited:
             return
-        self._visited[id(held)] = held  # kept, so that nothing else gets its number
+        self._visited[id(held)] = held  # alive, so that no other object gets its id
         if isinstance(held, Tensor):
             if not isinstance(held, nn.Parameter):
                 self._places.append(_tensor(held, module))
@@ -145,13 +145,13 @@ class ModelState:
     def _visit_cell(self, cell: types.CellType, module: str, depth: int) -> None:
         try:
             value = cell.cell_contents
-        except ValueError:  # nothing is in it yet
+        except ValueError:  # the cell is empty
             return
         self._places.append(_attribute(cell, "cell_contents", value, module))
         self._visit(value, module, depth)
 
     def _visit_classes(self, kind: type, module: str) -> None:
-        """Attributes of the user's own classes, which all their objects share."""
+        """Record attributes of the user's own classes, which all their objects share."""
         for cls in kind.__mro__:
             if cls.__module__.startswith(_NOT_FOLLOWED) or id(cls) in self._visited:
                 continue
@@ -167,18 +167,18 @@ _PLAIN = (str, bytes, int, float, complex, torch.dtype, torch.device)
 
 @contextmanager
 def same_state(model: nn.Module, loss: object = None) -> Iterator[None]:
-    """Whatever happens meanwhile, the model holds afterwards what it held before."""
+    """Restore everything that the model holds after the block, whatever happens in it."""
     held = ModelState(model, loss)
     try:
         yield
     finally:
-        held.put_back()
+        held.restore()
     held.require_same_parameters()
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """While this lasts, all modules are in evaluation mode; then each is in its own mode again."""
+    """Put all modules into evaluation mode, and each back into its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -189,7 +189,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def described(name: str) -> str:
-    """A module by its name in the model, for an error."""
+    """Name a module in an error."""
     if name == THE_LOSS:
         return name
     return f"module '{name}'" if name else "the model itself"
@@ -214,13 +214,13 @@ def _tensor(tensor: Tensor, module: str) -> _Place:
     def is_same() -> bool:
         return _same_numbers(tensor, value)
 
-    def put_back() -> None:  # through `.data`: graphs of the user's own need not notice
+    def restore() -> None:  # through `.data`: the user's own graphs need not notice
         if tensor.shape != value.shape or tensor.dtype != value.dtype:
             tensor.data = value
         else:
             tensor.data.copy_(value)
 
-    return _Place(module, is_same, lambda: False, put_back)
+    return _Place(module, is_same, lambda: False, restore)
 
 
 def _array(array: Any, module: str) -> _Place:
@@ -235,7 +235,7 @@ def _array(array: Any, module: str) -> _Place:
 def _container(container: Any, module: str) -> _Place:
     value = container.copy()
 
-    def put_back() -> None:
+    def restore() -> None:
         container.clear()
         if isinstance(container, dict | set):
             container.update(value)
@@ -246,7 +246,7 @@ def _container(container: Any, module: str) -> _Place:
         module,
         lambda: _same_items(container, value),
         lambda: _equal_items(container, value),
-        put_back,
+        restore,
     )
 
 
@@ -265,7 +265,7 @@ def _attribute(holder: Any, name: str, value: Any, module: str) -> _Place:
 def _class(cls: type, module: str) -> _Place:
     value = dict(vars(cls))
 
-    def put_back() -> None:
+    def restore() -> None:
         for name in vars(cls).keys() - value.keys():
             delattr(cls, name)
         for name, held in value.items():
@@ -276,7 +276,7 @@ def _class(cls: type, module: str) -> _Place:
         module,
         lambda: _same_items(dict(vars(cls)), value),
         lambda: _equal_items(dict(vars(cls)), value),
-        put_back,
+        restore,
     )
 
 
@@ -292,7 +292,7 @@ def _same_numbers(tensor: Tensor, value: Tensor) -> bool:
 
 
 def _same_items(container: Any, value: Any) -> bool:
-    """Does it hold the very same objects?"""
+    """Does it hold the same objects?"""
     if len(container) != len(value):
         return False
     if isinstance(container, dict):
@@ -325,5 +325,5 @@ def _equal(one: Any, other: Any) -> bool:
         return type(one) is type(other) and np.array_equal(one, other)
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # what cannot be compared counts as changed
+    except Exception:  # objects that cannot be compared count as changed
         return False

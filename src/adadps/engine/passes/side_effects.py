@@ -1,7 +1,7 @@
-"""What a pass must not do, looked for on synthetic rows.
+"""Side effects that a pass must not have, looked for on synthetic rows.
 
-It must not write into the model or keep a tensor, because that would leave without noise, and it
-must not draw from a generator whose seed others may know.
+A pass must not write into the model or retain a tensor, because that would leave without noise, and
+it must not draw from a generator whose seed others may know.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import ModelError
 
 _CURE = (
-    "what it notes about private rows would leave with the model, without noise. Leave that "
-    "assignment out; a lazy layer or running statistics can be initialised on public or made-up "
-    "rows first, and then frozen."
+    "what it records about private rows would leave with the model, without noise. Remove that "
+    "assignment; a lazy layer or running statistics can be initialised on public or made-up rows "
+    "first, and then frozen."
 )
 
 
 def _lazy_part(model: nn.Module) -> str | None:
-    """The name of a module whose parameters wait for a first batch, if there is one."""
+    """The name of a module whose parameters wait for a first batch, or None."""
     lazy = (n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter))
     found = next(lazy, None)
     return None if found is None else found.rpartition(".")[0]
 
 
-def run_on(model: nn.Module, features: Features) -> Any:
-    """What the model makes of these rows."""
+def forward(model: nn.Module, features: Features) -> Any:
+    """Return whatever the model returns for these rows."""
     rows = features.to_dense() if isinstance(features, SparseRows) else features
     dtype = next(model.parameters()).dtype
     return model(rows.to(dtype) if rows.is_floating_point() else rows)
 
 
-def require_no_writing(
+def require_no_writes(
     model: nn.Module, loss: Loss, synthetic: Examples, run: Callable[[], Tensor]
 ) -> None:
-    """Refuse a model that a pass changes, or that draws from a generator of its own.
+    """Refuse a model that a pass changes, or that draws from its own generator.
 
     ``run`` is a pass of the model on the synthetic rows.
     """
@@ -61,7 +61,7 @@ def require_no_writing(
     if written is None and LayerSequence.of(model) is None:
         before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
         with torch.no_grad():
-            _require_secret_chance(loss, synthetic, run)
+            _require_secret_draws(loss, synthetic, run)
         written = state.written()
         after = dict(model.named_parameters())
         for name, (parameter, value) in before.items():
@@ -70,20 +70,20 @@ def require_no_writing(
                 written = name.rpartition(".")[0]
     if written is not None:
         raise ModelError(
-            "Expected a model that its forward pass leaves as it is, found one that writes into "
+            "Expected a forward pass that leaves the model as it is, found one that writes into "
             f"{described(written)}: {_CURE}"
         )
 
 
-def _require_secret_chance(loss: Loss, synthetic: Examples, run: Callable[[], Tensor]) -> None:
-    """Draws must come from the default generators, and nobody may seed them in a pass.
+def _require_secret_draws(loss: Loss, synthetic: Examples, run: Callable[[], Tensor]) -> None:
+    """Refuse draws from other generators than the default ones, and seeds set in a pass.
 
-    After two passes that began with other states, their states must differ.
+    After two passes that began in different states, the states must differ.
     """
     ends = []
     for begin in (b"one", b"two"):
         secret = _bytes_from(begin)
-        with secret_generators(secret, synthetic.targets.device), _NoGenerator():
+        with secret_generators(secret, synthetic.targets.device), _RefuseGenerators():
             outputs = run()
             _ignoring_errors(loss, outputs, synthetic.targets)
             ends.append((torch.get_rng_state(), np.random.get_state(legacy=False)["state"],
@@ -91,14 +91,13 @@ def _require_secret_chance(loss: Loss, synthetic: Examples, run: Callable[[], Te
     (one, of_numpy, of_python), (other, numpys, pythons) = ends
     if torch.equal(one, other) or of_numpy == numpys or of_python == pythons:
         raise ModelError(
-            "Expected a model that leaves the seeds of generators alone, found one that sets a "
-            "seed in its forward pass: its chance would be known. Leave `manual_seed` and its like "
-            "out."
+            "Expected a model that does not seed generators, found one that sets a seed in its "
+            "forward pass: its draws would be predictable. Remove `manual_seed` and similar calls."
         )
 
 
 def _ignoring_errors(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    """Losses are checked later, with errors of their own; what is said about chance counts here."""
+    """Run the loss for its draws; other errors are found by the checks of losses, later."""
     try:
         loss(outputs, targets)
     except ModelError:
@@ -112,48 +111,43 @@ def _bytes_from(begin: bytes) -> Callable[[int], bytes]:
     return draws.bytes
 
 
-class _NoGenerator(TorchFunctionMode):
-    """Refuses draws from a generator that is given: its state is not secret."""
+class _RefuseGenerators(TorchFunctionMode):
+    """Refuses draws from a generator that is passed in: its state is not secret."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Look for a generator among what was given."""
+        """Look for a generator among the arguments."""
         given = [*args, *(kwargs or {}).values()]
         if any(isinstance(one, torch.Generator) for one in given):
             raise ModelError(
                 "Expected a model that draws from torch's default generator, which is secret while "
-                "private rows are seen, found a draw from its own generator. Leave `generator=` "
-                "out."
+                "private rows are seen, found a draw from its own generator. Remove `generator=`."
             )
         return func(*args, **(kwargs or {}))
 
 
-def require_nothing_kept(model: nn.Module, loss: Loss, run: Callable[[], None]) -> None:
-    """Refuse a model after whose pass a tensor is still there, where it cannot be put back.
+def require_no_retained_tensors(model: nn.Module, loss: Loss, run: Callable[[], None]) -> None:
+    """Refuse a model that retains a tensor of a pass in a place that cannot be restored.
 
-    What it keeps from its first pass, such as a table of positions, does not count: it has run
-    before.
+    Tensors from its first pass, such as a table of positions, do not count: it has run before.
     """
     if LayerSequence.of(model) is not None:
         return
-    made = _Made()
-    with (
-        made,
-        same_state(model, loss),
-    ):  # as in every pass: LSTM, say, keeps the weights it was given
+    made = _CreatedTensors()
+    with made, same_state(model, loss):  # as in every pass: an LSTM, say, retains its weights
         run()
     if any(True for _ in made.alive()):
         gc.collect()
     if any(True for _ in made.alive()):
         raise ModelError(
-            "Expected a model whose forward pass keeps no tensor, found one that writes into a "
-            f"hook, a function, a global variable or an object of its own: {_CURE}"
+            "Expected a forward pass that retains no tensor, found one that writes into a hook, a "
+            f"function, a global variable or an object of its own: {_CURE}"
         )
 
 
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers, without holding it, every tensor that is made meanwhile."""
+class _CreatedTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records every tensor that is created meanwhile, without keeping it alive."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -162,11 +156,11 @@ class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do what was asked for, and note what comes out."""
+        """Call the operation, and record its results."""
         found = func(*args, **(kwargs or {}))
         self._made += [weakref.ref(one) for one in tree_leaves(found) if isinstance(one, Tensor)]
         return found
 
     def alive(self) -> Iterator[Tensor]:
-        """The tensors that are still there."""
+        """Yield the tensors that still exist."""
         return (one for made in self._made if (one := made()) is not None)

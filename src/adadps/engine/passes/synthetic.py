@@ -1,8 +1,8 @@
-"""Synthetic rows of the shape and kind of the private ones.
+"""Synthetic rows of the shape and type of the private ones.
 
-Whatever tries a model out before training (its shapes, its engine, its loss, its layout) does so
-on these: no private row is read outside a step that is paid for. Batches are padded with them, too,
-so that neither an empty batch nor a small one takes a path of its own.
+Every check of a model before training (of its shapes, engine, loss, layout) runs on these: no
+private row is read outside a step that is paid for. Batches are padded with them, too, so that
+neither an empty batch nor a small one takes a path of its own.
 
 Only the form of the data enters: types, the shape of one row, the width of sparse rows, and the
 sizes of the model's tables of words.
@@ -17,18 +17,19 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 
 ROWS = 16
-"""How many there are, and the multiple to which batches are padded.
+"""The number of synthetic rows, and the multiple to which batches are padded.
 
-A product of matrices with very few rows is computed by another routine than one with many, and with
-some routines the rows beyond a multiple of four are, too: the last bit of a row would then tell how
-many others were drawn. In multiples of 16 rows are bit-equal (`tests/contract/test_padding.py`).
+A matrix product with very few rows is computed by another routine than one with many, and some
+routines treat the rows beyond a multiple of four differently, too: the last bit of a row would then
+tell how many others were drawn. In multiples of 16, rows are bit-equal
+(`tests/contract/test_padding.py`).
 """
 
 _WORDS_PER_ROW = 8
 
 
 def synthetic_like(data: Examples, model: nn.Module) -> Examples:
-    """`ROWS` synthetic examples: those that came with the data, or made up here."""
+    """Return `ROWS` synthetic examples: those given with the data, or made up here."""
     if data.synthetic is not None:
         return data.synthetic.take(torch.arange(ROWS) % len(data.synthetic))
     generator = torch.Generator().manual_seed(0)
@@ -53,12 +54,12 @@ def _features(like: Features, model: nn.Module, generator: torch.Generator) -> F
 
 
 def _targets(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Values in [0, 1), or 0 and 1 in turn, which nearly every loss accepts."""
+    """Values in [0, 1), or alternating 0 and 1, which nearly every loss accepts."""
     shape = (ROWS, *like.shape[1:])
     if like.is_floating_point():
         return torch.rand(shape, generator=generator).to(like.dtype)
-    in_turn = torch.arange(ROWS) % 2
-    return in_turn.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous().to(like.dtype)
+    alternating = torch.arange(ROWS) % 2
+    return alternating.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous().to(like.dtype)
 
 
 def _sparse(width: int, dtype: torch.dtype, generator: torch.Generator) -> SparseRows:
@@ -72,6 +73,6 @@ def _sparse(width: int, dtype: torch.dtype, generator: torch.Generator) -> Spars
 
 
 def _fewest_words(model: nn.Module) -> int:
-    """Whole numbers below this fit every table of words; without a table they are 0 and 1."""
+    """Integers below this fit every table of words; without a table they are 0 and 1."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     return min((table.num_embeddings for table in tables), default=2)

@@ -1,8 +1,8 @@
-"""A model and a loss are tried on synthetic rows, and what cannot be trained privately is refused.
+"""Check a model and a loss on synthetic rows, and refuse what cannot be trained privately.
 
-All of this happens before anything is paid, and no private row enters it. What is asked of the
-private data is its form alone: whole numbers that index a table, or are classes, must lie within
-the table, or among the outputs (`_require_whole_numbers_in_range`).
+All of this happens before anything is paid, and no private row enters it. Only the form of the
+private data is checked: integers that index a table, or are classes, must lie within the table, or
+among the outputs (`_require_integers_in_range`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Objective
 from adadps.engine.passes.isolation import Isolation, secret_generators
 from adadps.engine.passes.model_state import evaluating
-from adadps.engine.passes.side_effects import require_no_writing, require_nothing_kept, run_on
+from adadps.engine.passes.side_effects import (
+    forward,
+    require_no_retained_tensors,
+    require_no_writes,
+)
 from adadps.engine.passes.synthetic import synthetic_like
 from adadps.errors import AdadpsError, DataError, ModelError
 
@@ -30,34 +34,36 @@ _REFUSALS = (IndexError, RuntimeError, ValueError)
 def objective(
     model: nn.Module, loss: Loss, data: Examples, *, randomness: Randomness | None = None
 ) -> Objective:
-    """Try ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine for them."""
+    """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
-            "parameters that should be trained."
+            "parameters to train."
         )
     require_separate_examples(model)
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
-        require_no_writing(model, loss, synthetic, partial(_tried, model, synthetic.features))
+        require_no_writes(model, loss, synthetic, partial(_only_output, model, synthetic.features))
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
-        require_nothing_kept(model, loss, partial(require_gradients, held.engine, held.synthetic))
-        _require_rows_alone(held)
+        require_no_retained_tensors(
+            model, loss, partial(require_gradients, held.engine, held.synthetic)
+        )
+        _require_independent_rows(held)
     with declared_read(DeclaredRead.FORM):
-        _require_whole_numbers_in_range(held, loss, data)
+        _require_integers_in_range(held, loss, data)
     return held
 
 
 def require_separate_examples(model: nn.Module) -> None:
-    """Refuse layers that mix the examples of a batch, which shows without any example."""
+    """Refuse layers that mix the examples of a batch by their type alone."""
     for name, module in model.named_modules():
         if _mixes_examples(module):
             raise ModelError(
-                f"Expected layers that treat every example alone, found {type(module).__name__} "
+                f"Expected layers that treat examples separately, found {type(module).__name__} "
                 f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
                 "LayerNorm."
             )
@@ -68,10 +74,10 @@ def _mixes_examples(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
 
 
-def _tried(model: nn.Module, features: Features) -> Tensor:
-    """The one tensor that comes out of rows of this shape and type."""
+def _only_output(model: nn.Module, features: Features) -> Tensor:
+    """The one tensor that the model returns for rows of this shape and type."""
     try:
-        outputs = run_on(model, features)
+        outputs = forward(model, features)
     except (*_REFUSALS, TypeError) as error:
         if isinstance(error, AdadpsError):
             raise
@@ -89,7 +95,7 @@ def _unfit(error: Exception) -> DataError:
     return DataError(
         f"Expected features that fit the model, found that it refuses synthetic rows of the shape "
         f"and type of the data: {error}. Build the model with the width of the data and a row for "
-        "every word; if it takes only some values, give made-up rows that it takes by "
+        "every word; if it accepts only some values, give made-up rows that it accepts by "
         "`examples(..., synthetic=(features, targets))`."
     )
 
@@ -101,20 +107,24 @@ def _outputs(held: Objective, features: Features) -> Tensor:
         raise _unfit(error) from error
 
 
-def _require_rows_alone(held: Objective) -> None:
+def _require_independent_rows(held: Objective) -> None:
     """Refuse a model whose output for a row depends on its neighbours.
 
     Gradients would be right, because they are taken one example at a time; but the model that is
-    measured and used on batches would be another one than was trained.
+    evaluated and used on batches would not be the one that was trained.
     """
     count, features = len(held.synthetic), held.synthetic.features
     together = _outputs(held, features)
     mixed = len(together) != count
     if not mixed:
         others = held.synthetic.take(torch.tensor([0, *[count // 3] * (count - 1)]))
-        one, another = (_outputs_by_same_chance(held, rows) for rows in (features, others.features))
+        one, another = (
+            _outputs_with_fixed_draws(held, rows) for rows in (features, others.features)
+        )
         mixed = not _close(one[:1], another[:1])
-    if not mixed and _close(together, _outputs(held, features)):  # else chance differs between them
+    if not mixed and _close(
+        together, _outputs(held, features)
+    ):  # else its draws differ between passes
         each = (held.synthetic.take(row).features for row in torch.split(torch.arange(count), 1))
         alone = [_outputs(held, row) for row in each]
         mixed = any(len(row) != 1 for row in alone) or not _close(torch.cat(alone), together)
@@ -122,20 +132,20 @@ def _require_rows_alone(held: Objective) -> None:
         raise ModelError(
             "Expected a model whose output for a row depends on that row alone, found one that "
             "changes with the other rows of the batch (a mean or softmax over the first axis, "
-            "say). What is evaluated would not be what was trained. Compute statistics within "
-            "each row, e.g. by LayerNorm, `dim=1` or `dim=-1`."
+            "say). The model that is evaluated would not be the one that was trained. Compute "
+            "statistics within each row, e.g. by LayerNorm, `dim=1` or `dim=-1`."
         )
 
 
-def _outputs_by_same_chance(held: Objective, features: Features) -> Tensor:
-    """Outputs with draws that are the same in every call."""
+def _outputs_with_fixed_draws(held: Objective, features: Features) -> Tensor:
+    """Outputs of a pass whose draws are the same in every call."""
     params = held.params()
     device = next(iter(params.values())).device
-    with evaluating(held.model), secret_generators(_same_bytes, device):
+    with evaluating(held.model), secret_generators(_fixed_bytes, device):
         return held.engine.outputs(params, features)
 
 
-def _same_bytes(count: int) -> bytes:
+def _fixed_bytes(count: int) -> bytes:
     return bytes((37 * place + 11) % 256 for place in range(count))
 
 
@@ -148,7 +158,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
-    """Classes 0 and 1 in turn do for nearly every loss; zeros where there is one class only."""
+    """Alternate classes 0 and 1, which nearly every loss accepts; zeros if there is one class."""
     targets = held.synthetic.targets
     if targets.is_floating_point():
         return held
@@ -178,9 +188,9 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
     except _REFUSALS as error:
         raise DataError(
             f"Expected targets that the loss accepts, found that it refuses synthetic ones of "
-            f"their shape and type: {error}. Class labels are whole numbers in one axis; other "
-            "targets have the shape of the outputs. For a loss that takes only some values, give "
-            "made-up rows by `examples(..., synthetic=(features, targets))`."
+            f"their shape and type: {error}. Class labels are integers in one axis; other targets "
+            "have the shape of the outputs. For a loss that accepts only some values, give made-up "
+            "rows by `examples(..., synthetic=(features, targets))`."
         ) from error
     if losses.shape != (len(batch),):
         raise ModelError(
@@ -200,7 +210,7 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
 
 
 def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
-    """What to change about a loss whose values have this shape."""
+    """The end of the error for a loss whose values have this shape."""
     if losses.ndim == 0:
         return ", a mean or sum. Use reduction='none', or a loss of `adadps.losses`."
     shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
@@ -210,25 +220,25 @@ def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
     )
 
 
-def _require_whole_numbers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
-    """Tokens and classes that no row of a table, and no output, stands for: found now."""
+def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
+    """Refuse tokens that no row of a table stands for, and classes without an output."""
     features, sizes = data.features, _table_sizes(held)
     if isinstance(features, Tensor) and sizes is not None:
         fits = (features >= 0) & (features < sizes.to(features.device))
         if not bool(fits.all()):
             raise DataError(
-                "Expected features that fit the model, whole numbers from 0 to "
+                "Expected features that fit the model, integers from 0 to "
                 f"{int(sizes[sizes < _ANY].max()) - 1} where they are words of a table, found "
-                "others. Build the table with a row for every word, and give padding a number of "
-                "its own (0 with `padding_idx=0`, say) in place of a negative one."
+                "others. Build the table with a row for every word, and give padding its own "
+                "number (0 with `padding_idx=0`, say) in place of a negative one."
             )
     classes = _number_of_classes(held, loss)
     if classes is not None:
         fits = (data.targets >= 0) & (data.targets < classes) | (data.targets == IGNORED)
         if not bool(fits.all()):
             raise DataError(
-                f"Expected targets that the loss accepts, whole numbers from 0 to {classes - 1}, "
-                "found others. Number the labels from 0, and give the model an output for each."
+                f"Expected targets that the loss accepts, integers from 0 to {classes - 1}, found "
+                "others. Number the labels from 0, and give the model an output for each."
             )
 
 
@@ -236,9 +246,9 @@ _ANY = 2**62
 
 
 def _table_sizes(held: Objective) -> Tensor | None:
-    """For each place in a row of whole numbers: the size of the table that it indexes, if any.
+    """For each place in a row of integers, the size of the table that it indexes, if any.
 
-    Found on a synthetic row, by the memory that the tables are called with.
+    It is found on a synthetic row, by the memory that the tables are called with.
     """
     row = held.synthetic.features
     if not isinstance(row, Tensor) or row.is_floating_point() or row.dtype is torch.bool:
@@ -256,8 +266,8 @@ def _table_sizes(held: Objective) -> Tensor | None:
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note) for table in tables]
     try:
-        with secret_generators(_same_bytes, row.device), torch.no_grad():
-            run_on(held.model, row)
+        with secret_generators(_fixed_bytes, row.device), torch.no_grad():
+            forward(held.model, row)
     finally:
         for handle in handles:
             handle.remove()
@@ -269,7 +279,7 @@ def _shares_memory(one: Tensor, other: Tensor) -> bool:
 
 
 def _number_of_classes(held: Objective, loss: Loss) -> int | None:
-    """How many classes the loss knows, if it takes whole numbers and refuses others."""
+    """The number of classes, if the loss accepts integers and refuses those out of range."""
     targets = held.synthetic.targets[:1]
     if targets.is_floating_point() or targets.dtype is torch.bool:
         return None

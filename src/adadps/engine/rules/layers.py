@@ -1,4 +1,9 @@
-"""How each kind of layer turns its inputs and output gradients into gradients of its parameters."""
+"""The rule of each kind of layer: its inputs and output gradients give its parameters' gradients.
+
+To add a rule for a new layer, write a function of a `LayerCall` that returns one
+`PerExampleGradients` per parameter, and enter it in `_RULES`. Layers without a rule are run by vmap
+(`_by_vmap`), which stores their gradients.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +31,8 @@ from adadps.tensors.sums import Params
 
 
 @dataclass(frozen=True)
-class Use:
-    """One call of one layer: what went in, and the gradient of what came out, by example."""
+class LayerCall:
+    """One call of one layer: its inputs, and the gradients of its outputs, by example."""
 
     layer: nn.Module
     prefix: str
@@ -35,7 +40,7 @@ class Use:
     output_gradients: Tensor
 
     def finite(self) -> Tensor:
-        """The examples for which all of it is finite."""
+        """Mark the examples whose inputs and output gradients are all finite."""
         b = finite_rows(self.output_gradients)
         if isinstance(self.inputs, SparseRows):
             entries = finite_rows(self.inputs.values)
@@ -44,24 +49,24 @@ class Use:
             return b & (self.inputs.row_sums((~entries).double()) == 0)
         return b & finite_rows(self.inputs)
 
-    def without(self, examples: Tensor) -> Use:
-        """The same with zeros for ``examples``: 0 · NaN is NaN."""
+    def without(self, examples: Tensor) -> LayerCall:
+        """Return the call with zeros for ``examples``: a weight of 0 fails, as 0 · NaN is NaN."""
         b = self.output_gradients
         zeroed = torch.where(examples.view(-1, *[1] * (b.ndim - 1)), 0, b)
-        return Use(self.layer, self.prefix, _zeroed(self.inputs, examples), zeroed)
+        return LayerCall(self.layer, self.prefix, _zeroed(self.inputs, examples), zeroed)
 
 
 Gradients = dict[str, PerExampleGradients]
 
 
-def gradients_of(use: Use, params: Params) -> Gradients:
-    """Gradients of the layer's own trainable parameters, by their names in the model."""
-    rule = _RULES.get(type(use.layer), _by_vmap)
-    return {name: leaf for name, leaf in rule(use, params).items() if name in params}
+def gradients_of(call: LayerCall, params: Params) -> Gradients:
+    """Return the gradients of the layer's own trainable parameters, by name in the model."""
+    rule = _RULES.get(type(call.layer), _by_vmap)
+    return {name: leaf for name, leaf in rule(call, params).items() if name in params}
 
 
-def joined(uses: list[PerExampleGradients], size: int) -> PerExampleGradients:
-    """The gradient of a parameter with several uses: along time if it can be, else one by one."""
+def combined(uses: list[PerExampleGradients], size: int) -> PerExampleGradients:
+    """Combine the uses of a tied parameter: along time if possible, else one by one."""
     if len(uses) == 1:
         return uses[0]
     timed = [_over_time(use) for use in uses]
@@ -84,7 +89,7 @@ def _over_time(use: PerExampleGradients) -> PerExampleGradients:
 
 
 def require_supported(layer: nn.Module, name: str) -> None:
-    """Refuse options of a layer under which examples have no gradient of their own."""
+    """Refuse options of a layer under which an example's gradient depends on others."""
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         wrong = [
             option
@@ -97,15 +102,15 @@ def require_supported(layer: nn.Module, name: str) -> None:
         ]
         if wrong:
             raise ModelError(
-                f"Expected a table of words whose rows are read as they are, found {wrong[0]} at "
-                f"'{name}', which makes one example's gradient depend on others or change the "
-                "weights as they are read. Leave it out (mode sum or mean for bags)."
+                f"Expected a table of words whose rows are read unchanged, found {wrong[0]} at "
+                f"'{name}', which makes one example's gradient depend on others or changes the "
+                "weights when they are read. Remove it (use mode sum or mean for bags)."
             )
 
 
-def _linear(use: Use, params: Params) -> Gradients:  # noqa: ARG001
-    a, b = use.inputs, use.output_gradients
-    weight, bias = f"{use.prefix}weight", f"{use.prefix}bias"
+def _linear(call: LayerCall, params: Params) -> Gradients:  # noqa: ARG001
+    a, b = call.inputs, call.output_gradients
+    weight, bias = f"{call.prefix}weight", f"{call.prefix}bias"
     if isinstance(a, SparseRows):
         return {weight: SparseOuter(a, b, axis=1), bias: MaterialisedGradients(b)}
     if a.ndim == 2:
@@ -114,27 +119,27 @@ def _linear(use: Use, params: Params) -> Gradients:  # noqa: ARG001
     return {weight: OverTime(a, b), bias: MaterialisedGradients(b.double().sum(1))}
 
 
-def _embedding(use: Use, params: Params) -> Gradients:  # noqa: ARG001
-    layer, tokens = use.layer, use.inputs
+def _embedding(call: LayerCall, params: Params) -> Gradients:  # noqa: ARG001
+    layer, tokens = call.layer, call.inputs
     assert isinstance(layer, nn.Embedding)
     assert isinstance(tokens, Tensor)
     flat = tokens.flatten(1) if tokens.ndim > 1 else tokens.unsqueeze(1)
-    b = use.output_gradients.reshape(*flat.shape, layer.embedding_dim)
+    b = call.output_gradients.reshape(*flat.shape, layer.embedding_dim)
     if layer.padding_idx is not None:
         b = torch.where((flat == layer.padding_idx).unsqueeze(2), 0, b)
-    return {f"{use.prefix}weight": TokenRows(flat, b, layer.num_embeddings)}
+    return {f"{call.prefix}weight": TokenRows(flat, b, layer.num_embeddings)}
 
 
-def _embedding_bag(use: Use, params: Params) -> Gradients:  # noqa: ARG001
-    layer = use.layer
+def _embedding_bag(call: LayerCall, params: Params) -> Gradients:  # noqa: ARG001
+    layer = call.layer
     assert isinstance(layer, nn.EmbeddingBag)
-    bags = use.inputs if isinstance(use.inputs, SparseRows) else as_bags(use.inputs, layer)
-    return {f"{use.prefix}weight": SparseOuter(bags, use.output_gradients, axis=0)}
+    bags = call.inputs if isinstance(call.inputs, SparseRows) else as_bags(call.inputs, layer)
+    return {f"{call.prefix}weight": SparseOuter(bags, call.output_gradients, axis=0)}
 
 
-def _normalisation(use: Use, params: Params) -> Gradients:  # noqa: ARG001
-    """b ∘ x̂ and b, added up over all axes but those of the parameter."""
-    layer, a, b = use.layer, use.inputs, use.output_gradients.double()
+def _normalisation(call: LayerCall, params: Params) -> Gradients:  # noqa: ARG001
+    """b ∘ x̂ and b, summed over all axes but those of the parameter."""
+    layer, a, b = call.layer, call.inputs, call.output_gradients.double()
     assert isinstance(a, Tensor)
     if isinstance(layer, nn.GroupNorm):
         plain = functional.group_norm(a, layer.num_groups, eps=layer.eps).double()
@@ -149,19 +154,19 @@ def _normalisation(use: Use, params: Params) -> Gradients:  # noqa: ARG001
         axes = list(range(1, a.ndim - len(shape)))
         scaled, shifted = (x.sum(axes) if axes else x for x in (b * plain, b))
     return {
-        f"{use.prefix}weight": MaterialisedGradients(scaled),
-        f"{use.prefix}bias": MaterialisedGradients(shifted),
+        f"{call.prefix}weight": MaterialisedGradients(scaled),
+        f"{call.prefix}bias": MaterialisedGradients(shifted),
     }
 
 
-def _by_vmap(use: Use, params: Params) -> Gradients:
-    """Any other layer: its own backward pass, example by example."""
-    layer, a = use.layer, use.inputs
+def _by_vmap(call: LayerCall, params: Params) -> Gradients:
+    """Any other layer: run its own backward pass, example by example."""
+    layer, a = call.layer, call.inputs
     assert isinstance(a, Tensor)
     own = {
-        name: params[f"{use.prefix}{name}"]
+        name: params[f"{call.prefix}{name}"]
         for name, _ in layer.named_parameters()
-        if f"{use.prefix}{name}" in params
+        if f"{call.prefix}{name}" in params
     }
 
     def single(row: Tensor, gradient: Tensor) -> Params:
@@ -172,8 +177,8 @@ def _by_vmap(use: Use, params: Params) -> Gradients:
         backward: Callable[[Tensor], tuple[Params]] = vjp(run, own)[1]
         return backward(gradient.unsqueeze(0))[0]
 
-    found: Params = over_examples(single, a, use.output_gradients, randomness="error")
-    return {f"{use.prefix}{name}": MaterialisedGradients(value) for name, value in found.items()}
+    found: Params = over_examples(single, a, call.output_gradients, randomness="error")
+    return {f"{call.prefix}{name}": MaterialisedGradients(value) for name, value in found.items()}
 
 
 def _zeroed(inputs: Features, examples: Tensor) -> Features:
@@ -184,7 +189,7 @@ def _zeroed(inputs: Features, examples: Tensor) -> Features:
     return torch.where(examples.view(-1, *[1] * (inputs.ndim - 1)), 0, inputs)
 
 
-_RULES: dict[type[nn.Module], Callable[[Use, Params], Gradients]] = {
+_RULES: dict[type[nn.Module], Callable[[LayerCall, Params], Gradients]] = {
     nn.Linear: _linear,
     nn.Embedding: _embedding,
     nn.EmbeddingBag: _embedding_bag,

@@ -5,12 +5,12 @@ With input a_i and output gradient b_i the gradient of example i is g_i = b_i a_
     ‖D ∘ g_i + M‖² = (b_i²)ᵀ (D ∘ D) (a_i²) + 2 b_iᵀ (D ∘ M) a_i + ‖M‖²,
     Σ_i w_i g_i = (w · b)ᵀ a.
 
-Where D = u vᵀ the first term is ‖u ∘ b_i‖² ‖v ∘ a_i‖². Where the layer sees several positions t of
-an example, g_i = Σ_t b_t a_tᵀ: then with D = u vᵀ
+For D = u vᵀ the first term is ‖u ∘ b_i‖² ‖v ∘ a_i‖². If the layer sees several positions t of an
+example, g_i = Σ_t b_t a_tᵀ: then with D = u vᵀ
 
     ‖D ∘ g_i‖² = Σ_{t,s} ⟨u ∘ b_t, u ∘ b_s⟩ ⟨v ∘ a_t, v ∘ a_s⟩,
 
-and otherwise g_i is built, a few examples at a time; whichever takes fewer operations.
+and otherwise g_i is built, a few examples at a time. The form with fewer operations is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from adadps.engine.rules.squares import (
 from adadps.tensors.sums import OuterSum
 
 CHUNK = 2**23
-"""How many numbers are held at once where gradients of examples are built."""
+"""This many numbers are held at once where per-example gradients are built."""
 
 Measure = Callable[[Tensor, Tensor, LeafMap], Tensor]
 
@@ -48,7 +48,7 @@ class Outer:
     output_gradients: Tensor
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """The closed form."""
+        """Return ‖D ∘ g_i + M‖² by the closed form."""
         by_output, by_input, full = split(leaf_map)
         a, b = (self.inputs, by_input), (self.output_gradients, by_output)
         squares = scaled_squares(*a, *b, full)
@@ -64,11 +64,11 @@ class Outer:
         return with_offset(squares, inner, sizes, offset)
 
     def weighted(self, weights: Tensor) -> OuterSum:
-        """(w · b)ᵀ a."""
+        """Return (w · b)ᵀ a."""
         return OuterSum(self.output_gradients.double() * weights.unsqueeze(1), self.inputs)
 
     def take(self, rows: Tensor) -> Outer:
-        """Some of the examples."""
+        """Return the gradients of some of the examples."""
         return Outer(self.inputs[rows], self.output_gradients[rows])
 
 
@@ -80,7 +80,7 @@ class OverTime:
     output_gradients: Tensor
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """By inner products of positions, or from gradients built a few at a time."""
+        """Measure by inner products of positions, or by gradients built a few at a time."""
         (_, time, width), outputs = self.inputs.shape, self.output_gradients.shape[2]
         _, _, full = split(leaf_map)
         of_pairs, of_gradients = time * time * (width + outputs), time * width * outputs
@@ -89,12 +89,12 @@ class OverTime:
         return self._in_pieces(_by_gradients, width * outputs, leaf_map)
 
     def weighted(self, weights: Tensor) -> OuterSum:
-        """(w · b)ᵀ a over all positions of all examples."""
+        """Return (w · b)ᵀ a over all positions of all examples."""
         b = self.output_gradients.double() * weights.view(-1, 1, 1)
         return OuterSum(b.flatten(0, 1), self.inputs.flatten(0, 1))
 
     def take(self, rows: Tensor) -> OverTime:
-        """Some of the examples."""
+        """Return the gradients of some of the examples."""
         return OverTime(self.inputs[rows], self.output_gradients[rows])
 
     def _in_pieces(self, measure: Measure, numbers: int, leaf_map: LeafMap) -> Tensor:
@@ -127,7 +127,7 @@ def scaled_squares(
 def bounded(
     relative: Tensor, rounding: float | Tensor, terms: int | Tensor, size: Tensor
 ) -> Tensor:
-    """Undo the division by ``size``; make up for all that rounding may have taken away."""
+    """Undo the division by ``size``, and add all that rounding may have taken away."""
     return (relative * (1 + rounding) + TINY * terms) * size.square()
 
 
@@ -139,7 +139,7 @@ def with_offset(squares: Tensor, inner: Tensor, sizes: Tensor, offset: Tensor) -
 
 
 def split(leaf_map: LeafMap) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The factors of D for a matrix: a row vector by output, one by input, and what has no axis."""
+    """Split D for a matrix into a row vector by output, one by input, and a full matrix."""
     by_output = by_input = full = None
     for factor in leaf_map.factors:
         if factor.shape[0] == 1:

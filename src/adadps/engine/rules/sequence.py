@@ -1,4 +1,4 @@
-"""Sequences of layers that are known to treat every example of a batch alone."""
+"""Sequences of layers that are known to treat every example of a batch separately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.layers import Use
+from adadps.engine.rules.layers import LayerCall
 from adadps.engine.rules.sparse import as_bags
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
@@ -28,9 +28,9 @@ _ELEMENTWISE = {
 _WITH_WEIGHTS = {nn.Embedding, nn.EmbeddingBag, nn.GroupNorm, nn.LayerNorm, nn.Linear, nn.RMSNorm}
 
 
-_KNOWN: set[Any] = _ELEMENTWISE | _WITH_WEIGHTS | {nn.Flatten}
-_FORWARDS = {kind: kind.forward for kind in _KNOWN}
-"""As torch has them, so that a patched class is noticed."""
+_SUPPORTED: set[Any] = _ELEMENTWISE | _WITH_WEIGHTS | {nn.Flatten}
+_FORWARDS = {kind: kind.forward for kind in _SUPPORTED}
+"""The methods of torch, so that a patched class is noticed."""
 
 _HOOKS_OF_ALL_MODULES = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks",
@@ -46,14 +46,14 @@ class LayerSequence:
 
     @classmethod
     def of(cls, model: nn.Module) -> LayerSequence | None:
-        """The layers of ``model`` if it is such a sequence, else None."""
+        """Return the layers of ``model`` if it is such a sequence, else None."""
         layers = _flattened("", model)
         if layers is None or not any(_trainable(layer) for _, layer in layers):
             return None
         return cls(tuple(layers))
 
     def takes(self, features: Features) -> bool:
-        """Can these features be fed to the first layer, one example a row?"""
+        """Can these features be fed to the first layer, one example per row?"""
         first = self.layers[0][1]
         if isinstance(features, SparseRows):
             return isinstance(first, nn.Linear | nn.EmbeddingBag)
@@ -62,7 +62,7 @@ class LayerSequence:
         return features.ndim >= 2 or isinstance(first, nn.Embedding)
 
     def outputs(self, params: Params, features: Features) -> Tensor:
-        """Run all layers, without gradient."""
+        """Run all layers, without gradient, and return the outputs."""
         with torch.no_grad():
             signal = self._first(params, features)
             for name, layer in self.layers:
@@ -70,13 +70,13 @@ class LayerSequence:
             assert isinstance(signal, Tensor)
             return signal
 
-    def uses(
+    def layer_calls(
         self, params: Params, features: Features, of_outputs: Callable[[Tensor], Tensor]
-    ) -> list[Use]:
-        """Inputs and output gradients of all layers with weights.
+    ) -> list[LayerCall]:
+        """Return the inputs and output gradients of all layers with weights.
 
         ``of_outputs`` gives the gradient of the model's outputs. A zero is added to the output of
-        each layer: its gradient is the gradient of that output.
+        each layer: the gradient of the zero is the gradient of that output.
         """
         inputs, zeros = [], []
         signal = self._first(params, features)
@@ -92,10 +92,10 @@ class LayerSequence:
         last = of_outputs(signal.detach())
         found = [*torch.autograd.grad(signal, zeros, last)] if zeros else []
         found += [last] * (len(inputs) - len(found))
-        return [Use(*held, b.detach()) for held, b in zip(inputs, found, strict=True)]
+        return [LayerCall(*held, b.detach()) for held, b in zip(inputs, found, strict=True)]
 
     def _first(self, params: Params, features: Features) -> Features:
-        """Bags of words as sparse rows; numbers in the precision of the weights."""
+        """The inputs of the first layer: bags of words as sparse rows, values in its precision."""
         first = self.layers[0][1]
         if isinstance(first, nn.EmbeddingBag):
             return self.encoded(features)
@@ -105,14 +105,14 @@ class LayerSequence:
         return features.to(next(iter(params.values())).dtype, copy=copied)
 
     def encoded(self, features: Features) -> Features:
-        """Tokens for a first layer of bags as sparse rows of counts; anything else as it is."""
+        """Return tokens for a first layer of bags as sparse rows of counts, others unchanged."""
         first = self.layers[0][1]
         if isinstance(first, nn.EmbeddingBag) and isinstance(features, Tensor):
             return as_bags(features, first)
         return features
 
-    def words(self, features: Features) -> dict[str, Tensor]:
-        """Rows of the first layer's table that these features make it read."""
+    def table_rows(self, features: Features) -> dict[str, Tensor]:
+        """Return the rows of the first layer's table that these features read."""
         name, first = self.layers[0]
         features = self.encoded(features)
         if isinstance(features, SparseRows):
@@ -134,18 +134,18 @@ def _flattened(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]] | 
         return None
     if type(module) is nn.Sequential:
         found: list[tuple[str, nn.Module]] = []
-        for name, child in module._modules.items():  # children twice if they are here twice
+        for name, child in module._modules.items():  # a child that is used twice runs twice
             assert child is not None
             inner = _flattened(f"{prefix}.{name}" if prefix else name, child)
             if inner is None:
                 return None
             found += inner
         return found or None
-    return [(prefix, module)] if _alone(module) else None
+    return [(prefix, module)] if _treats_examples_alone(module) else None
 
 
-def _alone(module: nn.Module) -> bool:
-    """Does this layer, on a batch, do to each example what it does to it alone?"""
+def _treats_examples_alone(module: nn.Module) -> bool:
+    """Does this layer compute for each example of a batch what it computes for it alone?"""
     if _FORWARDS.get(type(module)) is not type(module).forward:
         return False
     if isinstance(module, nn.Flatten):
@@ -185,7 +185,7 @@ def _detached(signal: Features) -> Features:
 
 
 def _own(layer: nn.Module, name: str, params: Params) -> Params:
-    """The layer's parameters, trained ones as in ``params``, frozen ones as they are."""
+    """The layer's parameters: trained ones from ``params``, frozen ones from the layer."""
     held = {own: f"{_prefix(name)}{own}" for own, _ in layer.named_parameters(recurse=False)}
     return {
         own: params[full] if full in params else layer.get_parameter(own).detach()

@@ -1,9 +1,9 @@
-"""Tables of weights with one row a word: only the rows of words that occur are touched.
+"""Tables of weights with one row per word: only the rows of words that occur are touched.
 
 A linear layer on bags of words and an `EmbeddingBag` give g_i = a_i b_iᵀ with a sparse a_i, a count
-for each word of example i; an `Embedding` gives a row of its own for each position. Repeated words
-of one example are added up first, then squared. All reads of D and all sums follow the touched
-rows; a shift M, which moves every row, makes the sum dense.
+for each word of example i; an `Embedding` gives one row for each position. Repeated words of one
+example are added up first, then squared. All reads of D and all sums follow the touched rows; a
+shift M, which moves every row, makes the sum dense.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SparseOuter:
     axis: int
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """Σ_k a_ik² ‖D_k ∘ b_i‖², and what a shift adds."""
+        """Return Σ_k a_ik² ‖D_k ∘ b_i‖², plus the terms of a shift."""
         b, by_word, full = self.output_gradients, [], None
         for factor in leaf_map.factors:
             words_first = factor.movedim(self.axis, 0)
@@ -56,7 +56,7 @@ class SparseOuter:
         return self._with_shift(squares, leaf_map, leaf_map.offset)
 
     def weighted(self, weights: Tensor) -> RowSparse:
-        """Σ_i w_i a_ik b_i for every word k that occurs."""
+        """Return Σ_i w_i a_ik b_i for every word k that occurs."""
         columns, b = self.inputs.by_column, self.output_gradients
         shape = (self.inputs.width, b.shape[1])
         whole = shape if self.axis == 0 else (shape[1], shape[0])
@@ -66,12 +66,12 @@ class SparseOuter:
         return RowSparse(columns.columns, summed, whole, self.axis)
 
     def take(self, rows: Tensor) -> SparseOuter:
-        """Some of the examples."""
+        """Return the gradients of some of the examples."""
         return SparseOuter(self.inputs.take(rows), self.output_gradients[rows], self.axis)
 
     def _without_shift(self, by_word: list[Tensor], b: Tensor, full: Tensor | None) -> Tensor:
         a = self.inputs
-        words = a.offsets.diff().double()  # of each example: no neighbour may enter its norm
+        words = a.offsets.diff().double()  # per example: no neighbour may enter its norm
         if full is None and len(by_word) <= 1:
             lengths = a.squared_lengths(*by_word)
             rounding = 1 + DOUBLE * (words + b.shape[1] + 16)
@@ -105,7 +105,7 @@ class SparseOuter:
         return with_offset(squares, inner, sizes, offset)
 
     def _touched(self, a: SparseRows) -> tuple[Tensor, SparseRows]:
-        """The words that occur, and the same rows with columns numbered among them."""
+        """The words that occur, and the rows with columns renumbered among them."""
         columns = self.inputs.by_column
         words = columns.columns
         return words, SparseRows(a.offsets, columns.places, a.values, len(words))
@@ -124,7 +124,7 @@ class TokenRows:
     wordless: int = 0
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
-        """Add up repeated words of each example, then square."""
+        """Add up repeated words of each example, and square the sums."""
         size, width = self.output_gradients.shape[0], self.output_gradients.shape[2]
         example = torch.arange(size, device=self.tokens.device).unsqueeze(1)
         keys, place = torch.unique(example * self.words + self.tokens, return_inverse=True)
@@ -144,7 +144,7 @@ class TokenRows:
         return (squares.sqrt() + CANCELLED * size_of_terms).square()
 
     def weighted(self, weights: Tensor) -> RowSparse:
-        """Σ_i w_i g_i on the rows of words that occur."""
+        """Return Σ_i w_i g_i on the rows of words that occur."""
         b = self.output_gradients.double() * weights[: len(self.tokens)].view(-1, 1, 1)
         found, place = torch.unique(self.tokens, return_inverse=True)
         rows = b.new_zeros(len(found), b.shape[2])
@@ -152,13 +152,13 @@ class TokenRows:
         return RowSparse(found, rows, (self.words, b.shape[2]))
 
     def take(self, rows: Tensor) -> TokenRows:
-        """Some of the examples, those without tokens last."""
+        """Return the gradients of some of the examples, those without tokens last."""
         kept = rows[rows < len(self.tokens)]
         wordless = len(rows) - len(kept)
         return TokenRows(self.tokens[kept], self.output_gradients[kept], self.words, wordless)
 
     def without_last(self, count: int) -> TokenRows:
-        """The same without the tokens of the last ``count`` examples."""
+        """Return the same without the tokens of the last ``count`` examples."""
         kept = slice(0, len(self.tokens) - count)
         return TokenRows(self.tokens[kept], self.output_gradients[kept], self.words, count)
 
@@ -166,7 +166,7 @@ class TokenRows:
 def shifted_rows(
     squares: Tensor, owners: Tensor, rows: Tensor, offset: Tensor, words: Tensor
 ) -> Tensor:
-    """Touched rows with their shift, and the shift alone on all others."""
+    """Add squares of touched rows with their shift, and of the shift alone on all others."""
     here = offset[words]
     change = (rows + here).square().sum(1) - here.square().sum(1)
     constant = offset.square().sum()
@@ -195,8 +195,8 @@ def _compiled_squares(a: SparseRows, b: Tensor, full: Tensor, largest: float) ->
 class FactoredRows(RowSparse):
     """D_k ∘ Σ_i w_i a_ik b_i for the words k that occur, in float64.
 
-    The sum over the batch is as large as the rows it touches; a, w, b and D are there already. So
-    rows that wait for their noise wait as factors.
+    Multiplied out, the sum over a batch is as large as the rows that it touches, while a, w, b and
+    D exist already. So pending updates are stored as these factors.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class FactoredRows(RowSparse):
 
     @property
     def values(self) -> Tensor:
-        """One row for each word, multiplied out once."""
+        """One row per word, multiplied out once."""
         if self._values is None:
             self._values = self._columns.times(self._matrix.double() * self._weights.unsqueeze(1))
             for diagonal in self._diagonals:
@@ -222,14 +222,14 @@ class FactoredRows(RowSparse):
         return self._values
 
     def times_(self, diagonal: Tensor) -> Self:
-        """Remember D."""
+        """Multiply by D when the rows are multiplied out."""
         if self._values is not None:
             return super().times_(diagonal)
         self._diagonals = (*self._diagonals, diagonal)
         return self
 
     def factors(self) -> Factors:
-        """As they are, if nobody has multiplied them out."""
+        """Return the factors themselves, unless they were multiplied out."""
         if self._values is not None:
             return super().factors()
         columns = self._columns
@@ -241,7 +241,7 @@ class FactoredRows(RowSparse):
 
 
 def as_bags(tokens: Tensor, layer: nn.EmbeddingBag) -> SparseRows:
-    """Counts of words in each row of tokens, divided by the bag's size for a mean."""
+    """Return the counts of words in each row of tokens, divided by the bag's size for a mean."""
     require_within(tokens, layer.num_embeddings)
     if tokens.device.type == "cpu":
         padding = -1 if layer.padding_idx is None else layer.padding_idx

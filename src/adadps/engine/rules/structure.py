@@ -1,10 +1,10 @@
-"""Which layer uses which parameter: read off the graph of one pass, not off gradients.
+"""Which layer uses which parameter, read from the graph of one pass, not from gradients.
 
 The ghost engine sees a parameter only through the layer that owns it. If a model also uses one
 elsewhere, e.g. ``functional.linear(x, self.layer.weight)`` behind a gate that happens to be closed,
 no gradient of a few rows would show it, but the graph of the pass does. Control flow that depends
-on values of rows is refused by torch.func.vmap; where a model looks at any values, of its weights
-say, no graph is trusted. So one graph holds for every row and every step.
+on values of rows is refused by torch.func.vmap; if a model reads any values, of its weights say, no
+graph is trusted. So one graph holds for every row and every step.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from adadps.tensors.sums import Params
 
 
 def owns_trainable(module: nn.Module) -> bool:
-    """Does this very module, not one inside it, own a trainable parameter?"""
+    """Does this module itself, not one inside it, own a trainable parameter?"""
     return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
 def uses_only_through_layers(model: nn.Module, params: Params, row: Tensor) -> bool:
     """Does every use of a trainable parameter go through the layer that owns it?"""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    values = _Values()
-    with _aliased(model) as aliases, values, values.asked_in_python:
+    reads = _ValueReads()
+    with _aliased(model) as aliases, reads, reads.in_python:
         outputs = functional_call(model, leaves, (row,))
-    if not isinstance(outputs, Tensor) or values.were_looked_at:
+    if not isinstance(outputs, Tensor) or reads.found:
         return False
     ours = {id(leaf) for leaf in leaves.values()}
     through_layers = set(aliases)
@@ -45,38 +45,38 @@ def uses_only_through_layers(model: nn.Module, params: Params, row: Tensor) -> b
     )
 
 
-class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes whether a pass turns values of tensors into Python, or into shapes."""
+class _ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether a pass turns values of tensors into Python objects, or into shapes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.were_looked_at = False
-        self.asked_in_python = _AskedInPython(self)
+        self.found = False
+        self.in_python = _ValueReadsInPython(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do what was asked for, and note what it was."""
-        self.were_looked_at |= func.overloadpacket.__name__ in _LOOKS
+        """Call the operation, and note whether it reads values."""
+        self.found |= func.overloadpacket.__name__ in _READS
         return func(*args, **(kwargs or {}))
 
 
-class _AskedInPython(TorchFunctionMode):
-    """The same for what torch does not dispatch."""
+class _ValueReadsInPython(TorchFunctionMode):
+    """The same for functions that torch does not dispatch."""
 
-    def __init__(self, values: _Values) -> None:
+    def __init__(self, reads: _ValueReads) -> None:
         super().__init__()
-        self._values = values
+        self._reads = reads
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do what was asked for, and note what it was."""
-        self._values.were_looked_at |= getattr(func, "__name__", "") in _LOOKS
+        """Call the operation, and note whether it reads values."""
+        self._reads.found |= getattr(func, "__name__", "") in _READS
         return func(*args, **(kwargs or {}))
 
 
-_LOOKS = {
+_READS = {
     "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "unique", "_unique",
     "_unique2", "unique_dim", "unique_consecutive", "masked_select", "tolist", "numpy",
     "__array__", "__dlpack__", "data_ptr",
@@ -86,7 +86,7 @@ _LOOKS = {
 
 @contextmanager
 def _aliased(model: nn.Module) -> Iterator[list[Any]]:
-    """While a layer runs it sees aliases of its own parameters; their nodes are noted."""
+    """Give each layer aliases of its own parameters while it runs; yield the aliases' nodes."""
     nodes: list[Any] = []
     held: list[tuple[nn.Module, dict[str, Any]]] = []
 
@@ -115,7 +115,7 @@ def _aliased(model: nn.Module) -> Iterator[list[Any]]:
 
 
 def _readers(last: Any) -> Iterator[tuple[Any, Any]]:
-    """All edges of a graph from a node to one that it reads."""
+    """Yield all edges of a graph, from a node to one that it reads."""
     waiting, seen = [last], {last}
     while waiting:
         node = waiting.pop()
@@ -128,14 +128,14 @@ def _readers(last: Any) -> Iterator[tuple[Any, Any]]:
                 waiting.append(following)
 
 
-class PythonsChance:
-    """Tells whether Python's or numpy's generator was used since, on which branches can depend."""
+class PythonGenerators:
+    """Python's and numpy's default generators, on whose draws branches can depend."""
 
     def __init__(self) -> None:
         self._before = _states()
 
-    def was_used(self) -> bool:
-        """Was anything drawn from them?"""
+    def have_drawn(self) -> bool:
+        """Was anything drawn from them since?"""
         (python, words, place), (held, old_words, old_place) = _states(), self._before
         return python != held or place != old_place or not np.array_equal(words, old_words)
 

@@ -29,7 +29,7 @@ from adadps.estimators.doctor.plans import Plan
 from adadps.methods.side.fixed import Fixed
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import accuracy, on_public
-from adadps.training.run import PrivateRun
+from adadps.training.private_run import PrivateRun
 from adadps.types import Accountant, Relation
 
 MOST_ROWS_A_BATCH = 1024

@@ -1,4 +1,9 @@
-"""Side information: where a preconditioner comes from, why it is not sensitive, what it cost."""
+"""Side information: where a preconditioner comes from, why it is not sensitive, what it cost.
+
+A new source is a class with the methods of `SideSource`: an event (its price), a provenance, `init`
+and `observe`. Where A is known before training, return a `fixed(...)` source instead of a new
+class, as `frequency` and `tfidf` do. tests/contract/test_side_sources.py runs the shared checks.
+"""
 
 from adadps.methods.side.fixed import fixed, from_private_data, uniform
 from adadps.methods.side.frequency import (

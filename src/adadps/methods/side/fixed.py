@@ -17,15 +17,15 @@ from adadps.tensors.sums import Params
 from adadps.types import Unit
 
 NOT_PUBLIC = "it is NOT public: computed from private data without noise"
-"""Stands where others say why they are public."""
+"""The place of a reason, for sources that are not public."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A given A for some parameters; the others get the median of D = 1/A.
+    """A given A for some parameters; all others get the median of D = 1/A.
 
-    ``rows`` are those of the public corpus behind A, if there is one that is known; ``unit`` is
-    whose data ``event`` is the price of.
+    ``rows`` are the rows of the public corpus behind A, if it is known; ``unit`` is the unit of
+    privacy for which ``event`` is the price.
     """
 
     named: Named
@@ -35,11 +35,11 @@ class Fixed:
     unit: Unit = Unit.EXAMPLE
 
     def init(self, params: Params) -> Transform:
-        """D = 1/A, checked against the model."""
+        """Return D = 1/A, checked against the model."""
         return Transform(inverse_scale(self.named, params), lent=False)
 
     def observe(self, state: Transform, step: Step) -> tuple[Transform, Transform]:  # noqa: ARG002
-        """The same transform at every step."""
+        """Return the same transform at every step."""
         return state, state
 
 
@@ -49,16 +49,16 @@ class Uniform:
 
     @property
     def provenance(self) -> Provenance:
-        """A constant."""
+        """States that A is a constant."""
         return Provenance("none: A = 1", public_because="a constant")
 
     @property
     def event(self) -> DpEvent:
-        """Costs nothing."""
+        """Nothing is charged for a constant."""
         return NoOpDpEvent()
 
     def init(self, params: Params) -> Transform:
-        """D = 1."""
+        """Return D = 1."""
         return Transform(
             {
                 name: torch.ones([1] * p.ndim, dtype=torch.float64, device=p.device)
@@ -68,7 +68,7 @@ class Uniform:
         )
 
     def observe(self, state: Transform, step: Step) -> tuple[Transform, Transform]:  # noqa: ARG002
-        """The same transform at every step."""
+        """Return the same transform at every step."""
         return state, state
 
 
@@ -82,13 +82,13 @@ def fixed(
     rows: PublicRows | None = None,
     unit: Unit = Unit.EXAMPLE,
 ) -> Fixed:
-    """Given A: ``{name: tensor}`` or ``{name: (vector, axis)}``, by parameter or module.
+    """Use a given A: ``{name: tensor}`` or ``{name: (vector, axis)}``, by parameter or module.
 
-    ``event`` is what it cost to learn A if it was measured on private data with a private
-    mechanism, stated for the relation and accountant of the run's ledger (under replace-one, RDP
-    does not double the sensitivity by itself), and ``unit`` whose data it is the price of. Leave
-    it out for public knowledge. ``rows`` are the `public_rows` of the corpus behind A: private
-    examples that are among them are left out.
+    ``event`` is what it cost to learn A, if it was measured on private data with a private
+    mechanism. State it for the relation and accountant of the run's ledger (under replace-one, RDP
+    does not double the sensitivity by itself); ``unit`` is the unit of privacy that it protects.
+    Leave both out for public knowledge. ``rows`` are the `public_rows` of the corpus behind A:
+    private examples that occur among them are left out of training.
 
     >>> side = fixed({"weight": (torch.tensor([1.0, 0.5]), 1)}, source="a table in a book",
     ...              public_because="published")
@@ -97,17 +97,17 @@ def fixed(
     """
     held = {name: _as_entry(value) for name, value in named.items()}
     price = event or NoOpDpEvent()
-    if digest is None and is_free(price):  # what is public may be hashed, nothing else
+    if digest is None and is_free(price):  # only public values may be hashed
         values = [value[0] if isinstance(value, tuple) else value for value in held.values()]
         digest = digest_of([*held, *values])
     return Fixed(held, Provenance(source, public_because, digest), price, rows, unit)
 
 
 def from_private_data(named: Named, *, source: str) -> Fixed:
-    """Given A that was computed from *private* data without noise: epsilon is infinite.
+    """Use an A that was computed from *private* data without noise, so that epsilon is infinite.
 
-    For comparisons with what others do, such as token frequencies of the training set. The result
-    says why it is not private. `noisy_frequencies` measures A at a price instead.
+    This is for comparisons with published methods, such as token frequencies of the training set.
+    The result says why it is not private. `noisy_frequencies` measures A at a price instead.
 
     >>> side = from_private_data({"weight": (torch.ones(2), 1)}, source="token counts of the mails")
     >>> side.event
@@ -117,7 +117,7 @@ def from_private_data(named: Named, *, source: str) -> Fixed:
 
 
 def uniform() -> Uniform:
-    """A = 1, which turns AdaDPS into DP-SGD."""
+    """Use A = 1, which turns AdaDPS into DP-SGD."""
     return Uniform()
 
 

@@ -1,7 +1,7 @@
 """Side information from how often a token or feature occurs.
 
-A_k = max(f_k / max f, floor)^power: rare features, which tend to be the informative ones, get
-larger steps. Frequencies are public knowledge: a word list, a public corpus, or given.
+A_k = max(f_k / max f, floor)^power: rare features, which tend to be informative, get larger steps.
+The frequencies are public knowledge, from a word list, a public corpus, or the caller.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from adadps.methods.side.fixed import NOT_PUBLIC, Fixed
 from adadps.methods.side.fixed import fixed as fixed_source
 
 LARGEST_SHARE = 1 - 1e-9
-"""What every text has is not infinitely frequent."""
+"""The largest share of texts: a word that occurs in every text has a finite frequency."""
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """One non-negative number a feature, with its provenance, and what it cost to know.
+    """One non-negative value per feature, with its provenance and its price.
 
-    A word list has the share of all words of text that a word is; a corpus has the share of its
-    texts that have it (``of_texts``). In texts of L words, a word of frequency f is in a share
-    s = 1 - exp(-L f) of them: `per_word` and `per_text` give what a method wants of either.
+    A word list states a word's share of all running words; a corpus states the share of its texts
+    that contain it (``of_texts``). In texts of L words, a word of frequency f occurs in a share
+    s = 1 - exp(-L f) of them: `per_word` and `per_text` convert between the two.
     """
 
     values: Tensor
@@ -42,7 +42,7 @@ class Frequencies:
     of_texts: bool = False
 
     def per_word(self, words_per_text: float) -> Frequencies:
-        """As a word list has them: f = -log(1 - s) / L for a share s of texts of L words.
+        """Convert to shares of words: f = -log(1 - s) / L for a share s of texts of L words.
 
         >>> known = corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up")
         >>> known.per_word(100).values
@@ -54,7 +54,7 @@ class Frequencies:
         return replace(self, values=rates, of_texts=False)
 
     def per_text(self, words_per_text: float) -> Frequencies:
-        """As a corpus has them: s = 1 - exp(-L f) for a frequency f among all words."""
+        """Convert to shares of texts: s = 1 - exp(-L f) for a frequency f among all words."""
         if self.of_texts:
             return self
         shares = -torch.expm1(-words_per_text * self.values.double())
@@ -69,10 +69,10 @@ def frequency(
     at: str = "weight",
     axis: int | None = None,
 ) -> Fixed:
-    """A = max(f / max f, floor)^power along one axis of one parameter.
+    """Use A = max(f / max f, floor)^power along one axis of one parameter.
 
-    Without ``axis``, it is the one as long as there are frequencies; the last if several are. They
-    are taken as they are, of words or of texts.
+    By default ``axis`` is the one whose length is the number of frequencies, the last of them if
+    there are several. The frequencies are used as they are, whether shares of words or of texts.
 
     >>> f = given_frequencies([9.0, 0.0], source="a word list", public_because="published")
     >>> frequency(f, floor=0.01, power=0.5).named["weight"][0]
@@ -91,13 +91,13 @@ def frequency(
 
 
 def require_shape(floor: float, power: float) -> None:
-    """Refuse a floor or power with which A could be zero, or would fall with the frequency."""
+    """Refuse a floor or power with which A could be zero or decrease with the frequency."""
     require(0 < floor <= 1, "0 < floor <= 1", floor, "A floor keeps unseen features finite.")
     require_positive("power", power)
 
 
 def relative_to_largest(values: Tensor, floor: float, power: float) -> Tensor:
-    """max(f / max f, floor)^power, and 1 for all where no f is above zero (noise can do that).
+    """Return max(f / max f, floor)^power, or 1 everywhere if noise leaves no f above zero.
 
     >>> relative_to_largest(torch.tensor([4.0, 1.0, -3.0]), 0.01, 0.5)
     tensor([1.0000, 0.5000, 0.1000])
@@ -111,17 +111,17 @@ def relative_to_largest(values: Tensor, floor: float, power: float) -> Tensor:
 
 
 def formula(floor: float, power: float) -> str:
-    """How A is made, in words."""
+    """Return the formula of A, for people."""
     return f"A = max(f/f_max, {floor:g})^{power:g}"
 
 
 def given_frequencies(
     values: Any, *, source: str, public_because: str, of_texts: bool = False
 ) -> Frequencies:
-    """Frequencies that the caller has, with their provenance.
+    """Use frequencies from the caller, with their provenance.
 
-    They are shares of all words of text, as in a word list; with ``of_texts``, shares of the texts
-    that have a word.
+    They are shares of all running words, as in a word list, or with ``of_texts`` the shares of the
+    texts that contain a word.
     """
     held = as_numbers(values, "frequencies").double()
     _require_frequencies(held)
@@ -135,7 +135,7 @@ def given_frequencies(
 
 
 def word_frequencies(words: Sequence[str], language: str = "en") -> Frequencies:
-    """Frequencies from the wordfreq package: public word lists of many languages.
+    """Look up frequencies in the wordfreq package: public word lists of many languages.
 
     >>> values = word_frequencies(["the", "zebra"]).values
     >>> bool(values[0] > 100 * values[1])
@@ -154,10 +154,10 @@ def word_frequencies(words: Sequence[str], language: str = "en") -> Frequencies:
 def corpus_frequencies(
     features: Any, *, source: str, public_because: str, texts: Sequence[str] | None = None
 ) -> Frequencies:
-    """Share of the rows of a *public* corpus in which each feature is not zero.
+    """Count in which share of the rows of a *public* corpus each feature is not zero.
 
-    These are statistics of the corpus, so a private example that is in it, by its features or by
-    its text, is left out of training: give the ``texts`` of the corpus where there are any.
+    These are statistics of the corpus, so a private example that also occurs in it, by its features
+    or by its text, is left out of training: give the ``texts`` of the corpus if there are any.
 
     >>> corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up").values
     tensor([1.0000, 0.5000], dtype=torch.float64)
@@ -170,9 +170,9 @@ def corpus_frequencies(
 
 
 def frequencies_of_private_data(features: Any, *, source: str) -> Frequencies:
-    """The same share for rows that are *private*, without noise: epsilon is infinite.
+    """Count the same shares in *private* rows without noise, so that epsilon is infinite.
 
-    So does the code that was published with the paper. `noisy_frequencies` pays instead.
+    The code published with the paper does this. `noisy_frequencies` pays for its counts instead.
 
     >>> frequencies_of_private_data([[1, 0], [2, 1]], source="the training set").event
     NonPrivateDpEvent()
@@ -197,5 +197,5 @@ def _require_frequencies(held: Tensor) -> None:
         raise SideInformationError(
             "Expected a vector of finite, non-negative frequencies with at least one above zero, "
             f"found shape {tuple(held.shape)} with smallest entry "
-            f"{float(held.min()) if held.numel() else 'none'}. Give one frequency a feature."
+            f"{float(held.min()) if held.numel() else 'none'}. Give one frequency per feature."
         )

@@ -1,18 +1,18 @@
-"""Frequencies of the private data itself, measured once with noise, and paid for.
+"""Side information from the private data itself: frequencies, measured once with noise.
 
-Each document's vector of counts c_i over a *public* vocabulary is clipped, and noise is added to
-the sum of all:
+The count vector c_i of each document over a *public* vocabulary is clipped, and noise is added to
+the sum:
 
     f = Σ_i c_i · min(1, C/‖c_i‖) + N(0, σ²C²),    A = max(f / max f, floor)^power.
 
-One document moves the sum by at most C, so this is one Gaussian mechanism, which no sampling
-amplifies.
+One document moves the sum by at most C, so this is one Gaussian mechanism, without amplification by
+sampling.
 
-*One object, one release.* Noise is drawn when A is first needed, which in a run is after it has
-paid, and never again: both sides of a two-sided chain, and later runs with the same object, read
-the same noisy numbers. *Every run pays.* The epsilon of each run is true by itself, whatever else
-happens; on one ledger a second run therefore pays once more for numbers that are known already.
-For a fresh measurement make a new object.
+*One object, one release.* The noise is drawn when A is first needed, which in a run is after its
+payment, and never again: both sides of a two-sided chain, and later runs with the same object, read
+the same noisy counts. *Every run pays.* The epsilon of each run is correct by itself, whatever else
+happens; on a shared ledger a second run therefore pays again for counts that are already known. For
+a fresh measurement, make a new object.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from adadps.types import Accountant, Relation, Unit
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-6, 1e6
 ROUNDING = 1e-9
-"""A norm is raised by this share: far more than float64 can lose on it."""
+"""Norms are raised by this share, which is far more than their rounding error in float64."""
 
 
 @dataclass(frozen=True)
 class PendingMeasurement:
-    """State before anything was drawn: the parameters for which A will be needed."""
+    """The state before anything was drawn: the parameters for which A will be needed."""
 
     params: Params
 
@@ -73,12 +73,12 @@ class NoisyFrequencies:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "Expected one owner of these noisy frequencies, found an attempt to copy them. A copy "
-            "would be noised a second time: make a new one, which is paid for by itself."
+            "Expected a single owner of these noisy frequencies, found an attempt to copy them. A "
+            "copy would draw a second noise: make a new object, which is paid for separately."
         )
 
     def require_rows(self, number: int, unit: Unit) -> None:
-        """Refuse counts with other rows than one for each example, or user, of a run."""
+        """Refuse counts that do not have exactly one row per example, or per user, of a run."""
         if number != self._documents:
             raise SideInformationError(
                 f"Expected one row of counts for each of the {number} {unit.value}s, found "
@@ -88,17 +88,17 @@ class NoisyFrequencies:
 
     @property
     def event(self) -> DpEvent:
-        """One Gaussian mechanism; `event_under` says what is charged for it."""
+        """One Gaussian mechanism; `event_under` returns what a ledger is charged for it."""
         return GaussianDpEvent(self.noise_multiplier)
 
     def event_under(self, relation: Relation, accountant: Accountant) -> DpEvent:
-        """What a ledger with this relation and accountant is charged with."""
+        """Return what a ledger with this relation and accountant is charged."""
         divisor = measurement_divisor(relation, accountant)
         return GaussianDpEvent(self.noise_multiplier / divisor)
 
     @property
     def provenance(self) -> Provenance:
-        """Measured on private data, with noise."""
+        """States that A was measured on private data, with noise."""
         return Provenance(
             f"{self._source}, measured with noise; {formula(*self._shape)}",
             public_because="released by a Gaussian mechanism that is part of epsilon: each count "
@@ -107,7 +107,7 @@ class NoisyFrequencies:
         )
 
     def init(self, params: Params) -> PendingMeasurement | Transform:
-        """Check that A will fit; nothing is drawn yet."""
+        """Check that A will fit the model; nothing is drawn yet."""
         self._transform(torch.ones(self._width, dtype=torch.float64), params)
         return PendingMeasurement(params)
 
@@ -116,7 +116,7 @@ class NoisyFrequencies:
         state: PendingMeasurement | Transform,
         step: Step,  # noqa: ARG002
     ) -> tuple[Transform, PendingMeasurement | Transform]:
-        """The same transform at every step; before the first one the noise is drawn."""
+        """Return the same transform at every step; the noise is drawn before the first one."""
         if isinstance(state, Transform):
             return state, state
         transform = self._transform(self._once(), state.params)
@@ -129,7 +129,7 @@ class NoisyFrequencies:
 
     @declared_read(DeclaredRead.PAID_MEASUREMENT)
     def _once(self) -> Tensor:
-        """The noisy sum, drawn at the first call; the counts are let go then."""
+        """Return the noisy sum; the first call draws the noise and drops the counts."""
         with self._lock:
             if self._counts is not None:
                 total = clipped_sum(self._counts, self.clip_norm)
@@ -151,13 +151,13 @@ def noisy_frequencies(
     at: str = "weight",
     axis: int | None = None,
 ) -> NoisyFrequencies:
-    """A = max(f / max f, floor)^power from noisy counts of the *private* documents.
+    """Use A = max(f / max f, floor)^power from noisy counts of the *private* documents.
 
-    ``counts`` has one row an example, or one a user where users are protected (add up the counts of
-    their examples), and one column for each word of a public vocabulary; its zero
-    pattern (``counts > 0``) gives document frequencies. Costs one Gaussian mechanism with
-    ``noise_multiplier``, without amplification, which every run that uses it pays before it is
-    drawn: `calibrate_side_noise` finds the noise for a slice of epsilon.
+    ``counts`` has one column per word of a public vocabulary and one row per example, or one row
+    per user where users are protected (the sum over the examples of the user). Give
+    ``counts > 0`` for document frequencies. This costs one Gaussian mechanism with
+    ``noise_multiplier``, without amplification, which every run that uses it pays before the noise
+    is drawn: `calibrate_side_noise` finds the noise for a slice of epsilon.
 
     >>> side = noisy_frequencies([[1, 0], [2, 1]], clip_norm=1.0, noise_multiplier=5.0, floor=0.1,
     ...                          source="words of the mails")
@@ -181,8 +181,8 @@ def noisy_frequencies(
     held = as_features(counts)
     if isinstance(held, Tensor) and held.ndim != 2:
         raise SideInformationError(
-            f"Expected counts as a matrix, one row a document, found {held.ndim} axes. Count the "
-            "words of each document over a public vocabulary."
+            f"Expected counts as a matrix with one row per document, found {held.ndim} axes. Count "
+            "the words of each document over a public vocabulary."
         )
     return NoisyFrequencies(
         held,
@@ -195,7 +195,7 @@ def noisy_frequencies(
 
 
 def clipped_sum(counts: Features, clip_norm: float) -> Tensor:
-    """Σ_i c_i · min(1, C/‖c_i‖) in float64.
+    """Return Σ_i c_i · min(1, C/‖c_i‖) in float64.
 
     >>> clipped_sum(torch.tensor([[3.0, 4.0], [0.5, 0.0]]), 1.0)
     tensor([1.1000, 0.8000], dtype=torch.float64)
@@ -210,5 +210,5 @@ def clipped_sum(counts: Features, clip_norm: float) -> Tensor:
 
 
 def _weights(norms: Tensor, clip_norm: float) -> Tensor:
-    """At most 1, and never so large that rounding takes a row past C; 0 where a norm overflows."""
+    """Return weights of at most 1 that keep every row within C despite rounding; 0 on overflow."""
     return (clip_norm / (norms * (1 + ROUNDING))).clamp_max(1.0)

@@ -28,10 +28,10 @@ from adadps.tensors.sums import Params
 
 @dataclass(frozen=True)
 class GradientMoments:
-    """Running moments of the public gradient and the transform made of them.
+    """Running moments of the public gradient, and the transform computed from them.
 
-    ``first_left`` and ``second_left`` are the weights that the zero start still has in the moving
-    averages, i.e. the products of all decays so far; debiasing divides by one minus them.
+    ``first_left`` and ``second_left`` are the weights that the initial zeros still have in the
+    moving averages, i.e. the products of all decays so far; debiasing divides by one minus them.
     """
 
     first: Params
@@ -45,7 +45,7 @@ class Statistics(Protocol):
     """The recurrences φ, ϕ and the map 𝒜 of one adaptive method."""
 
     def update(self, moments: GradientMoments, gradient: Params, index: int) -> GradientMoments:
-        """New moments, with the transform for step ``index``."""
+        """Return the new moments, with the transform for step ``index``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,10 @@ class AdamStatistics:
         assert rms.transform is not None
         mixing = at(self.mixing, index)
         require(
-            0 <= mixing <= 1, "0 <= mixing <= 1", mixing, "It is the share of private gradient."
+            0 <= mixing <= 1,
+            "0 <= mixing <= 1",
+            mixing,
+            "It is the weight of the private gradient.",
         )
         transform = Transform(rms.transform.scale, mean, mixing, lent=False)
         return replace(rms, first=first, first_left=left, transform=transform)
@@ -128,18 +131,18 @@ class GradientStatistics:
 
     @property
     def provenance(self) -> Provenance:
-        """That of the examples."""
+        """The provenance of the examples."""
         return self.examples.provenance
 
     def init(self, params: Params) -> GradientMoments:
-        """Zero moments."""
+        """Return zero moments."""
         zeros = {
             name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()
         }
         return GradientMoments(zeros, zeros)
 
     def observe(self, state: GradientMoments, step: Step) -> tuple[Transform, GradientMoments]:
-        """Refresh the moments if it is time, and give their transform."""
+        """Refresh the moments if they are due, and return their transform."""
         if state.transform is None or (step.index - 1) % self.every == 0:
             gradient = step.public_gradient(self.examples)
             wide = {name: value.double() for name, value in gradient.items()}
@@ -151,7 +154,7 @@ class GradientStatistics:
 def public(
     examples: PublicExamples, statistics: Statistics, *, refresh_every: int = 1
 ) -> GradientStatistics:
-    """Side information from the gradients of public examples."""
+    """Use statistics of the gradients on public examples, updated every ``refresh_every`` steps."""
     require(refresh_every >= 1, "refresh_every >= 1", refresh_every, "Refresh at least once.")
     return GradientStatistics(examples, statistics, refresh_every, NoOpDpEvent())
 
@@ -159,7 +162,7 @@ def public(
 def oracle(
     private: Examples, statistics: Statistics, *, batch_size: int, seed: int = 0
 ) -> GradientStatistics:
-    """The same statistics from the *private* data: an upper bound, with infinite epsilon."""
+    """Use the same statistics of the *private* data: an upper bound, with infinite epsilon."""
     provenance = Provenance("the private training data", "it is NOT public: an oracle bound")
     drawn = PublicExamples(private, provenance, batch_size, seed=seed)
     return GradientStatistics(drawn, statistics, 1, NonPrivateDpEvent())
@@ -176,7 +179,9 @@ def _average(old: Params, decay: float, new: Params) -> Params:
 
 
 def _inverse_root(second: Params, correction: float, epsilon: float, inside: bool) -> Params:
-    require(epsilon > 0, "epsilon > 0", epsilon, "It keeps coordinates without gradient finite.")
+    require(
+        epsilon > 0, "epsilon > 0", epsilon, "It keeps coordinates with a zero gradient finite."
+    )
 
     def diagonal(value: Tensor) -> Tensor:
         moment = value / correction

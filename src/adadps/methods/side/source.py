@@ -1,7 +1,7 @@
 """What every kind of side information has in common.
 
-Side information is a diagonal A > 0 (and sometimes a mean M) for the model's parameters. A stage
-applies the transform g ↦ D ∘ (β g + (1 - β) M) with D = 1/A.
+Side information is a diagonal A > 0 (and sometimes a mean M) for the parameters of the model. A
+stage applies the transform g ↦ D ∘ (β g + (1 - β) M) with D = 1/A.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from adadps.tensors.sums import Params
 from adadps.types import Accountant, Relation
 
 Named = Mapping[str, Tensor | tuple[Tensor, int | None]]
-"""A by parameter or module: a tensor of its shape, or a vector along an axis (None: that fits)."""
+"""A by parameter or module: a tensor of its shape, or a vector along an axis (None: the one that
+fits)."""
 
 
 @dataclass(frozen=True)
 class Transform:
     """g ↦ D ∘ (β g + (1 - β) M); without a mean, g ↦ D ∘ g.
 
-    A gradient that was clipped with D may wait for its noise, and then needs that very D. So D is
-    copied, unless the source says with ``lent=False`` that nobody will write to its tensors.
+    The noise of a gradient that was clipped with D may be drawn later, and then needs the same D.
+    So D is copied, unless the source promises with ``lent=False`` that its tensors never change.
     """
 
     scale: Params
@@ -38,8 +39,8 @@ class Transform:
     beta: float = 1.0
     lent: bool = True
 
-    def kept(self) -> Params:
-        """D in tensors that stay as they are."""
+    def stable_scale(self) -> Params:
+        """Return D in tensors that never change."""
         if not self.lent:
             return self.scale
         return {name: value.detach().clone() for name, value in self.scale.items()}
@@ -50,34 +51,35 @@ class SideSource(Protocol):
 
     @property
     def event(self) -> DpEvent:
-        """What it cost to know this; not private at all for an oracle."""
+        """What it cost to learn this; a non-private event for an oracle."""
 
     @property
     def provenance(self) -> Provenance:
         """Where it comes from and why it is not sensitive."""
 
     def init(self, params: Params) -> Any:
-        """State before the first step; refuses what does not fit ``params``, and draws nothing.
+        """Return the state before the first step, or refuse ``params`` that do not fit.
 
-        `observe` is called after the run has paid for ``event``: noise is drawn there.
+        Nothing is drawn here: `observe` draws noise, after the run has paid for ``event``.
         """
 
     def observe(self, state: Any, step: Step) -> tuple[Transform, Any]:
-        """The transform for this step, and the next state."""
+        """Return the transform for this step, and the next state."""
 
 
 @runtime_checkable
 class MeasuredSource(Protocol):
-    """A source that was measured on private data, with a price that depends on who accounts."""
+    """A source measured on private data, whose price depends on the relation and accountant."""
 
     def event_under(self, relation: Relation, accountant: Accountant) -> DpEvent:
-        """What a ledger with this relation and accountant is charged with."""
+        """Return what a ledger with this relation and accountant is charged."""
 
 
 def inverse_scale(named: Named, params: Params) -> Params:
-    """D = 1/A for every parameter, in shapes that broadcast; a full D lies like its weights.
+    """Return D = 1/A for every parameter, in shapes that broadcast.
 
-    A parameter without side information gets the median of all given D.
+    A full D has the memory layout of its weights. A parameter without side information gets the
+    median of all given D.
     """
     if not named:
         raise SideInformationError(
@@ -101,7 +103,7 @@ def inverse_scale(named: Named, params: Params) -> Params:
 
 
 def positive(name: str, values: Tensor) -> Tensor:
-    """Check that every entry of A is a positive finite number, in float64."""
+    """Return A in float64, or refuse entries that are not positive and finite."""
     _require_positive(name, values)
     return values.detach().double()
 
@@ -119,10 +121,10 @@ def _require_positive(name: str, values: Tensor) -> None:
 
 
 def median(parts: list[Tensor]) -> Tensor:
-    """The median of all positive entries (the lower one of two), without a copy of a large part.
+    """Return the median of positive entries (the lower of two) without copying large parts.
 
-    Positive float32 numbers are ordered like their bits: count the upper half of the bits, then the
-    lower half within the bin that holds the median.
+    Positive float32 numbers are ordered like their bits: this counts the upper half of the bits,
+    then the lower half within the bin that holds the median.
     """
     if sum(part.numel() for part in parts) < 2**22:
         return torch.cat([part.double().flatten() for part in parts]).median()
@@ -156,7 +158,7 @@ def _parameter_name(name: str, params: Params) -> str:
 
 
 def _axis_for(vector: Tensor, shape: tuple[int, ...]) -> int:
-    """The last axis that is as long as ``vector``, or else the last of all."""
+    """Return the last axis that has the length of ``vector``, else the last axis."""
     fitting = [axis for axis, length in enumerate(shape) if length == vector.numel()]
     return fitting[-1] if fitting else -1
 
@@ -170,7 +172,7 @@ def _fitted(name: str, value: Tensor | tuple[Tensor, int | None], parameter: Ten
         if not fits:
             raise SideInformationError(
                 f"Expected a vector that fits axis {axis} of '{name}' with shape {shape}, found "
-                f"shape {tuple(vector.shape)}. Give one number for each index along that axis."
+                f"shape {tuple(vector.shape)}. Give one value per index along that axis."
             )
         broadcast = [1] * len(shape)
         broadcast[axis] = len(vector)

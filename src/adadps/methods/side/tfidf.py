@@ -3,6 +3,9 @@
 A word of frequency f occurs in a share s = 1 - exp(-L f) of all texts of L words; its inverse
 document frequency is log(1/s). With A = IDF^-power, rare words get larger weights, and words that
 occur in nearly every text get next to none, which a power of the frequency cannot do.
+
+The paper says in one place that A is proportional to TF-IDF and in another that it is inversely
+proportional, so the direction of `tfidf` is an argument without a default.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from adadps.methods.side.fixed import fixed as fixed_source
 from adadps.methods.side.frequency import Frequencies
 
 SMALLEST_IDF = 1e-3
-"""Of the largest: words that every text has keep a weight above zero."""
+"""The least IDF, relative to the largest: words in every text keep a weight above zero."""
 
 
 def idf(
@@ -35,11 +38,10 @@ def idf(
     at: str = "weight",
     axis: int | None = None,
 ) -> Fixed:
-    """A = (IDF / max IDF)^-power along one axis of one parameter.
+    """Use A = (IDF / max IDF)^-power along one axis of one parameter.
 
-    ``words_per_text`` is a declared typical length, for frequencies of a word list; those that are
-    shares of texts (`corpus_frequencies`) are what is wanted already. Words of frequency zero count
-    as the rarest that is known.
+    ``words_per_text`` is a declared typical length, for the frequencies of a word list; shares of
+    texts (`corpus_frequencies`) need none. Words of frequency zero count as the rarest known word.
 
     >>> from adadps.methods.side import given_frequencies
     >>> f = given_frequencies([0.02, 1e-6], source="a word list", public_because="published")
@@ -54,10 +56,10 @@ def idf(
     require_positive("words_per_text", words_per_text)
     require_positive("power", power)
     origin = frequencies.provenance
-    told = "" if frequencies.of_texts else f" in texts of {words_per_text:g} words"
+    length = "" if frequencies.of_texts else f" in texts of {words_per_text:g} words"
     return fixed_source(
         {at: (_relative(frequencies.per_text(words_per_text).values).pow(-power), axis)},
-        source=f"{origin.source}; A = IDF^-{power:g}{told}",
+        source=f"{origin.source}; A = IDF^-{power:g}{length}",
         public_because=origin.public_because,
         digest=origin.digest,
         event=frequencies.event,
@@ -66,10 +68,12 @@ def idf(
 
 
 def _relative(shares: Tensor) -> Tensor:
-    """IDF over the largest IDF."""
+    """Return IDF relative to the largest IDF."""
     known = shares.clamp_min(float(shares[shares > 0].min()))
     values = -torch.log(known)
-    if float(values.max()) <= 0:  # every text has every word: none says more than another
+    if (
+        float(values.max()) <= 0
+    ):  # every word is in every text: none is more informative than another
         return torch.ones_like(values)
     return (values / values.max()).clamp_min(SMALLEST_IDF)
 
@@ -85,11 +89,12 @@ def tfidf(
     axis: int | None = None,
     texts: Sequence[str] | None = None,
 ) -> Fixed:
-    """A ∝ s, or with ``inverse`` A ∝ 1/s, where s_k is the mean TF-IDF of feature k.
+    """Use A ∝ s, or with ``inverse`` A ∝ 1/s, where s_k is the mean TF-IDF of feature k.
 
     ``counts`` is the document-term matrix of a *public* corpus; s is divided by its maximum and
-    floored, and A is at most 1 in both directions. Without ``axis``, it is the one that fits.
-    Private examples that are in the corpus, by their counts or by its ``texts``, are left out.
+    floored, and A is at most 1 in both directions. By default ``axis`` is the one that fits.
+    Private examples that occur in the corpus, by their counts or in its ``texts``, are left out of
+    training.
 
     >>> corpus = [[1, 1], [1, 0], [1, 0]]
     >>> side = tfidf(corpus, inverse=False, floor=0.01, source="toy", public_because="made up")

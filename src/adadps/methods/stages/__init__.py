@@ -1,4 +1,10 @@
-"""Stages and the chain that joins them: the order of the stages is the method."""
+"""Stages and the chain that joins them: the order of the stages is the method.
+
+A new stage is a frozen dataclass with the methods of `Stage` (or of `Preparation`, if it acts once
+before the first step). Its ``rule`` says which kinds of signal it takes and gives; `chain` refuses
+any other place. A stage that reads side information or public data inherits from `ReadsSide` or
+`ReadsPublic`. tests/contract/test_stage_rules.py runs the shared checks.
+"""
 
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
 from adadps.methods.schedules import cosine, inverse_sqrt

@@ -1,4 +1,4 @@
-"""The average without privacy, for non-private twins of every method."""
+"""The average without privacy, for the non-private twin of every method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadps.types import Kind
 
 @dataclass(frozen=True)
 class Average:
-    """(1/b) Σ_i g_i with the expected batch size b: exposed, and visibly so."""
+    """(1/b) Σ_i g_i with the expected batch size b; its result is marked as exposed."""
 
     clip_norm: ClassVar[float] = float("inf")
     noise_multiplier: ClassVar[float] = 0.0
@@ -24,17 +24,17 @@ class Average:
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Gives exposed gradients."""
+        """Takes per-unit gradients and gives exposed ones."""
         return {Kind.PER_UNIT: Kind.EXPOSED}
 
     def init(self, params: Params) -> Params:
-        """The parameters, whose shapes an empty batch's sum will have."""
+        """Return the parameters: the sum of an empty batch has their shapes."""
         return params
 
     def apply(
         self, signal: GradientBatch, state: Params, step: Step
     ) -> tuple[dict[str, Leaf], Params]:
-        """Add up and divide by the expected batch size."""
+        """Sum the gradients and divide by the expected batch size."""
         total = reduce(signal, torch.ones_like) or zeros_like(state)
         exposed = {name: step.release(value, 0.0) for name, value in total.items()}
         return {name: value / step.expected_size for name, value in exposed.items()}, state
@@ -44,5 +44,8 @@ class Average:
 
 
 def average(*, groups: Users | None = None) -> Average:
-    """The mean gradient, without privacy: epsilon is infinite. Of users, with `by_user(...)`."""
+    """Return the mean gradient without privacy, so that epsilon is infinite.
+
+    With ``groups=by_user(...)`` it is the mean over users.
+    """
     return Average(groups)

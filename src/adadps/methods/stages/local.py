@@ -1,4 +1,4 @@
-"""Local training as a stage: what a user brings is a way that they have gone, not a gradient."""
+"""Local training as a stage: users contribute a difference of weights instead of a gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadps.types import Kind
 
 @dataclass(frozen=True)
 class TrainLocally:
-    """Users train by plain mini-batch SGD. Build it with `train_locally`."""
+    """Plain mini-batch SGD on the rows of each user. Build it with `train_locally`."""
 
     steps: LocalSteps
 
@@ -26,29 +26,28 @@ class TrainLocally:
         return {Kind.EXAMPLES: Kind.EXAMPLES}
 
     def prepare(self, objective: Objective) -> Objective:
-        """Train where the objective would differentiate."""
+        """Replace differentiation by local training."""
         engine = LocalEngine(objective.engine, self.steps, self.scale(objective.params()))
         return replace(objective, engine=engine)
 
     resume = prepare
 
     def scale(self, params: Params) -> Params:
-        """D = 1 for every parameter."""
+        """Return D = 1 for every parameter."""
         return Uniform().init(params).scale
 
     def __str__(self) -> str:
-        steps = self.steps
-        return f"train_locally({_described(steps)})"
+        return f"train_locally({_described(self.steps)})"
 
 
 @dataclass(frozen=True)
 class TrainLocallyInformed(TrainLocally, ReadsSide):
-    """The same with gradients scaled by 1/A at every local step (Algorithm 3)."""
+    """Local training with gradients scaled by 1/A at every local step (Algorithm 3)."""
 
     side: Fixed
 
     def scale(self, params: Params) -> Params:
-        """D = 1/A."""
+        """Return D = 1/A."""
         return self.side.init(params).scale
 
     def __str__(self) -> str:
@@ -58,11 +57,11 @@ class TrainLocallyInformed(TrainLocally, ReadsSide):
 def train_locally(
     *, lr: float, batch_size: int, epochs: int = 1, side: Fixed | None = None
 ) -> TrainLocally:
-    """Let every user train on their own rows, and bring the difference to where they began.
+    """Let every user train on their own rows and contribute the difference from the start.
 
-    For methods by user: what they bring is clipped and noised by `privatize(..., groups=by_user(
-    most=...))` as a gradient would be, and the server's learning rate follows: 1.0 adds the mean
-    difference. ``side`` scales every local gradient by 1/A before any clip.
+    For user-level methods: `privatize(..., groups=by_user(most=...))` clips and noises these
+    differences like gradients, and the learning rate of the server is applied to the result: 1.0
+    adds the mean difference. ``side`` scales every local gradient by 1/A before any clipping.
 
     >>> print(train_locally(lr=0.5, batch_size=100))
     train_locally(lr=0.5, batches of 100, 1 epoch)
@@ -70,14 +69,14 @@ def train_locally(
     require_positive("lr", lr)
     for name, value in (("batch_size", batch_size), ("epochs", epochs)):
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(whole, f"a whole number {name} >= 1", value, "It counts a user's own rows.")
+        require(whole, f"a whole number {name} >= 1", value, "Choose at least 1.")
     steps = LocalSteps(float(lr), batch_size, epochs)
     if side is None:
         return TrainLocally(steps)
     if not isinstance(side, Fixed):
         raise SideInformationError(
             f"Expected side information that every device can hold, found {type(side).__name__}. "
-            "Give one that does not change: `side.frequency(...)`, `side.fixed(...)`."
+            "Use a source that does not change: `side.frequency(...)`, `side.fixed(...)`."
         )
     return TrainLocallyInformed(steps=steps, side=side)
 

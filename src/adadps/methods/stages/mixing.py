@@ -1,4 +1,4 @@
-"""Post-processing of released gradients: mix with a public gradient, and momentum."""
+"""Post-processing of released gradients: mixing with a public gradient, and momentum."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Mix(ReadsPublic):
         return AFTER_RELEASE
 
     def init(self, params: Params) -> None:
-        """No state."""
+        """Return no state."""
 
     def apply(self, signal: Params, state: None, step: Step) -> tuple[Params, None]:
-        """Mix with this step's public gradient."""
+        """Mix the signal with the public gradient of this step."""
         beta, gradient = at(self.beta, step.index), step.public_gradient(self.public)
         _require_share(beta)
         mixed = {name: beta * value + (1 - beta) * gradient[name] for name, value in signal.items()}
@@ -44,7 +44,7 @@ class Mix(ReadsPublic):
 
 @dataclass(frozen=True)
 class Momentum:
-    """m ← β m + (1 - β) g, divided by 1 - β^t if debiased."""
+    """m ← β m + (1 - β) g, divided by 1 - β^t where it is debiased."""
 
     beta: float
     debias: bool
@@ -55,11 +55,11 @@ class Momentum:
         return AFTER_RELEASE
 
     def init(self, params: Params) -> Params:
-        """Zero momentum."""
+        """Return zero momentum."""
         return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
 
     def apply(self, signal: Params, state: Params, step: Step) -> tuple[Params, Params]:
-        """Update the moving average and give it on."""
+        """Update the moving average and return it."""
         following = {
             name: self.beta * state[name] + (1 - self.beta) * value
             for name, value in signal.items()
@@ -78,14 +78,14 @@ def mix(public: PublicExamples, beta: Schedule) -> Mix:
 
 
 def _require_share(beta: float) -> None:
-    require(0 <= beta <= 1, "0 <= beta <= 1", beta, "It is the share of private gradient.")
+    require(0 <= beta <= 1, "0 <= beta <= 1", beta, "It is the weight of the private gradient.")
 
 
 def momentum(beta: float, *, debias: bool = False) -> Momentum:
-    """Moving average of released gradients: m ← β m + (1 - β) g.
+    """Replace released gradients by their moving average: m ← β m + (1 - β) g.
 
     >>> print(momentum(0.9))
     momentum(0.9)
     """
-    require(0 <= beta < 1, "0 <= beta < 1", beta, "0 is no momentum.")
+    require(0 <= beta < 1, "0 <= beta < 1", beta, "0 means no momentum.")
     return Momentum(beta, debias)

@@ -16,34 +16,34 @@ from adadps.types import Kind
 
 @dataclass(frozen=True)
 class Precondition(ReadsSide):
-    """g ↦ (β g + (1 - β) M) / A, for each unit or for the released mean."""
+    """g ↦ (β g + (1 - β) M) / A, on the gradient of each unit or on the released mean."""
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Keeps the kind of what it takes."""
+        """Gives the kind of signal that it takes."""
         return {Kind.PER_UNIT: Kind.PER_UNIT, **AFTER_RELEASE}
 
     def init(self, params: Params) -> Any:
-        """State of the side information."""
+        """Return the initial state of the side information."""
         return self.side.init(params)
 
     def apply(
         self, signal: GradientBatch | Params, state: Any, step: Step
     ) -> tuple[GradientBatch | Params, Any]:
-        """Apply this step's transform."""
+        """Apply the transform of this step."""
         transform, following = self.side.observe(state, step)
         if isinstance(signal, dict):
             return _transformed(signal, transform), following
         if transform.mean is not None:
             signal = signal.shift(transform.beta, transform.mean)
-        return signal.scale(transform.kept()), following
+        return signal.scale(transform.stable_scale()), following
 
     def __str__(self) -> str:
         return f"precondition({self.provenance.source})"
 
 
 def precondition(side: SideSource) -> Precondition:
-    """Precondition by side information.
+    """Precondition gradients by side information.
 
     Before `privatize` this is AdaDPS; after it, the noise is scaled along with the gradient.
     """

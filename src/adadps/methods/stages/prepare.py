@@ -1,4 +1,4 @@
-"""Stages that act once, before the first step: the third door, and the warm start."""
+"""Stages that act once, before the first step: weighted features, and pretraining."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEFORE: Mapping[Kind, Kind] = {Kind.EXAMPLES: Kind.EXAMPLES}
 
 @dataclass(frozen=True)
 class Reparametrise(ReadsSide):
-    """Rows x become s ∘ x / ‖s ∘ x‖ with s = 1/A, one number a feature."""
+    """Replaces rows x by s ∘ x / ‖s ∘ x‖ with s = 1/A, one value per feature."""
 
     at: str
 
@@ -34,18 +34,18 @@ class Reparametrise(ReadsSide):
         return _BEFORE
 
     def prepare(self, objective: Objective) -> Objective:
-        """Read the side information at the starting point; average it over other axes."""
+        """Read the side information at the initial weights, and average it over the other axes."""
         params = objective.params()
         if self.at not in params:
             raise SideInformationError(
                 f"Expected a parameter whose last axis runs over the features, found '{self.at}'. "
-                f"The model has: {', '.join(params)}."
+                f"Name one of the model's: {', '.join(params)}."
             )
         transform, _ = self.side.observe(self.side.init(params), _still(objective, params))
         return objective.reparametrised(_per_feature(transform.scale[self.at], params[self.at]))
 
     def resume(self, objective: Objective) -> Objective:
-        """Nothing: the weights of the features come with the checkpoint."""
+        """Return the objective as it is: the checkpoint holds the weights of the features."""
         return objective
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Reparametrise(ReadsSide):
 
 @dataclass(frozen=True)
 class Pretrain(ReadsPublic):
-    """Train on public data alone before the first private step."""
+    """Trains on public data alone, before the first private step."""
 
     update: Stage
     epochs: int
@@ -65,7 +65,7 @@ class Pretrain(ReadsPublic):
         return _BEFORE
 
     def prepare(self, objective: Objective) -> Objective:
-        """Run the update on public mini-batches; the model's own parameters move."""
+        """Run the update on public mini-batches, on the parameters of the model itself."""
         params = objective.params()
         state = self.update.init(params)
         batches = -(-len(self.public.examples) // self.public.batch_size)
@@ -77,7 +77,7 @@ class Pretrain(ReadsPublic):
         return objective
 
     def resume(self, objective: Objective) -> Objective:
-        """Nothing: the weights come with the checkpoint."""
+        """Return the objective as it is: the checkpoint holds the weights."""
         return objective
 
     def __str__(self) -> str:
@@ -85,17 +85,17 @@ class Pretrain(ReadsPublic):
 
 
 def reparametrise(side: SideSource, *, at: str = "weight") -> Reparametrise:
-    """Let side information in through the features: weigh them by 1/A, re-normalise each row.
+    """Apply side information to the features: weight them by 1/A and re-normalise each row.
 
-    Every row then has norm 1, so that one clip norm fits all. ``at`` names the parameter whose last
-    axis runs over the features.
+    Every row then has norm 1, so that one clip norm fits all of them. ``at`` names the parameter
+    whose last axis runs over the features.
     """
     return Reparametrise(side, at)
 
 
 def pretrain(public: PublicExamples, update: Stage, *, epochs: int) -> Pretrain:
     """Start from weights trained on public data: ``pretrain(data, rmsprop(0.01), epochs=10)``."""
-    require(epochs >= 1, "epochs >= 1", epochs, "Leave the stage out for no pretraining.")
+    require(epochs >= 1, "epochs >= 1", epochs, "To skip pretraining, leave the stage out.")
     if Kind.UPDATE not in update.rule.values():
         raise OrderError(
             f"Expected an update to pretrain with, found `{update}`. Use `rmsprop(...)`, "
@@ -105,7 +105,7 @@ def pretrain(public: PublicExamples, update: Stage, *, epochs: int) -> Pretrain:
 
 
 def _still(objective: Objective, params: Params, index: int = 1) -> Step:
-    """A step that reads public data only."""
+    """Return a step that reads public data only."""
     device = next(iter(params.values())).device
     return Step(
         index=index,

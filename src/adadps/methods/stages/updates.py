@@ -1,4 +1,4 @@
-"""Updates: from a released (or exposed) gradient to what is added to the weights.
+"""Updates: from a released (or exposed) gradient to the change of the weights.
 
 All of them are post-processing: they see private data only through what was released.
 """
@@ -21,7 +21,7 @@ from adadps.types import Kind
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """What all updates share: their place at the end of a chain, and a learning rate."""
+    """What all updates have in common: their place at the end of a chain, and a learning rate."""
 
     lr: Schedule
 
@@ -31,13 +31,13 @@ class UpdateRule:
         return TO_UPDATE
 
     def init(self, params: Params) -> Any:  # noqa: ARG002
-        """No state unless an update has one."""
+        """Return no state; updates that have one override this."""
         return None
 
     def rate(self, step: Step) -> float:
-        """Learning rate of this step."""
+        """Return the learning rate of this step."""
         rate = at(self.lr, step.index)
-        require(0 <= rate < float("inf"), "a finite learning rate >= 0", rate, "Mend the schedule.")
+        require(0 <= rate < float("inf"), "a finite learning rate >= 0", rate, "Fix the schedule.")
         return rate
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class SGD(UpdateRule):
     takes_late_noise: ClassVar[bool] = True
 
     def apply(self, signal: dict[str, Leaf], state: None, step: Step) -> tuple[Update, None]:
-        """Scale by the learning rate."""
+        """Scale the gradient by the learning rate."""
         rate = self.rate(step)
         update = Update({name: -rate * value for name, value in signal.items()})
         update.keep = 1 - rate * self.weight_decay
@@ -77,13 +77,13 @@ class Adam(UpdateRule):
     epsilon: float
 
     def init(self, params: Params) -> tuple[Params, Params]:
-        """Zero moments."""
+        """Return zero moments."""
         return _zeros(params), _zeros(params)
 
     def apply(
         self, signal: Params, state: tuple[Params, Params], step: Step
     ) -> tuple[Update, tuple[Params, Params]]:
-        """Algorithm 2 of the paper, after the Gaussian mechanism."""
+        """Apply Algorithm 2 of the paper, from the Gaussian mechanism on."""
         (beta1, beta2), t = self.betas, step.index
         first = {n: beta1 * state[0][n] + (1 - beta1) * g for n, g in signal.items()}
         second = {n: beta2 * state[1][n] + (1 - beta2) * g.square() for n, g in signal.items()}
@@ -104,11 +104,11 @@ class RMSProp(UpdateRule):
     epsilon: float
 
     def init(self, params: Params) -> Params:
-        """Zero second moment."""
+        """Return a zero second moment."""
         return _zeros(params)
 
     def apply(self, signal: Params, state: Params, step: Step) -> tuple[Update, Params]:
-        """Divide by the root of the moving average."""
+        """Divide the gradient by the root of the moving average."""
         second = {
             n: self.decay * state[n] + (1 - self.decay) * g.square() for n, g in signal.items()
         }
@@ -122,42 +122,44 @@ class AdaGrad(UpdateRule):
     epsilon: float
 
     def init(self, params: Params) -> Params:
-        """Zero sum of squares."""
+        """Return a zero sum of squares."""
         return _zeros(params)
 
     def apply(self, signal: Params, state: Params, step: Step) -> tuple[Update, Params]:
-        """Divide by the root of the sum."""
+        """Divide the gradient by the root of the sum of squares."""
         second = {name: state[name] + g.square() for name, g in signal.items()}
         return _divided(signal, second, self.rate(step), self.epsilon), second
 
 
 def sgd(lr: Schedule, *, weight_decay: float = 0.0) -> SGD:
-    """w ← (1 - α_t λ) w - α_t g: plain steps, with decoupled weight decay λ.
+    """Update w ← (1 - α_t λ) w - α_t g: plain SGD with decoupled weight decay λ.
 
     The noise enters the weights linearly, so that it can be drawn when a weight is next read.
 
     >>> print(sgd(0.5), sgd(0.5, weight_decay=0.01))
     sgd(0.5) sgd(0.5, weight_decay=0.01)
     """
-    require(0 <= weight_decay < float("inf"), "a weight_decay >= 0", weight_decay, "0 is no decay.")
+    require(
+        0 <= weight_decay < float("inf"), "weight_decay >= 0", weight_decay, "0 means no decay."
+    )
     return SGD(_checked(lr), float(weight_decay))
 
 
 def adam(lr: Schedule, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> Adam:
-    """w ← w - α_t m̂ / (√v̂ + ε)."""
+    """Update w ← w - α_t m̂ / (√v̂ + ε)."""
     for beta in betas:
         require(0 <= beta < 1, "betas in [0, 1)", beta, "Choose moving averages in that range.")
     return Adam(_checked(lr), betas, require_positive("epsilon", epsilon))
 
 
 def rmsprop(lr: Schedule, *, decay: float = 0.99, epsilon: float = 1e-8) -> RMSProp:
-    """w ← w - α_t g / (√v + ε), v a moving average of g²."""
+    """Update w ← w - α_t g / (√v + ε), where v is a moving average of g²."""
     require(0 <= decay < 1, "decay in [0, 1)", decay, "Choose a moving average in that range.")
     return RMSProp(_checked(lr), decay, require_positive("epsilon", epsilon))
 
 
 def adagrad(lr: Schedule, *, epsilon: float = 1e-8) -> AdaGrad:
-    """w ← w - α_t g / (√v + ε), v the sum of g²."""
+    """Update w ← w - α_t g / (√v + ε), where v is the sum of g²."""
     return AdaGrad(_checked(lr), require_positive("epsilon", epsilon))
 
 

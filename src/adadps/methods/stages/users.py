@@ -1,16 +1,16 @@
-"""Users whose rows are clipped as one: epsilon protects a user, however many rows they have.
+"""User-level privacy: the rows of a user are clipped as one, however many there are.
 
-The sampler draws users. A drawn user brings at most k of their rows, chosen afresh and uniformly,
-and their gradient is the *mean* over these rows, clipped at C:
+The sampler draws users. A drawn user contributes at most k of their rows, chosen uniformly and
+afresh each time, and their gradient is the *mean* over these rows, clipped at C:
 
     (1/b) (Σ_u clip(mean_{i in S_u} g_i, C) + N(0, σ²C²)).
 
-What a user brings depends on that user's rows and on chance alone, so adding or removing a user
-moves the sum by at most C. Without clip and noise this is the gradient of
+The contribution of a user depends on that user's rows and on chance alone, so adding or removing a
+user moves the sum by at most C. Without clipping and noise this is the gradient of
 
     (1/U) Σ_u (1/n_u) Σ_{i of u} loss_i,
 
-the mean over users of each user's mean loss, whatever k is: everybody counts the same.
+the mean over users of each user's mean loss, whatever k is: every user has the same weight.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from adadps.types import Unit
 
 @dataclass(frozen=True)
 class Users:
-    """Users who bring at most ``most`` rows each. Build it with `by_user`."""
+    """Users who contribute at most ``most`` rows each per batch. Build it with `by_user`."""
 
     most: int
     column: str | None = None
@@ -41,15 +41,15 @@ class Users:
         whole = isinstance(self.most, int) and not isinstance(self.most, bool) and self.most >= 1
         require(
             whole,
-            "a whole number of rows a user, at least 1",
+            "a whole number of rows per user, at least 1",
             self.most,
-            "Choose it without looking at the data: a user with more rows brings a random part.",
+            "Choose it without looking at the data: users with more rows contribute a random part.",
         )
         require(
             self.column is None or bool(self.column.strip()),
-            "a name of the column that tells users apart",
+            "the name of the column that identifies users",
             repr(self.column),
-            "Leave it out if it has none.",
+            "Leave it out if the column has no name.",
         )
 
     def __str__(self) -> str:
@@ -58,15 +58,16 @@ class Users:
 
     @property
     def grouping(self) -> Grouping:
-        """What is clipped, and where the noise is added."""
+        """The row of the contract: what is clipped, and where the noise is added."""
         return self.noise.grouping
 
     def deviation(
         self, noise_multiplier: float, expected_size: float, answers: int | None = None
     ) -> float:
-        """Of the noise that is added here to a sum over a cohort, in units of C.
+        """Return the standard deviation of the noise that is added here, in units of C.
 
-        That of devices included, unless so many ``answers`` came with it already.
+        It is for a sum over a cohort and includes the noise of devices, unless ``answers`` says how
+        many updates arrived with their noise already added.
         """
         if answers is not None:
             return self.noise.topped_up(noise_multiplier, answers)
@@ -74,30 +75,30 @@ class Users:
 
     @property
     def unit(self) -> str:
-        """Whose data epsilon protects."""
+        """The unit of privacy: whose data epsilon protects."""
         return f"{Unit.USER.value} ({self.column})" if self.column else Unit.USER.value
 
     def expected_units(self, expected_size: float) -> float:
-        """The normaliser: the sampler counts users already."""
+        """Return the normaliser: the sampler already counts users."""
         return expected_size
 
     def units_of(self, sampler: Sampler) -> Sampler:
-        """What the sampler draws: users, enough of them for the noise."""
+        """Return the sampler, or refuse cohorts that are too small for the noise."""
         least, asked = self.noise.least_answers(), sampler.expected_size
         if isinstance(sampler, Shuffled):
             asked = sampler.examples % sampler.expected_size or asked
         require(
             least <= asked,
-            f"at most {asked:g} answers to be waited for, as many as the smallest cohort has",
+            f"a minimum of at most {asked:g} answers, the size of the smallest cohort",
             least,
-            "Lower the minimum, or let the size of a cohort divide the number of users.",
+            "Lower the minimum, or choose a cohort size that divides the number of users.",
         )
         return sampler
 
     def expand(
         self, drawn: Rows, rows: UserRows, rng: np.random.Generator
     ) -> tuple[Rows, Units | None]:
-        """Rows that the drawn users bring, and whose they are; one row each needs no units."""
+        """Draw rows of the drawn users, and say whose they are; one row each needs no units."""
         chosen, owners = rows.of(drawn, self.most, rng)
         if self.most == 1:
             return chosen, None
@@ -105,13 +106,14 @@ class Users:
 
 
 def by_user(*, most: int, column: str | None = None, noise: NoisePlace | None = None) -> Users:
-    """Clip all that a user brings to a batch as one, at most ``most`` of their rows.
+    """Clip the rows that a user contributes to a batch as one, at most ``most`` of them.
 
-    For data with users, ``examples(features, targets, users=...)``, and a sampler of users,
-    ``poisson(users=..., expected_size=...)``. Epsilon then protects a user with all their rows; it
-    does not depend on ``most``. ``column`` is the public name of what tells users apart: it stands
-    in the statement, and a run or a ledger does not go on with another. ``noise`` says who adds it:
-    `by_server` (default), `in_shares` or `by_each_device`.
+    Use it with data that names its users, ``examples(features, targets, users=...)``, and a sampler
+    of users, ``poisson(users=..., expected_size=...)``. Epsilon then protects a user with all their
+    rows and does not depend on ``most``. ``column`` is the public name of the column that
+    identifies users: it appears in the privacy statement, and a run or a ledger cannot be continued
+    with another one. ``noise`` says who adds the noise: `by_server` (the default), `in_shares` or
+    `by_each_device`.
 
     >>> from adadps.methods.stages import privatize
     >>> print(privatize(clip_norm=1.0, noise_multiplier=2.0, groups=by_user(most=5)))

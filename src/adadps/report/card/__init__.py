@@ -1,6 +1,6 @@
-"""The privacy card: what may be said about a run's privacy, for programs and for people.
+"""The privacy card: what may be claimed about a run's privacy, for programs and for people.
 
-A card is made of a result's public description and of nothing else, so that it can be made again
+A card is built from the public description of a result and nothing else, so that it can be rebuilt
 from ``result.json`` and compared.
 """
 

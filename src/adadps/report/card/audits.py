@@ -1,4 +1,4 @@
-"""An audit's outcome on a card, if it is one of the same claim."""
+"""The outcome of an audit on a card, if it audits the same claim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadps.files.strict_json import parse_json
 
 AUDIT_FILE = "audit.json"
 TOLERANCE = 0.01
-"""A claim that was typed with few digits is the same claim."""
+"""Relative tolerance, since a claim may be typed with few digits."""
 _TEXTS = ("audit", "relation", "verdict")
 _NUMBERS = ("claimed_epsilon", "delta", "lower_bound", "largest_bound", "confidence")
 _COUNTS = ("runs", "guesses")
@@ -21,10 +21,10 @@ _COUNTS = ("runs", "guesses")
 def fitting_audit(
     outcome: Any, described: Mapping[str, Any], where: str = "the outcome"
 ) -> dict[str, Any]:
-    """The entry of a card for the JSON of ``adadps audit``; refused if it is about another claim.
+    """Return the entry of a card for the JSON of ``adadps audit``, or refuse another claim.
 
-    It must be about the same epsilon and delta (to one percent) and the same relation. It is *not*
-    an audit of this model: `adadps audit` trains small models of its own by the same code.
+    Epsilon and delta must agree (to one percent), and so must the relation. This is *not* an audit
+    of the model itself: `adadps audit` trains its own small models with the same code.
     """
     _require_kinds(outcome, where)
     privacy = described["privacy"]
@@ -32,7 +32,7 @@ def fitting_audit(
     if privacy["epsilon"] is None:
         raise DataError(
             "Expected a private result to attach an audit to, found one without an epsilon: there "
-            "is no claim to be refuted. Leave the audit out."
+            "is no claim to refute. Leave the audit out."
         )
     found = (outcome["claimed_epsilon"], outcome["delta"], outcome["relation"])
     same = all(
@@ -50,7 +50,7 @@ def fitting_audit(
 
 
 def audit_in(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, from a file."""
+    """Return the entry of a card for an audit in a file."""
     try:
         outcome = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -63,15 +63,17 @@ def audit_in(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attached_audit(folder: Path, described: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The audit that was attached to the card in a result's folder, if there is one."""
+    """Return the audit that was attached to the card in a folder, if there is one."""
     file = folder / AUDIT_FILE
     return audit_in(file, described) if file.exists() else None
 
 
 def _of_what(settings: Any) -> str:
     held = settings if isinstance(settings, dict) else {}
-    said = ", ".join(f"{name} {value}" for name, value in sorted(held.items()))
-    return f"other models, trained for the audit by the same library ({said or 'settings unknown'})"
+    listed = ", ".join(f"{name} {value}" for name, value in sorted(held.items()))
+    return (
+        f"other models, trained for the audit by the same library ({listed or 'settings unknown'})"
+    )
 
 
 def _require_kinds(outcome: Any, where: str) -> None:

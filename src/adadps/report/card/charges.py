@@ -1,4 +1,4 @@
-"""What a result records of its mechanism and its charges, and what they cost by any accountant."""
+"""The mechanism and the charges that a result records, and their price by any accountant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLERS: dict[Sampling, type[Sampler]] = {
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Sampler, noise, and who accounts, as a result records them."""
+    """The sampler, noise and accountant that a result records."""
 
     sampler: Sampler
     noise_multiplier: float
@@ -30,16 +30,16 @@ class Mechanism:
     grouping: Grouping
 
     def step_event(self) -> DpEvent:
-        """What a step is charged with, if it is charged at all."""
+        """Return the event of a step, if the step is charged at all."""
         return self.sampler.step_event(self.noise_multiplier, 1, self.accountant, self.grouping)
 
     def run_event(self, steps: int) -> DpEvent:
-        """What a run of so many steps is charged with, beside its side information."""
+        """Return the event of a run of ``steps`` steps, without its side information."""
         return self.sampler.run_event(self.noise_multiplier, steps, self.accountant, self.grouping)
 
 
 def mechanism_of(privacy: Mapping[str, Any]) -> Mechanism | None:
-    """The mechanism of a statement; None for groups drawn as wholes, whose size is not recorded."""
+    """Return the recorded mechanism; None for groups drawn as one, whose size is not recorded."""
     held = privacy["sampler"]
     grouping = Grouping(held["grouping"])
     if grouping is Grouping.IN_ADVANCE:
@@ -56,7 +56,7 @@ def mechanism_of(privacy: Mapping[str, Any]) -> Mechanism | None:
 
 
 def charges_of(privacy: Mapping[str, Any]) -> dict[str, int]:
-    """How often every event was charged, by its text."""
+    """Return how often each event was charged, by its text."""
     found: dict[str, int] = {}
     for charge in privacy["charges"]:
         text = text_of(event_of(charge["event"]))
@@ -65,10 +65,10 @@ def charges_of(privacy: Mapping[str, Any]) -> dict[str, int]:
 
 
 def epsilon_after(privacy: Mapping[str, Any], step: int) -> float | None:
-    """Epsilon when ``step`` steps were taken, by the run's own accountant; None if unknown.
+    """Return epsilon after ``step`` steps, by the accountant of the run; None if unknown.
 
-    Steps that were paid for and lost in a crash are counted from the beginning on: an upper bound,
-    and exact at the end.
+    Steps that were paid for and lost in a crash are counted from the beginning: an upper bound that
+    is exact at the end.
     """
     if privacy["epsilon"] is None or privacy["tuning"] is not None:
         return None
@@ -95,20 +95,20 @@ def epsilon_after(privacy: Mapping[str, Any], step: int) -> float | None:
 
 
 Priced = tuple[float | None, str | None]
-"""An epsilon, and a note where something has to be said."""
+"""An epsilon, and a note where one is needed."""
 
 MOST_BY_PLD = 20.0
-"""Above this epsilon a second number is not worth the minutes that PLD would take."""
+"""Above this epsilon, a second number is not worth the minutes that PLD would take."""
 
-OWN = "the run's own: what it paid by"
+OWN = "the accountant of this run"
 WHOLE_BUDGET = (
-    "the whole budget of a ledger with several runs, not the price of this one; with 2δ, if one "
-    "was begun after looking at another"
+    "the whole budget of a ledger with several runs, not the price of this run alone; it holds "
+    "with 2δ, if one was begun after looking at another"
 )
 
 
 def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``{"pld": {"epsilon": ..., "note": ...}, "rdp": ...}``; where there is no number, a note."""
+    """Return ``{"pld": {"epsilon": ..., "note": ...}, "rdp": ...}``."""
     privacy = described["privacy"]
     several = claims_a_whole_budget(described)
     own = WHOLE_BUDGET if several and privacy["epsilon"] is not None else OWN
@@ -127,7 +127,10 @@ def epsilons_by_accountant(described: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def claims_a_whole_budget(described: Mapping[str, Any]) -> bool:
-    """Is epsilon the budget of a ledger with several runs? Then no charges of one are recorded."""
+    """Return whether epsilon is the budget of a ledger with several runs.
+
+    Such a result records no charges.
+    """
     return (
         described["settings"].get("claim") is not None
         and described["privacy"].get("charges") is None
@@ -135,17 +138,17 @@ def claims_a_whole_budget(described: Mapping[str, Any]) -> bool:
 
 
 def charged_event(privacy: Mapping[str, Any]) -> DpEvent:
-    """All charges of a run as one event."""
+    """Return all charges of a run as one event."""
     return composed((event_of(charge["event"]), charge["count"]) for charge in privacy["charges"])
 
 
 def _by_another(privacy: Mapping[str, Any], accountant: Accountant) -> Priced:
     if privacy["tuning"] is not None:
-        return None, "not computed: the trials are composed by the run's own accountant"
+        return None, "not computed: the trials are composed by the accountant of the run"
     if privacy.get("charges") is None:
         return None, "not computed: the result does not record what was charged"
     if privacy["relation"] == Relation.REPLACE_ONE.value:
-        return None, "does not apply, or would price other events, under this relation"
+        return None, "not computed: under this relation it does not apply or prices other events"
     if accountant is Accountant.PLD and privacy["epsilon"] > MOST_BY_PLD:
         return None, f"not computed above epsilon = {MOST_BY_PLD:g}"
     try:

@@ -2,7 +2,7 @@
 
 `check` asks whether the stored epsilon is the price of the recorded mechanism. It compares the
 charges of the run with those that its sampler, noise multiplier and steps imply, and the stored
-epsilon with the one computed anew from these charges.
+epsilon with the one recomputed from these charges.
 
 `differences_in` asks whether the card in a folder is the one that would be written there now. It
 compares everything word for word; only numbers may differ in their last digits.
@@ -38,7 +38,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A field that is not what it should be."""
+    """A field whose content is not the expected one."""
 
     field: str
     expected: str
@@ -49,7 +49,7 @@ class Difference:
 
 
 def differences_in(folder: Path, made: Mapping[str, Any]) -> list[Difference]:
-    """Where ``card.json`` and ``card.md`` in a folder are not the card that was made anew."""
+    """Return where ``card.json`` and ``card.md`` in a folder differ from a rebuilt card."""
     try:
         held: Any = parse_json((folder / CARD_JSON).read_text(encoding="utf-8"))
     except (OSError, ValueError, DataError) as error:
@@ -57,16 +57,18 @@ def differences_in(folder: Path, made: Mapping[str, Any]) -> list[Difference]:
     else:
         found = [
             replace(
-                one, field=f"{CARD_JSON}, {one.field}", expected=f"{one.expected} (by result.json)"
+                one,
+                field=f"{CARD_JSON}, {one.field}",
+                expected=f"{one.expected} (from result.json)",
             )
             for one in differences_of_cards(held, made)
         ]
-    # the same numbers but for their last digits are also those of the text
+    # the text may have the numbers of card.json, which agree but for their last digits
     return [*found, *_differences_of_texts(folder, made if found else held)]
 
 
 def differences_of_cards(held: Any, made: Mapping[str, Any]) -> list[Difference]:
-    """The fields of a stored card that are not those of one that was made anew.
+    """Return the fields of a stored card that differ from those of a rebuilt one.
 
     >>> [str(one) for one in differences_of_cards({"format": 1, "seal": 9}, {"format": 1})]
     ['seal: expected nothing, found 9']
@@ -77,14 +79,14 @@ def differences_of_cards(held: Any, made: Mapping[str, Any]) -> list[Difference]
 
 
 def name_on(folder: Path) -> str | None:
-    """What ``card.md`` calls the model, if it is not the name of the folder."""
+    """Return the name of the model in ``card.md``, if it is not the name of the folder."""
     first = (folder / CARD_MARKDOWN).read_text(encoding="utf-8").splitlines()[0]
     own = title_of(folder.resolve().name)
     return None if first == own else first.removeprefix(title_of("")).removeprefix(" of ")
 
 
 def _differences_of_texts(folder: Path, card: Mapping[str, Any]) -> list[Difference]:
-    """Line by line. The first has the model's name, which a folder may have lost since."""
+    """Compare line by line, except for the name of the model, which may not be the folder's."""
     try:
         held = (folder / CARD_MARKDOWN).read_bytes().decode("utf-8").split("\n")
     except (OSError, ValueError) as error:
@@ -101,7 +103,7 @@ def _differences_of_texts(folder: Path, card: Mapping[str, Any]) -> list[Differe
 
 
 def _differences(name: str, held: Any, made: Any) -> list[Difference]:
-    """Field by field, as far down as both have the same ones."""
+    """Compare field by field, as deep as both have the same fields."""
     if isinstance(held, dict) and isinstance(made, dict):
         return [
             found
@@ -142,7 +144,7 @@ def _unread(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came out; ``agrees`` is None where nothing could be computed anew."""
+    """The outcome of a check; ``agrees`` is None where nothing could be recomputed."""
 
     agrees: bool | None
     stored_epsilon: float | None
@@ -151,24 +153,24 @@ class Checked:
     differences: tuple[Difference, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the outcome, ready for JSON."""
         return {**asdict(self), "differences": [asdict(one) for one in self.differences]}
 
 
 def check(described: Mapping[str, Any]) -> Checked:
-    """Compute epsilon anew from the recorded mechanism, where that can be done.
+    """Recompute epsilon from the recorded mechanism, where that is possible.
 
-    A tuning, or a claim of a ledger's whole budget, costs more than the run beside it: there only
-    an epsilon that is too small even for that run is found. Neither has charges of its own; where
-    charges stand, they are checked, whatever else the result says.
+    A tuning, or a claim of the whole budget of a ledger, costs more than the run itself: there this
+    only detects an epsilon that is too small even for the run alone. Neither has its own charges;
+    recorded charges are always checked, whatever else the result says.
     """
     privacy = described["privacy"]
     stored = privacy["epsilon"]
     if stored is None:
-        return Checked(None, None, None, "not private: there is no epsilon to be checked")
+        return Checked(None, None, None, "not private: there is no epsilon to check")
     try:
         if privacy.get("charges") is None and privacy["tuning"] is not None:
-            why = "epsilon is the price of all trials of a tuning together"
+            why = "epsilon is the price of all tuning trials together"
             return _at_least(privacy, stored, why)
         if claims_a_whole_budget(described):
             return _at_least(privacy, stored, str(described["settings"]["claim"]))
@@ -193,12 +195,12 @@ def _checked(described: Mapping[str, Any], stored: float) -> Checked:
     found = epsilon_of(event, delta=privacy["delta"], accountant=accountant, relation=relation)
     if not math.isclose(found, stored, rel_tol=ROUNDING):
         return _differs(stored, found, _of_epsilon(f"{found:.6g} by {_name(privacy)}", stored))
-    said = f"epsilon computed anew by {_name(privacy)} is the stored one, {stored:.6g}"
-    return Checked(True, stored, found, said)
+    agreement = f"epsilon recomputed by {_name(privacy)} equals the stored one, {stored:.6g}"
+    return Checked(True, stored, found, agreement)
 
 
 def _at_least(privacy: Mapping[str, Any], stored: float, why: str) -> Checked:
-    """Epsilon is said to pay for more than this run: it cannot be less than the run alone costs."""
+    """Check a claim that covers more than this run: it cannot be below the price of the run."""
     mechanism = mechanism_of(privacy)
     if mechanism is None:
         return _cannot(stored, why)
@@ -215,7 +217,7 @@ def _at_least(privacy: Mapping[str, Any], stored: float, why: str) -> Checked:
 
 
 def _difference(described: Mapping[str, Any], mechanism: Mechanism) -> Difference | None:
-    """How the charges differ from those of the recorded sampler, noise and steps."""
+    """Return how the charges differ from those of the recorded sampler, noise and steps."""
     privacy = described["privacy"]
     charges, steps = charges_of(privacy), privacy["steps"]
     paid = charges.pop(text_of(mechanism.step_event()), 0)

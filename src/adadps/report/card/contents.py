@@ -1,4 +1,4 @@
-"""The content of a card: a pure function of a result's description."""
+"""The content of a card, as a pure function of a result's description."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ UNKNOWN = "unknown: an earlier version of adadps"
 
 
 def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The privacy card of a result, given as `Result.describe()`.
+    """Return the privacy card of a result, given as `Result.describe()`.
 
-    ``audit`` is what `adadps.report.card.audits.fitting_audit` makes of an audit's outcome.
-    Nothing in it is computed from private data: it repeats what the result states, adds epsilon by
-    the other accountant from the events that were charged, and says what no epsilon covers.
+    ``audit`` is the outcome of an audit as `adadps.report.card.audits.fitting_audit` returns it.
+    Nothing on the card is computed from private data: it repeats what the result states, adds
+    epsilon by the other accountant from the events that were charged, and lists what epsilon does
+    not cover.
     """
     privacy, model = described["privacy"], described["settings"].get("model")
     return {
@@ -63,26 +64,26 @@ def _side(known: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def _tuning(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """How many settings were tried, and whether epsilon pays for it."""
+    """Return how many settings were tried, and whether epsilon includes their cost."""
     held = privacy["tuning"]
     if held is not None:
         return {
             "trials": privacy["tuning_trials"],
             "in_epsilon": True,
-            "in_words": f"{held.get('trials')}, all of them in epsilon",
+            "in_words": f"{held.get('trials')}, all of them included in epsilon",
         }
     trials = privacy["tuning_trials"]
     if trials is None:
-        said = "not declared; if settings were chosen on private data, that is not in epsilon"
+        words = "not declared; choosing settings on private data would NOT be included in epsilon"
     elif trials == 0:
-        said = "none on private data, as declared"
+        words = "none on private data, as declared"
     else:
-        said = f"{trials} declared, NOT in epsilon"
-    return {"trials": trials, "in_epsilon": False, "in_words": said}
+        words = f"{trials} declared, NOT included in epsilon"
+    return {"trials": trials, "in_epsilon": False, "in_words": words}
 
 
 def _last_numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last value of every metric, with the data that it came from."""
+    """Return the last value of every metric, with the data that it was measured on."""
     last = {(entry["metric"], entry["data"], entry["declared"]): entry for entry in history}
     names = ("metric", "value", "data", "declared", "step")
     return [{name: entry[name] for name in names} for entry in last.values()]

@@ -20,7 +20,7 @@ MEASURED = "Measured on private data, and paid for"
 
 @dataclass(frozen=True)
 class CardSection:
-    """A heading, facts with their names, and points of a list."""
+    """A heading with named facts and the points of a list."""
 
     title: str
     facts: Sequence[tuple[str, str]] = ()
@@ -28,7 +28,7 @@ class CardSection:
 
 
 def headline_of(card: Mapping[str, Any]) -> str:
-    """The guarantee in one line.
+    """Return the guarantee in one line.
 
     >>> headline_of({"private": False})
     'NOT PRIVATE: ε = ∞'
@@ -40,7 +40,7 @@ def headline_of(card: Mapping[str, Any]) -> str:
 
 
 def sections_of(card: Mapping[str, Any]) -> list[CardSection]:
-    """All that stands on the card, in the order in which it is read."""
+    """Return the whole card, in reading order."""
     guarantee, audit = card["guarantee"], card["audit"]
     reasons = guarantee["not_private_because"]
     return [
@@ -56,14 +56,14 @@ def sections_of(card: Mapping[str, Any]) -> list[CardSection]:
         *([CardSection(MEASURED, points=card["measured"])] if card.get("measured") else []),
         CardSection("Assumed public", points=card["assumed_public"] or ["nothing is declared"]),
         CardSection("Choice of settings", [("trials", card["tuning"]["in_words"])]),
-        CardSection("Numbers and their data", points=_numbers(card["numbers"])),
+        CardSection("Metrics and their data", points=_numbers(card["numbers"])),
         CardSection("Audit", _audit(audit) if audit else [("bound", "none attached")]),
         CardSection("Not covered by this guarantee", points=card["not_covered"]),
     ]
 
 
 def digits(epsilon: float | None) -> str:
-    """Three places, rounded up: a bound must not be understated; ∞ for None.
+    """Return epsilon with three decimals, rounded up as a bound must be; ∞ for None.
 
     >>> digits(1.25), digits(2.0004), digits(0.00123), digits(None)
     ('1.250', '2.001', '0.0013', '∞')
@@ -72,7 +72,7 @@ def digits(epsilon: float | None) -> str:
 
 
 def readable(name: str) -> str:
-    """A name as people write it.
+    """Return a name as people write it.
 
     >>> readable("top_label_accuracy")
     'top label accuracy'
@@ -81,9 +81,9 @@ def readable(name: str) -> str:
 
 
 def measured_on(data: str, declared: str) -> str:
-    """The data of a number and how they are declared, unless their name says it.
+    """Return the data of a metric and how it is declared, unless its name says so.
 
-    It says it only if it begins so: not all that has "public" in it is.
+    The name says so only if it begins that way: not everything with "public" in it is public.
 
     >>> measured_on("June", "held out"), measured_on("held-out rows", "held out")
     ('June (held out)', 'held-out rows')
@@ -95,7 +95,7 @@ def measured_on(data: str, declared: str) -> str:
 
 
 def _rounded(bound: float, direction: str) -> str:
-    """Of the number as it is written, so that 1.1 stays 1.100."""
+    """Round the decimal form of a number, so that 1.1 becomes 1.100."""
     exact = Decimal(repr(float(bound)))
     if exact >= Decimal("0.01"):
         return str(exact.quantize(Decimal("0.001"), rounding=direction))
@@ -106,7 +106,7 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("who is protected", f"one {held['unit']}"),
         *_users(held["unit"]),
-        ("data sets that are compared", held["relation"]),
+        ("neighbouring data sets", held["relation"]),
         ("δ", f"{held['delta']:.6g}"),
     ]
     for name, priced in held["by_accountant"].items():
@@ -119,11 +119,11 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _users(unit: str) -> list[tuple[str, str]]:
     by_user = unit.startswith(Unit.USER.value)
-    return [("users are told apart by", TOLD_APART_BY)] if by_user else []
+    return [("users are identified by", TOLD_APART_BY)] if by_user else []
 
 
 def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
-    sampling = ", ".join(f"{readable(name)} {_plain(v)}" for name, v in _sampling(held))
+    sampling = ", ".join(f"{readable(name)}: {_plain(v)}" for name, v in _sampling(held))
     paid = held["steps_paid"]
     clip = held["clip_norm"]
     return [
@@ -137,7 +137,7 @@ def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sampling(held: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    names = {"sampling": "drawn by", "expected_size": "expected size of a batch"}
+    names = {"sampling": "scheme", "expected_size": "expected batch size"}
     return [
         (names.get(name, name), value)
         for name, value in held["sampling"].items()
@@ -147,7 +147,7 @@ def _sampling(held: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _side(known: Mapping[str, str | None]) -> str:
     digest = known["digest_of_what_is_public"]
-    hashed = f"; SHA-256 of the public thing {digest[:16]}…" if digest else ""
+    hashed = f"; SHA-256 of the public data: {digest[:16]}…" if digest else ""
     return (
         f"{known['source']}. Public because: {known['public_because']}. "
         f"Cost: {known['cost']}{hashed}"
@@ -159,7 +159,7 @@ def _numbers(numbers: list[dict[str, Any]]) -> list[str]:
         f"{readable(one['metric'])} = {_plain(one['value'])} after step {one['step']}, on "
         f"{measured_on(one['data'], one['declared'])}"
         for one in numbers
-    ] or ["no accuracy was measured: no held-out or public rows were given"]
+    ] or ["nothing was measured: no held-out or public rows were given"]
 
 
 def _audit(held: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -168,11 +168,11 @@ def _audit(held: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "lower bound",
             f"ε ≥ {_rounded(held['lower_bound'], ROUND_FLOOR)} with confidence "
-            f"{held['confidence']:g}, beside a claim of "
+            f"{held['confidence']:g}, against a claim of "
             f"{digits(held['claimed_epsilon'])} at δ = {held['delta']:.3g}",
         ),
         ("how", f"{held['audit']}: {held['runs']} runs, {held['guesses']} guesses"),
-        ("of what", held["of"]),
+        ("what was audited", held["of"]),
     ]
 
 
@@ -186,9 +186,9 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#&~])")
 
 
 def markdown_of(card: Mapping[str, Any], name: str = "") -> str:
-    """The whole card, of the model called ``name``.
+    """Return the whole card of the model called ``name`` as Markdown.
 
-    Texts of others stay texts: nothing in them is taken for markup.
+    Texts from elsewhere are escaped: nothing in them is taken for markup.
     """
     headline = headline_of(card)
     lines = [title_of(name), "", f"## {headline}" if card["private"] else f"# {headline}", ""]
@@ -201,7 +201,7 @@ def markdown_of(card: Mapping[str, Any], name: str = "") -> str:
 
 
 def title_of(name: str) -> str:
-    """The first line.
+    """Return the first line.
 
     >>> title_of("reviews"), title_of("")
     ('# Privacy card of reviews', '# Privacy card')
@@ -210,7 +210,7 @@ def title_of(name: str) -> str:
 
 
 def as_text(text: str) -> str:
-    r"""The text with what Markdown would take for markup escaped, on one line.
+    r"""Return the text on one line, with markup escaped.
 
     >>> as_text("f_max *\n<b>")
     'f\\_max \\* \\<b\\>'
@@ -222,7 +222,7 @@ CARD_JSON, CARD_MARKDOWN = "card.json", "card.md"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) that every ``card.json`` keeps to.
+    """Return the JSON schema (draft 2020-12) of ``card.json``.
 
     >>> schema()["title"]
     'adadps privacy card'
@@ -233,11 +233,11 @@ def schema() -> dict[str, Any]:
 
 
 def json_of(card: Mapping[str, Any]) -> str:
-    """The card as the text of ``card.json``."""
+    """Return the card as the text of ``card.json``."""
     return json.dumps(card, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
-    """Write both forms of the card into a folder that is being made, and has its name."""
+    """Write both forms of the card into a folder that is being created under its final name."""
     (folder / CARD_JSON).write_text(json_of(card), encoding="utf-8")
     (folder / CARD_MARKDOWN).write_text(markdown_of(card, folder.name), encoding="utf-8")

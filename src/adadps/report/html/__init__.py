@@ -1,4 +1,4 @@
-"""Reports for people: one html page of a run, or of several side by side."""
+"""Reports for people: one HTML page about a run, or about several runs side by side."""
 
 from adadps.report.html.reports import report_of_comparison, report_of_run
 

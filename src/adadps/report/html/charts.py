@@ -1,4 +1,4 @@
-"""ChartLine charts as places on a canvas; the template turns them into SVG that follows the theme.
+"""Line charts as coordinates on a canvas; the template turns them into SVG that follows the theme.
 
 Colours, line widths and fonts are the page's (CSS variables), so that a chart is readable on light,
 dark and paper.
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 70, 22, 12, 46
 LARGEST = 1e30
-"""What is larger than that, or smaller on a log axis, is not drawn."""
+"""Larger values, or smaller ones than its inverse on a log axis, are not drawn."""
 INTERVALS = 5
 """An axis has at most this many intervals between its ticks."""
 ROUNDING = 1e-7
 """Part of an interval by which a value may pass the outermost tick: quotients are rounded."""
 STYLES = 8
-"""So many lines look different; the ninth looks like the first."""
+"""The number of line styles; the ninth line looks like the first."""
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Points to be joined, under a name; a value that is not finite leaves a gap."""
+    """A named line through points; a value that is not finite leaves a gap."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     style: int = 0
-    """Which of the page's colours and dashes: the same method looks the same in all charts."""
+    """The style of the line, so that the same method looks the same in all charts."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Tick:
-    """A place along an axis, and what stands there."""
+    """A position on an axis, and its label."""
 
     at: float
     text: str
@@ -56,7 +56,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class DrawnLine:
-    """A line's pieces as SVG points; single points are drawn as dots."""
+    """The pieces of a line as SVG points; single points are drawn as dots."""
 
     label: str
     style: int
@@ -66,7 +66,7 @@ class DrawnLine:
 
 @dataclass(frozen=True)
 class LaidOutChart:
-    """A chart with everything in its place."""
+    """A chart with the coordinates of all its parts."""
 
     chart: Chart
     lines: Sequence[DrawnLine]
@@ -76,7 +76,7 @@ class LaidOutChart:
 
 
 def laid_out(chart: Chart) -> LaidOutChart:
-    """Where everything goes.
+    """Compute the coordinates of all parts of a chart.
 
     >>> line = ChartLine("a", [0, 10], [1.0, 2.0])
     >>> laid_out(Chart("loss", "steps", "loss", [line])).in_words
@@ -195,11 +195,11 @@ def _decimals(ticks: list[float]) -> list[str]:
 
 
 def _in_words(chart: Chart) -> str:
-    """For those who do not see it."""
-    said = [f"{chart.title}: {chart.y_label} by {chart.x_label}."]
+    """Describe the chart for screen readers."""
+    sentences = [f"{chart.title}: {chart.y_label} by {chart.x_label}."]
     for line in chart.lines:
         shown = [pair for pair in zip(line.x, line.y, strict=True) if _fits(chart, *pair)]
         if shown:
             (x0, y0), (x1, y1) = shown[0], shown[-1]
-            said.append(f"{line.label}: from {y0:.3g} at {x0:.3g} to {y1:.3g} at {x1:.3g}.")
-    return " ".join(said)
+            sentences.append(f"{line.label}: from {y0:.3g} at {x0:.3g} to {y1:.3g} at {x1:.3g}.")
+    return " ".join(sentences)

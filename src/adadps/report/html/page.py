@@ -1,4 +1,4 @@
-"""One self-contained html page: sections of texts, tables, charts and privacy cards."""
+"""One self-contained HTML page: sections of texts, tables, charts and privacy cards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from adadps.report.html.charts import Chart, laid_out
 
 @dataclass(frozen=True)
 class PageTable:
-    """Rows of texts under headings, the first cell of a row being its name."""
+    """Rows of texts under headings; the first cell of a row is its name."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     highlight: int | None = None
-    """The row to look at."""
+    """The row to highlight."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a report. ``warnings`` stand on top, where nobody misses them."""
+    """The content of a report; ``warnings`` are shown at the top."""
 
     title: str
     lead: str
@@ -63,14 +63,14 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as html, with everything inside."""
+    """Return the page as HTML, with everything inline."""
     source = files("adadps.report.html").joinpath("page.html").read_text(encoding="utf-8")
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return template.from_string(source).render(page=page, laid_out=laid_out, canvas=charts)
 
 
 def write(page: Page, path: Path, *, overwrite: bool = True) -> Path:
-    """Write the page to ``path``, whole or not at all."""
+    """Write the page to ``path``, completely or not at all."""
     with new_file(path, overwrite=overwrite) as draft:
         draft.write_text(render(page), encoding="utf-8")
     return path

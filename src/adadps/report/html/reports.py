@@ -27,16 +27,16 @@ def report_of_run(
     audit: Audit | None = None,
     overwrite: bool = True,
 ) -> Path:
-    """Write one self-contained html page about a run: curves, side information, noise, card.
+    """Write one self-contained HTML page about a run: curves, side information, noise, card.
 
-    ``audit`` is what `adadps.report.card.audits.attached_audit` finds in the folder of a saved
+    ``audit`` is what `adadps.report.card.audits.attached_audit` returns for the folder of a saved
     result.
     """
     return write(page_of_run(result, title, audit), Path(path), overwrite=overwrite)
 
 
 def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
-    """The content of that page."""
+    """Return the content of that page."""
     runs = {title: result}
     card = card_of(result.describe(), audit)
     shown = _shown(title, card)
@@ -50,10 +50,10 @@ def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
         warnings=result.privacy.not_private_because,
         sections=[
             Section(
-                "Accuracy and other numbers",
+                "Accuracy and other metrics",
                 texts=about_held_out(m.declared for m in result.history)
                 if result.history
-                else ["No accuracy was measured: no held-out or public rows were given (--test)."],
+                else ["Nothing was measured: no held-out or public rows were given (--test)."],
                 table=_last_values(result),
                 charts=[*curves(runs), *([spent] if spent else [])],
             ),
@@ -66,7 +66,7 @@ def page_of_run(result: Result, title: str, audit: Audit | None = None) -> Page:
 
 
 def shown_card(name: str, result: Result, audit: Audit | None = None) -> ShownCard:
-    """A result's privacy card, ready for a page."""
+    """Return the privacy card of a result, ready for a page."""
     return _shown(name, card_of(result.describe(), audit))
 
 
@@ -80,11 +80,11 @@ def _last_values(result: Result) -> PageTable | None:
         [readable(m.metric), f"{m.value:#.4g}", measured_on(m.data, m.declared), str(m.step)]
         for m in last.values()
     ]
-    return PageTable(["what", "last value", "measured on", "after step"], rows) if rows else None
+    return PageTable(["metric", "last value", "measured on", "after step"], rows) if rows else None
 
 
 EQUAL = 0.005
-"""Epsilons that differ by less than this share are called equal: noise comes in small units."""
+"""Epsilons that differ by a smaller share count as equal: noise is calibrated in small units."""
 
 Columns = Mapping[str, Mapping[str, str]]
 
@@ -101,11 +101,11 @@ def report_of_comparison(
     audits: Mapping[str, Audit] | None = None,
     overwrite: bool = True,
 ) -> Path:
-    """Write one self-contained html page about runs by their names.
+    """Write one self-contained HTML page that compares named runs.
 
     Runs that differ in epsilon or delta are shown with a warning. ``columns`` are further columns
-    of the table: heading, then a text for each name. ``highlight`` names the row to look at,
-    ``audits`` are audits that were attached, by the names of their runs.
+    of the table: a heading, then a text per name. ``highlight`` names the row to emphasise, and
+    ``audits`` are attached audits by the names of their runs.
     """
     page = page_of_comparison(results, title, lead, notes, columns or {}, highlight, audits)
     return write(page, Path(path), overwrite=overwrite)
@@ -120,11 +120,11 @@ def page_of_comparison(
     highlight: str | None,
     audits: Mapping[str, Audit] | None = None,
 ) -> Page:
-    """The content of that page."""
+    """Return the content of that page."""
     if len(results) < 2:
         raise DataError(
-            f"Expected at least two runs to compare, found {len(results)}. For one run there is "
-            "`report_of_run`."
+            f"Expected at least two runs to compare, found {len(results)}. Use `report_of_run` for "
+            "one run."
         )
     warnings = differences(results)
     private = [result for result in results.values() if result.privacy.private]
@@ -160,7 +160,7 @@ def page_of_comparison(
 
 
 def differences(results: Mapping[str, Result]) -> list[str]:
-    """Why the private runs must not be compared as equals; empty if they can be."""
+    """Return why the private runs must not be compared as equals; empty if they can be."""
     private = {name: r.privacy for name, r in results.items() if r.privacy.private}
     found = []
     for symbol, values in (
@@ -168,9 +168,9 @@ def differences(results: Mapping[str, Result]) -> list[str]:
         ("δ", {name: p.delta for name, p in private.items()}),
     ):
         if values and not math.isclose(min(values.values()), max(values.values()), rel_tol=EQUAL):
-            said = "; ".join(f"{name}: {value:.4g}" for name, value in values.items())
+            listed = "; ".join(f"{name}: {value:.4g}" for name, value in values.items())
             found.append(
-                f"These runs do not have the same {symbol} ({said}): not a fair comparison."
+                f"These runs do not have the same {symbol} ({listed}): not a fair comparison."
             )
     for what, texts in (
         ("neighbouring relation", {p.relation for p in private.values()}),
@@ -185,7 +185,7 @@ def _guarantee(private: list[Result], runs: int, *, equal: bool) -> str:
     if not private:
         return "NOT PRIVATE: ε = ∞ for every run"
     others = runs - len(private)
-    beside = f"; {others} without privacy (ε = ∞) beside them" if others else ""
+    beside = f"; {others} more without privacy (ε = ∞)" if others else ""
     if not equal:
         return f"{len(private)} private runs with different guarantees{beside}"
     weakest = _weakest(private).privacy
@@ -196,13 +196,13 @@ def _guarantee(private: list[Result], runs: int, *, equal: bool) -> str:
 
 
 def _meaning(private: list[Result]) -> str:
-    told = meaning_of(asdict(_weakest(private).privacy), "one of these models")
-    several = " For somebody who sees several of them, what they cost adds up."
-    return told + (several if len(private) > 1 else "")
+    words = meaning_of(asdict(_weakest(private).privacy), "one of these models")
+    several = " For somebody who sees several of them, their costs add up."
+    return words + (several if len(private) > 1 else "")
 
 
 def _weakest(private: list[Result]) -> Result:
-    """The private run with the largest epsilon, which is what can be said of all of them."""
+    """Return the private run with the largest epsilon, which holds for all of them."""
     return max(private, key=lambda result: result.privacy.epsilon)
 
 

@@ -14,15 +14,15 @@ from adadps.report.html.page import PageTable, Section
 from adadps.report.result import Measurement, Result
 
 MOST_POINTS = 12
-"""So many points of a curve against epsilon: each may take a second to compute."""
+"""The most points of a curve against epsilon: each may take a second to compute."""
 MOST_METRICS = 3
 
 Key = tuple[str, str, str]
-"""Metric, data and how the data is declared."""
+"""The metric, its data, and how the data is declared."""
 
 
 def curves(results: Mapping[str, Result]) -> list[Chart]:
-    """For every metric that was measured more than once: against steps, and against epsilon."""
+    """Draw every metric that was measured more than once against steps and against epsilon."""
     found: list[Chart] = []
     for key in _metrics(results)[:MOST_METRICS]:
         measured = {name: _of(result, key) for name, result in results.items()}
@@ -50,7 +50,7 @@ def curves(results: Mapping[str, Result]) -> list[Chart]:
 
 
 def spending(results: Mapping[str, Result]) -> Chart | None:
-    """Epsilon after so many steps, of a run that records what it was charged with."""
+    """Draw epsilon by steps, for runs that record their charges."""
     lines = []
     for style, (name, result) in enumerate(results.items()):
         privacy, steps = result.describe()["privacy"], result.privacy.steps
@@ -93,7 +93,7 @@ def _of(result: Result, key: Key) -> list[Measurement]:
 
 
 def _some(entries: list[Measurement]) -> list[Measurement]:
-    """At most so many, with the first and the last."""
+    """Return at most `MOST_POINTS` entries, with the first and the last."""
     if len(entries) <= MOST_POINTS:
         return entries
     last = len(entries) - 1
@@ -102,24 +102,25 @@ def _some(entries: list[Measurement]) -> list[Measurement]:
 
 
 _NOISE = (
-    "How much of a step is noise follows from the settings alone: the noise of all steps together "
-    "grows with the root of their number, while gradients that agree add up, so that long runs and "
-    "large batches drown the noise; noise on weights that no example reads does no harm."
+    "How much of a step is noise follows from the settings alone. The noise of all steps together "
+    "grows with the square root of their number, while gradients that agree add up, so that long "
+    "runs and large batches drown out the noise. Noise on weights that no example reads does no "
+    "harm."
 )
 _HEADINGS = (
     "run",
-    "noise on one weight, a step",
-    "noise on all weights, a step",
-    "most by gradients, a step",
+    "noise on one weight, per step",
+    "noise on all weights, per step",
+    "largest move by gradients, per step",
     "noise, all steps",
-    "most, all steps",
-    "noise ÷ most, all steps",
+    "largest move, all steps",
+    "noise ÷ largest move, all steps",
 )
 
 
 @dataclass(frozen=True)
 class NoiseFacts:
-    """Lengths in the space of the weights, or before an update that rescales them."""
+    """Lengths in weight space, or before an update that rescales them."""
 
     each: float
     together: float
@@ -129,15 +130,15 @@ class NoiseFacts:
 
     @property
     def ratio(self) -> float:
-        """Noise over what gradients can do, when all steps are taken."""
+        """The noise of all steps divided by the largest move of all gradients."""
         return self.together_all_steps / self.most_all_steps
 
 
 def noise_facts(result: Result) -> NoiseFacts | None:
-    """The noise of a run in numbers; None if it has none, or if something was not recorded.
+    """Return the noise of a run in numbers; None if it has none or something was not recorded.
 
-    For an update that divides by its own scale, such as Adam, lengths are those of the released
-    gradient before it, i.e. with a learning rate of 1.
+    For an update that divides by its own scale, such as Adam, the lengths are those of the released
+    gradient before the update, i.e. with a learning rate of 1.
     """
     privacy, facts = result.privacy, result.public_facts
     scale, units = facts.get("noise_scale"), facts.get("expected_units")
@@ -160,7 +161,7 @@ def noise_facts(result: Result) -> NoiseFacts | None:
 
 
 def noise_section(results: Mapping[str, Result]) -> Section:
-    """A row for every run that has noise."""
+    """Return a section with one row per run that has noise."""
     rows, before_update, without = [], [], []
     for name, result in results.items():
         found = noise_facts(result)
@@ -176,8 +177,8 @@ def noise_section(results: Mapping[str, Result]) -> Section:
     points = []
     if before_update:
         points.append(
-            f"{', '.join(before_update)}: before the update, which divides by a scale of its own "
-            "and leaves the ratios alone."
+            f"{', '.join(before_update)}: lengths before the update, which divides by its own "
+            "scale and does not change the ratios."
         )
     if without:
         points.append(f"No row: {', '.join(without)} (no noise, or not recorded).")
@@ -186,7 +187,7 @@ def noise_section(results: Mapping[str, Result]) -> Section:
 
 
 def _short(length: float) -> str:
-    """Three digits.
+    """Format a length with three digits.
 
     >>> _short(6400.2), _short(0.01234)
     ('6,400', '0.0123')
@@ -197,24 +198,24 @@ def _short(length: float) -> str:
 _HOW = {
     "before the clip": "Before the clip, every example's gradient of feature j is divided by A_j.",
     "after the noise": "After the noise, the released gradient is divided by A_j.",
-    "in the features": "In the features, feature j is divided by A_j, and rows normalised again.",
+    "in the features": "In the features, feature j is divided by A_j and rows are re-normalised.",
 }
-"""By the place at which side information enters, as results record it."""
+"""What happens at each place where side information enters, as results record it."""
 _SPREAD = (
     "So rare features with a small A_j count as much as frequent ones. The chart shows the entries "
-    "of A from the largest on, both axes on a log scale: a flat line would change nothing."
+    "of A from largest to smallest on log scales: a flat line would change nothing."
 )
 _KNOWN_BEFORE = (
-    "A is side information: it is public, or was paid for, and was read before training."
+    "A is side information: it is public or was paid for, and it was read before training."
 )
 _NO_SPREAD = (
-    "No spread is shown: the method uses no side information, or side information that changes "
-    "during training, was read off private data, or was not recorded."
+    "No spread is shown: the method uses no side information, or its side information changes "
+    "during training, was read from private data, or was not recorded."
 )
 
 
 def spread_section(results: Mapping[str, Result]) -> Section:
-    """The sorted entries of A of every preconditioner that stays fixed during training."""
+    """Show the sorted entries of A of every preconditioner that is fixed during training."""
     lines, points, places = [], [], []
     for style, (name, result) in enumerate(results.items()):
         for known in _each_once(result.public_facts.get("preconditioners", ())):
@@ -226,18 +227,18 @@ def spread_section(results: Mapping[str, Result]) -> Section:
         return Section("Side information", texts=[_NO_SPREAD], points=points)
     chart = Chart(
         "Spread of A, relative to its largest entry",
-        "entries of A, from the largest on",
+        "entries of A, from the largest",
         "A ÷ largest A",
         lines,
         log_x=True,
         log_y=True,
     )
-    told = " ".join([*dict.fromkeys(places), _SPREAD])
-    return Section("Side information", texts=[told, _KNOWN_BEFORE], charts=[chart], points=points)
+    effect = " ".join([*dict.fromkeys(places), _SPREAD])
+    return Section("Side information", texts=[effect, _KNOWN_BEFORE], charts=[chart], points=points)
 
 
 def _each_once(known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for side information that enters at several places."""
+    """Merge the entries of side information that enters at several places."""
     found: list[dict[str, Any]] = []
     for one in known:
         same = [other for other in found if _but_place(one) == _but_place(other)]

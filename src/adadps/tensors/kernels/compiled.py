@@ -18,7 +18,7 @@ if config.DISABLE_JIT:
 Loop = Callable[..., Any]
 
 instruction: Callable[[Loop], Loop] = extending.intrinsic
-"""Makes an instruction of the processor that numba has no word for."""
+"""Defines a processor instruction that numba has no function for."""
 
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
@@ -30,44 +30,44 @@ _ANY_ORDER = {"contract", "reassoc"}
 
 
 def compiled(loop: Loop) -> Loop:
-    """Compile ``loop`` at its first call; machine code is kept on disk where there is room."""
+    """Compile ``loop`` at its first call, without Python's lock; cache its code on disk."""
     return _compiled(loop, _ONE_ROUNDING)
 
 
 def compiled_as_written(loop: Loop) -> Loop:
-    """The same, bit by bit what Python would compute."""
+    """Compile ``loop`` to compute bit by bit what Python would."""
     return _compiled(loop, _AS_WRITTEN)
 
 
 def compiled_in_any_order(loop: Loop) -> Loop:
-    """The same for sums whose order does not matter: n positive terms are off by n roundings."""
+    """Compile ``loop`` for sums in any order: n positive terms are off by n roundings."""
     return _compiled(loop, _ANY_ORDER)
 
 
 def _compiled(loop: Loop, freedom: set[str]) -> Loop:
     try:
-        kept: Any = njit(cache=True, fastmath=freedom or False, **_OPTIONS)(loop)
-    except RuntimeError:  # no folder to write to
+        cached: Any = njit(cache=True, fastmath=freedom or False, **_OPTIONS)(loop)
+    except RuntimeError:  # there is no folder to cache in
         uncached: Loop = njit(fastmath=freedom or False, **_OPTIONS)(loop)
         return uncached
-    save = kept._cache.save_overload
+    save = cached._cache.save_overload
 
     def save_if_there_is_room(*compiled: Any) -> None:
-        with suppress(OSError):  # a full disk; what is compiled runs all the same
+        with suppress(OSError):  # a full disk; the compiled code runs all the same
             save(*compiled)
 
-    kept._cache.save_overload = save_if_there_is_room
-    loop_on_disk: Loop = kept
-    return loop_on_disk
+    cached._cache.save_overload = save_if_there_is_room
+    result: Loop = cached
+    return result
 
 
 FETCHED_AHEAD = 512
-"""So many numbers of a table are on their way to the cache while others are worked on."""
+"""This many numbers of a table are fetched into the cache while others are worked on."""
 
 
 @instruction
 def memory(_context: Any, address: Any) -> Any:  # noqa: ARG001
-    """What lies at this address."""
+    """The memory at this address."""
     return types.voidptr(types.int64), lambda _c, b, _s, given: b.inttoptr(
         given[0], ir.IntType(8).as_pointer()
     )
@@ -90,7 +90,7 @@ def fetch(_context: Any, address: Any) -> Any:  # noqa: ARG001
 
 @compiled
 def fetch_row(table: Any, row: int) -> None:
-    """Begin to load a row, while others are worked on."""
+    """Begin to load a row while others are worked on."""
     begin = table.ctypes.data + row * table.shape[1] * table.itemsize
     for offset in range(0, table.shape[1] * table.itemsize, 64):
         fetch(begin + offset)

@@ -1,4 +1,4 @@
-"""Rows of a table that get their change and their noise at once, on the public grid."""
+"""Rows of a table that get their update and their noise together, on the public grid."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _multiply_out(held: Any, place: int, like: Any, column: int, out: Any, line_
 
 @compiled
 def _fetch_change(held: Any, place: int, line_bytes: int, stage: int) -> None:
-    """Begin to load what `_multiply_out` reads: three things, each of which says where the next is.
+    """Begin to load what `_multiply_out` reads: three things, each of which locates the next.
 
-    Steps of long ago are in no cache any more.
+    The updates of old steps are no longer in any cache.
     """
     begin = held[0] + 8 * place
     if stage == 0:
@@ -67,8 +67,9 @@ def _released(
 ) -> float:
     """g · rint((k (w + Δ) + s·z) / g); without noise (s = 0) nothing is rounded.
 
-    The change meets its noise before it meets the weight: k·w is a cell and a rest, both public, so
-    that the size of w takes no digit from k·Δ + s·z. 1/g is exact, as g is a power of two.
+    The change is added to its noise before the weight: k·w is a grid cell and a remainder, both
+    public, so that the size of w takes no digits from k·Δ + s·z. 1/g is exact, as g is a power of
+    two.
     """
     if deviation == 0:
         return keep * (state + change)
@@ -83,24 +84,24 @@ def _released(
 def _release(
     weights: Any, change: Any, normals: Any, keep: float, deviation: float, width: float
 ) -> bool:
-    """Release w where it lies. Is there a rest that rounding leaves? It is in ``change`` then."""
-    any_rest = False
+    """Release w in place; return whether rounding left a residual, which is then in ``change``."""
+    any_residual = False
     for j in range(len(weights)):
         value = _released(weights[j], change[j], normals[j], keep, deviation, width)
         weights[j] = value
-        rest = value - weights[j]
-        change[j] = rest
-        any_rest |= rest != 0
-    return any_rest
+        residual = value - weights[j]
+        change[j] = residual
+        any_residual |= residual != 0
+    return any_residual
 
 
 @compiled
 def _release_both(
     high: Any, low: Any, change: Any, normals: Any, keep: float, deviation: float, width: float
 ) -> None:
-    """Release w = high + low, where high is the rounding of w, and low what that leaves.
+    """Release w = high + low, where high is the rounding of w, and low the residual.
 
-    If it is not, somebody wrote to high, and w is high.
+    If high is not the rounding of w, somebody wrote to it, and w is high.
     """
     for j in range(len(high)):
         state = np.float64(high[j]) + np.float64(low[j])
@@ -120,12 +121,12 @@ def release_rows(
 ) -> None:  # fmt: skip
     """w_r = g · rint((k (w_r + D_w ∘ Σ_e v_e b_e) + s·z) / g) for the rows r of words w.
 
-    w is ``table``, plus ``low`` as soon as rounding to the table's type has left something over,
-    which ``has_low`` notes for the whole table: until then, low is neither read nor written.
-    ``z`` are the normals for the entries of all rows from entry ``start`` on. Where a row has a
-    slot, ``steps`` has the addresses of that step's entries by row (where each row begins, the line
-    of b and the v of each entry) and of its matrix b, in the type of ``like``, and how many rows it
-    has. Factors of D without entries are 1. Where s = 0, nothing is rounded to the grid.
+    w is ``table``, plus ``low`` as soon as rounding to the table's type has left a residual, which
+    ``has_low`` records for the whole table: until then, low is neither read nor written. ``z`` has
+    the normals for the entries of all rows from entry ``start`` on. If a row has a slot, ``steps``
+    has the addresses of that step's entries by row (where each row begins, the line of b and the v
+    of each entry) and of its matrix b, in the type of ``like``, and the number of its rows. Factors
+    of D without entries are 1. Where s = 0, nothing is rounded to the grid.
     """
     row_width = table.shape[1]
     line_bytes = row_width * like.itemsize
@@ -155,8 +156,8 @@ def release_rows(
         else:
             change[:] = 0
         if has_low[0]:
-            rest = low[rows[at], column : column + count]
-            _release_both(target, rest, change, normals, keep, deviation, width)
+            residual = low[rows[at], column : column + count]
+            _release_both(target, residual, change, normals, keep, deviation, width)
         elif _release(target, change, normals, keep, deviation, width) and len(low):
             low[rows[at], column : column + count] = change
             has_low[0] = True

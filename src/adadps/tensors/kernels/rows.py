@@ -1,4 +1,4 @@
-"""Sparse rows, and tables of which a batch touches some rows."""
+"""Loops over sparse rows, and over tables of which a batch touches some rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from adadps.tensors.kernels.compiled import FETCHED_AHEAD, compiled, fetch_row
 
 @compiled
 def is_consistent(offsets: Any, columns: Any, place: Any) -> bool:
-    """Do the offsets lead through all entries, with each column once in a row?
+    """Do the offsets cover all entries, with each column at most once per row?
 
-    ``place`` has a number for each column, all -1, before and after; columns are below its length.
+    ``place`` has one number per column, all -1, before and after; columns are below its length.
     """
     if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(columns):
         return False
@@ -32,7 +32,7 @@ def is_consistent(offsets: Any, columns: Any, place: Any) -> bool:
 
 @compiled
 def take(offsets: Any, columns: Any, values: Any, rows: Any) -> Any:
-    """Offsets, columns and values of the given rows."""
+    """Return the offsets, columns and values of the given rows."""
     taken = np.empty(len(rows) + 1, np.int64)
     taken[0] = 0
     for i in range(len(rows)):
@@ -49,9 +49,9 @@ def take(offsets: Any, columns: Any, values: Any, rows: Any) -> Any:
 
 @compiled
 def bags(tokens: Any, padding: int, mean: bool, place: Any) -> Any:
-    """Sparse rows with the count of each word in each row of tokens; or its share, for a mean.
+    """Return sparse rows with the count of each word per row of tokens; its share, for a mean.
 
-    ``place`` has a number for each word, all -1, before and after. Padding is not counted.
+    ``place`` has one number per word, all -1, before and after. Padding is not counted.
     """
     size, length = tokens.shape
     offsets = np.zeros(size + 1, np.int64)
@@ -83,10 +83,10 @@ def bags(tokens: Any, padding: int, mean: bool, place: Any) -> Any:
 
 @compiled
 def by_column(offsets: Any, columns: Any, values: Any, place: Any) -> Any:
-    """The same entries by column, in the order in which columns first occur.
+    """Return the same entries by column, in the order in which columns first occur.
 
-    ``place`` has a number for each column, all -1, before and after. Returns the columns, where
-    each begins, row and value of its entries, and the place of the column of every given entry.
+    ``place`` has one number per column, all -1, before and after. The result is the columns, the
+    start of each, row and value of its entries, and the place of the column of every given entry.
     """
     entries = len(columns)
     found, where = np.empty(entries, np.int64), np.empty(entries, np.int64)
@@ -119,7 +119,7 @@ def by_column(offsets: Any, columns: Any, values: Any, place: Any) -> Any:
 
 @compiled
 def squared_lengths(offsets: Any, columns: Any, values: Any, factors: Any, out: Any) -> None:
-    """out_i = Σ_k (f_k x_ik)² in float64; without entries f is 1, with one it holds for all."""
+    """out_i = Σ_k (f_k x_ik)² in float64; no entries of f mean 1, one entry holds for all k."""
     for i in range(len(offsets) - 1):
         total = 0.0
         for e in range(offsets[i], offsets[i + 1]):
@@ -153,7 +153,7 @@ def squares(
     part: Any, offsets: Any, columns: Any, values: Any, matrix: Any, full: Any, largest_full: float,
     rounding: float, out: Any,
 ) -> None:  # fmt: skip
-    """Σ_jk b_ij² D_kj² a_ik² for every row i, raised by all that rounding may have taken away.
+    """Σ_jk b_ij² D_kj² a_ik² for every row i, plus all that rounding may have taken away.
 
     a, b and D are divided by their largest entries, so that no square overflows; ``part`` holds the
     first i and the end.

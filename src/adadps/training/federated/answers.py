@@ -1,15 +1,32 @@
-"""Which answers count: whatever a device sends, the round goes on and is what was accounted."""
+"""Who is asked in a round, and which answers count.
+
+A run declares n users, and its sampler draws among n *places*, no matter who is connected. Each
+connected node takes one place; a place that nobody has taken answers nothing. So each node is asked
+with the probability that is accounted for, b/n, and the round need not wait for absent nodes:
+
+- *Poisson*, *fixed size*: places are taken anew each round, which the draw does not depend on.
+- *Shuffled*: places are taken when an epoch begins and kept through it, so that nobody is asked
+  twice. A node that joins later, or comes back as another node, takes part from the next epoch on.
+
+More nodes than declared users are refused, before anybody is asked.
+
+Whatever a device sends, the round takes place as it was accounted for: an answer that is not
+finite, has other names or shapes, or is too long counts as no answer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from adadps.accounting.samplers import Rows, Sampler, Shuffled
 from adadps.engine.local import Part
+from adadps.errors import ContractError
 from adadps.tensors.sums import Params, RowSparse
 from adadps.training.federated.task import Task
 
@@ -19,7 +36,7 @@ HONEST = 40.0
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 ENTRIES_AT_ONCE = 2**24
-"""So many numbers of answers are added up together."""
+"""This many numbers of answers are added up together."""
 
 
 def longest(task: Task, params: Params) -> float:
@@ -125,3 +142,35 @@ def _on(part: Part, device: torch.device) -> Part:
     if isinstance(part, RowSparse):
         return RowSparse(part.rows.to(device), part.values.to(device), part.shape, part.axis)
     return part.to(device)
+
+
+class Cohorts:
+    """Draws the cohort of one round after another."""
+
+    def __init__(self, sampler: Sampler, rng: np.random.Generator) -> None:
+        self._declared = sampler.examples
+        self._draws = sampler.batches(sampler.examples, rng)
+        self._epoch = sampler.steps_per_epoch if isinstance(sampler, Shuffled) else 1
+        self._drawn = 0
+        self._places: tuple[int, ...] | None = None
+
+    def next(self) -> Rows:
+        """The places of the next round."""
+        if self._drawn % self._epoch == 0:
+            self._places = None
+        self._drawn += 1
+        return next(self._draws)
+
+    def members(self, drawn: Rows, nodes: Iterable[int]) -> tuple[int, ...]:
+        """The nodes at the drawn places, of those that are connected now."""
+        connected = tuple(sorted(set(nodes)))
+        if len(connected) > self._declared:
+            raise ContractError(
+                f"Expected at most the {self._declared} declared users, found {len(connected)} "
+                "connected nodes. Begin a run that declares as many; nobody was asked."
+            )
+        if self._places is None:
+            self._places = connected
+        there = frozenset(connected)
+        taken = (self._places[place] for place in drawn if place < len(self._places))
+        return tuple(node for node in taken if node in there)

@@ -64,7 +64,7 @@ def empty_update(
 ) -> dict[str, Part]:
     """What a device answers whose rows could not be used: zero, with its noise.
 
-    Where devices add noise, one that is missing can be told from the sum. Whether somebody's rows
+    Where devices add noise, a missing share shows in the sum. Whether someone's rows
     are fit for training is a fact about them, so the answer must not depend on it.
     """
     randomness = randomness or secure()
@@ -80,10 +80,10 @@ def empty_update(
 def pay_on_device(ledger: Ledger, task: Task) -> None:
     """Charge one answer on a ledger of the device's own, before it is drawn, or refuse it.
 
-    For devices that do not take the server's word: whatever it asks for, and however often, what
-    it can learn stays within the ledger's budget. An answer is one Gaussian of multiplier
-    ``task.noise``, whoever was asked beside it; one without noise fits no budget. Its epsilon
-    compares this user's rows with none ("zero out"), not with other rows.
+    For devices that do not take the server's word: whatever it asks for, and however often, what it
+    can learn stays within the ledger's budget. An answer is one Gaussian of multiplier
+    ``task.noise``, no matter who else was asked; an answer without noise fits no budget. Its
+    epsilon compares this user's rows with none ("zero out"), not with other rows.
     """
     event = GaussianDpEvent(task.noise) if task.noise else NonPrivateDpEvent()
     ledger.open(OWN_RUN, Relation.ZERO_OUT, Accountant.RDP, RunFacts(unit=Unit.USER.value))

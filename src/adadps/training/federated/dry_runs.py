@@ -2,8 +2,8 @@
 
 A model or a loss that do not fit, a loader instead of examples, a misspelt key of a node's
 configuration: each would fail at every round on every device, and every round is paid for. So a
-device is told everything but the weights, trains on made-up rows, and says that it is ready, or why
-it is not.
+device receives everything but the weights, trains on made-up rows, and answers that it is ready, or
+why it is not.
 
 A refusal is about code and configuration, never about rows. It has our own error text, and of any
 other exception the class alone. Rows that cannot be read do not show: the device then makes up rows
@@ -28,7 +28,7 @@ from adadps.data.row_kind import RowKind, without_rows
 from adadps.engine.local import table_axis
 from adadps.engine.losses import Loss
 from adadps.engine.passes.validation import objective
-from adadps.errors import AdadpsError, ContractError, ModelError, SettingError
+from adadps.errors import AdadpsError, ContractError, DeviceError, ModelError, SettingError
 from adadps.tensors.sums import Params
 from adadps.training.federated.answers import sound
 from adadps.training.federated.client import local_update
@@ -46,7 +46,7 @@ Rows = Examples | Callable[[], Examples]
 
 @dataclass(frozen=True)
 class Preview:
-    """What a device is told before the first round: all that is public, but for the weights.
+    """What a device receives before the first round: all that is public except the weights.
 
     ``weights`` are the shapes of the model's whole state by name, ``trained`` the names of the
     parameters that an update has, ``kind`` is that of the rows if the server has declared it.
@@ -154,3 +154,71 @@ def _require_payable(task: Task, ledger: Ledger | None) -> None:
 
 def _trainable(model: nn.Module) -> Params:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+LONGEST, MOST = 600, 5
+"""Characters of a refusal, and different refusals, that are shown."""
+
+
+def refusing(answers: Mapping[int, Refusal | None]) -> dict[int, Refusal]:
+    """The refusals that count.
+
+    Refusals that rows may have caused count only if no device is ready: then the run would end
+    at its first round, with nothing to show for it.
+    """
+    ready = any(answer is None for answer in answers.values())
+    return {
+        node: answer
+        for node, answer in answers.items()
+        if answer is not None and not (ready and answer.while_reading)
+    }
+
+
+def require_ready(answers: Mapping[int, Refusal | None], *, asked: int | None = None) -> None:
+    """Refuse to begin where devices refuse, or where all that were ``asked`` are silent.
+
+    >>> require_ready({1: None, 2: None})
+    >>> require_ready({7: Refusal("Expected a key, found none."), 8: None})
+    Traceback (most recent call last):
+    adadps.errors.DeviceError: Expected devices that can do the task, found that 1 of 2 cannot: \
+Expected a key, found none. (node 7). No round was paid. Fix the app or the configuration of \
+these nodes, whose own logs have the tracebacks, and start again.
+    """
+    found, count = refusing(answers), max(len(answers), asked or 0)
+    if found:
+        raise DeviceError(
+            f"Expected devices that can do the task, found that {len(found)} of {count} cannot: "
+            f"{described(found)}. No round was paid. Fix the app or the configuration of these "
+            "nodes, whose own logs have the tracebacks, and start again."
+        )
+    if count and not answers:
+        raise DeviceError(
+            f"Expected an answer to the dry run from at least one device, found none of {count}. "
+            "No round was paid. Look at the log of a device, and that it has the same version of "
+            "adadps; or give devices more time."
+        )
+
+
+def described(refusals: Mapping[int, Refusal]) -> str:
+    """Every different text once, with some of the nodes that have sent it.
+
+    A text comes from a device that may be anybody's: it is cut, and shown on one line.
+    """
+    nodes: dict[str, list[int]] = {}
+    for node, refusal in sorted(refusals.items()):
+        nodes.setdefault(_on_one_line(refusal.text), []).append(node)
+    shown = [f"{text} ({_some(sent_by)})" for text, sent_by in list(nodes.items())[:MOST]]
+    more = len(nodes) - len(shown)
+    return "; ".join([*shown, *([f"and {more} other texts"] if more else [])])
+
+
+def _on_one_line(text: str) -> str:
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+def _some(nodes: list[int]) -> str:
+    if len(nodes) == 1:
+        return f"node {nodes[0]}"
+    named = ", ".join(str(node) for node in nodes[:3])
+    return f"{len(nodes)} nodes: {named}{', ...' if len(nodes) > 3 else ''}"

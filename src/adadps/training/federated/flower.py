@@ -23,8 +23,7 @@ import torch
 
 from adadps.errors import ContractError, DataError, require, require_positive
 from adadps.training.batches import Batch
-from adadps.training.federated.dry_runs import Refusal
-from adadps.training.federated.readiness import described, refusing, require_ready
+from adadps.training.federated.dry_runs import Refusal, described, refusing, require_ready
 from adadps.training.federated.server import FederatedRun
 
 try:
@@ -63,7 +62,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
     Devices have ``answer_within`` seconds, by clocks that agree: a message lives no longer.
 
     Before the first payment every connected node makes a dry run on synthetic rows, and the run
-    ends with a `DeviceError` where one refuses or nobody answers. Nodes that come later make theirs
+    ends with a `DeviceError` if one refuses or none answers. Nodes that come later make theirs
     before the round; those that refuse are logged, and not asked.
     """
 
@@ -81,7 +80,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             needed <= least <= most,
             f"least_nodes between {needed} and the {most} declared users",
             least,
-            "A round begins when so many are connected.",
+            "A round begins when this many are connected.",
         )
         self.run = run
         self._least, self._patience = least, patience
@@ -174,7 +173,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
                 self.run.answer(batch, reply.metadata.src_node_id, update)
         discarded = self.run.discarded
         self.run.step(batch)
-        if self.run.discarded > discarded:  # which everybody can see by the weights
+        if self.run.discarded > discarded:  # everyone can see it in the weights
             LOG.warning("Round %d had too few answers for its noise and is discarded.", batch.index)
         spent = self.run.epsilon_at_most()
         said = MetricRecord({"round": batch.index, EPSILON: spent})
@@ -187,7 +186,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         config: ConfigRecord,  # noqa: ARG002
         grid: Grid,  # noqa: ARG002
     ) -> Iterable[Message]:
-        """Ask nobody: a device's loss or accuracy is a fact about its data, and not noised."""
+        """Ask no device: its loss or accuracy is a fact about its data that carries no noise."""
         return []
 
     def aggregate_evaluate(
@@ -195,7 +194,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         server_round: int,  # noqa: ARG002
         replies: Iterable[Message],  # noqa: ARG002
     ) -> MetricRecord | None:
-        """Nothing was asked."""
+        """Return nothing: no device was asked."""
         return None
 
     def summary(self) -> None:

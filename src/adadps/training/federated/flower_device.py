@@ -38,7 +38,7 @@ def train_on_device(
     ``ledger`` is one of the device's own, for devices that add noise and do not trust the server:
     every answer is paid for there first, and refused when its budget is spent. What goes wrong is
     logged on the device alone: the server hears that there is no answer. Where devices add noise it
-    does not hear that either, and is sent noise: whether somebody's rows can be used is private.
+    does not learn that either, and receives noise: whether someone's rows can be used is private.
     """
     if is_preview(message.content):
         found = _tried(message, model, loss, data, ledger)

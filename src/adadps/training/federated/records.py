@@ -39,7 +39,7 @@ class Readiness:
 
 
 def preview_question(preview: Preview, config: Mapping[str, Any]) -> RecordDict:
-    """What a device is sent before the first round."""
+    """Return the message that asks a device for its dry run."""
     names = sorted(preview.weights)
     shapes = [shape_text(preview.weights[name]) for name in names]
     told = {"names": names, "shapes": shapes, "trained": sorted(preview.trained)}
@@ -61,7 +61,7 @@ def is_preview(records: RecordDict) -> bool:
 
 
 def read_preview(records: RecordDict) -> Preview:
-    """What was sent, checked."""
+    """Read the preview that was sent, and check it."""
     told = records[PREVIEW]
     shapes = map(shape_of, told["shapes"])
     return Preview(
@@ -107,7 +107,7 @@ def _of_flower(code: int, reason: str) -> Readiness | None:
 def question(
     model: nn.Module, task: Task, scale: Params | None, config: Mapping[str, Any]
 ) -> RecordDict:
-    """What a device is sent."""
+    """Return the message that asks a device to train."""
     records = RecordDict(
         {
             WEIGHTS: ArrayRecord(model.state_dict()),

@@ -5,17 +5,17 @@
     run = FederatedRun(model, method=method, sampler=poisson(users=400, expected_size=20), rounds=9,
                        loss=loss, example=made_up_rows)
     run.require_ready(refusals)                          # of dry runs with run.preview
-    for batch in run.batches():                          # paid for before anybody is asked
+    for batch in run.batches():                          # paid for before any device is asked
         for node in run.cohort(batch, connected_nodes):
             ...                                          # send run.task, run.scale, the weights
         run.answer(batch, node, update)                  # in any order, late, twice, or never
         run.step(batch)                                  # clip, add, noise
     result = run.result()
 
-However many answer, the round is noised and stays paid for, and how many is not said anywhere:
-under Poisson sampling that is a fact about private draws. A round in which nobody was asked is such
-a round. One in which everybody who was asked is silent ends the run, with nothing released: its
-rounds would keep spending and teach the model nothing.
+However many devices answer, the round is noised and stays paid for, and how many is not recorded:
+under Poisson sampling that is a fact about private draws. A round in which no device was asked is
+such a round. One in which every device that was asked is silent ends the run with nothing released:
+further rounds would spend the budget and teach the model nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ from adadps.training.batches import Batch
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
-from adadps.training.federated.answers import longest, side_by_side, sound
-from adadps.training.federated.cohorts import Cohorts
-from adadps.training.federated.dry_runs import Preview, Refusal
-from adadps.training.federated.readiness import require_ready
+from adadps.training.federated.answers import Cohorts, longest, side_by_side, sound
+from adadps.training.federated.dry_runs import Preview, Refusal, require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
 from adadps.training.payment import PaymentTerms
 from adadps.training.run import Run
@@ -73,7 +71,7 @@ class Round:
 
     @property
     def is_silent(self) -> bool:
-        """Was somebody asked, and has nobody given an answer that counts?"""
+        """Was any device asked, and has none given an answer that counts?"""
         return bool(self.cohort) and all(update is None for update in self.answers.values())
 
 
@@ -138,7 +136,7 @@ class FederatedRun(Run):
 
     @property
     def preview(self) -> Preview:
-        """What devices are told for their `dry_run`, before the first round."""
+        """What devices receive for their `dry_run`, before the first round."""
         return Preview.of(self.model, self.task, self._stepper.kind)
 
     def require_ready(self, answers: Mapping[int, Refusal | None]) -> None:
@@ -164,7 +162,7 @@ class FederatedRun(Run):
         return self._stepper.discarded
 
     def cohort(self, batch: Batch, nodes: Iterable[int]) -> tuple[int, ...]:
-        """Whom to ask, of the nodes that are connected now; drawn once a round."""
+        """Draw which of the connected nodes to ask; once per round."""
         drawn = self._drawn
         if not isinstance(drawn, Round) or drawn.batch != batch or drawn.cohort is not None:
             raise OrderError(
@@ -188,7 +186,7 @@ class FederatedRun(Run):
             drawn.answers[node] = self._stepper.checked(update)
 
     def step(self, batch: Batch) -> None:
-        """Clip, add, noise; refused if everybody who was asked is silent, with nothing released.
+        """Clip, add, noise; refused with nothing released if every device that was asked is silent.
 
         The round stays paid for, and the run is over: what it had before is kept.
         """
@@ -227,7 +225,7 @@ class DeviceStepper(Stepper):
         self.discarded = 0
 
     def require_fit(self, method: Chain) -> None:
-        """A method for devices, and something to train."""
+        """Refuse a method that devices cannot follow, and a model that cannot be trained."""
         self.task = task_of(method)
         self._params = {
             name: parameter.detach()
@@ -263,15 +261,15 @@ class DeviceStepper(Stepper):
         self._hold(self._params, method, randomness)
 
     def draw(self, batch: Batch) -> Round:
-        """The places of a round; who takes them is asked when nodes are known."""
+        """Draw the places of a round; which nodes take them is decided when nodes are known."""
         return Round(batch, self.cohorts.next())
 
     def checked(self, update: Any) -> dict[str, Part] | None:
-        """An answer that can be added, or None."""
+        """Return an answer that can be added, or None."""
         return sound(update, self._params, self._longest, self._axes)
 
     def take(self, drawn: Round, index: int) -> None:
-        """Clip, add, noise, move; with too few answers for their noise to be enough, nothing."""
+        """Clip, add, noise and move; do nothing if too few answers carry too little noise."""
         answers = [update for update in drawn.answers.values() if update is not None]
         if len(answers) < self.least_answers:
             self.discarded += 1

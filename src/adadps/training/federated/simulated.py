@@ -20,7 +20,7 @@ from adadps.errors import DataError
 def simulated_users(
     users: Iterable[tuple[Any, Any]], *, width: int, folder: Path | None = None
 ) -> Iterator[Examples]:
-    """Examples of users that are yielded as (features, targets), one pair a user.
+    """Examples of users that are yielded as (features, targets), one pair per user.
 
     Their rows go to the disk as they come, into ``folder``, so that hundreds of thousands of users
     need no more memory than one; they are gone when the block ends. Users without rows are left

@@ -82,7 +82,7 @@ class EvaluationScore:
         return self.evaluation.examples
 
     def value(self, result: Result, model: nn.Module, noise: Noise) -> float:  # noqa: ARG002
-        """The last measurement."""
+        """Return the last measurement."""
         return result.last(self.metric, self.evaluation.name)
 
     def describe(self) -> dict[str, str]:
@@ -182,7 +182,7 @@ def private_accuracy(
     held = checked_examples(as_features(features), targets)
     if held.targets.ndim != 1 or held.targets.is_floating_point():
         raise DataError(
-            "Expected one class an example as targets, found shape "
+            "Expected one class per example as targets, found shape "
             f"{tuple(held.targets.shape)} of {held.targets.dtype}. Give whole numbers in one axis."
         )
     return PrivateAccuracy(name, held, examples, float(noise_multiplier))

@@ -25,9 +25,8 @@ from adadps.training.describe import sampling_of, side_information_of
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import ledger_for
 from adadps.training.progress import progress_bar
-from adadps.training.tuning.grid import settings_of
 from adadps.training.tuning.outcome import TuningResult
-from adadps.training.tuning.price import PlannedTrial, Setting
+from adadps.training.tuning.price import PlannedTrial, Setting, settings_of
 from adadps.training.tuning.score import Score, looked_at
 from adadps.training.tuning.selection import FixedGrid, PrivateSelection
 from adadps.training.tuning.trial import Finished, Make, Trials

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from dp_accounting import DpEvent
 from torch import Tensor, nn
 
 from adadps.accounting.epsilon import grouping_of, unit_of
 from adadps.accounting.events import is_free
+from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.validation import objective
-from adadps.errors import ContractError, DataError
+from adadps.errors import BudgetError, ContractError, DataError
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result
+from adadps.training.batches import require_parts
 from adadps.training.evaluation import Evaluation
 from adadps.training.fit import fit
-from adadps.training.preflight import require_parts
-from adadps.training.tuning.fresh import FreshModels
-from adadps.training.tuning.prepaid import PrepaidLedger
 from adadps.training.tuning.price import PlannedTrial, Setting, plan_trial
 from adadps.training.tuning.score import Score, tolerant
 from adadps.types import Accountant, Unit
@@ -41,6 +42,34 @@ class Finished:
     trial: PlannedTrial
     result: Result
     value: float | None
+
+
+class FreshModels:
+    """Remembers the trainable weights of earlier models as long as they are in use.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> models = FreshModels()
+    >>> models.require_fresh(layer)
+    >>> models.require_fresh(nn.Linear(2, 1))
+    >>> models.require_fresh(nn.Sequential(layer))
+    Traceback (most recent call last):
+    adadps.errors.ContractError: Expected a new model for every trial, found weights ...
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[weakref.ref[Tensor]] = []
+
+    def require_fresh(self, model: nn.Module) -> None:
+        """Refuse a model that shares trainable weights with an earlier one."""
+        self._seen = [held for held in self._seen if held() is not None]
+        known = {_place(tensor) for held in self._seen if (tensor := held()) is not None}
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        if any(_place(weight) in known for weight in trained if weight.numel()):
+            raise ContractError(
+                "Expected a new model for every trial, found weights of an earlier one: trials "
+                "would continue each other. Build the model inside of `make`, or copy it there."
+            )
+        self._seen += [weakref.ref(weight) for weight in trained]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +92,7 @@ class Trials:
     def methods(self, settings: list[Setting]) -> list[Chain]:
         """The method of every setting; what cannot be trained or scored is refused here.
 
-        `make` is called twice with one seed, and must give the same twice: a model that goes on
+        `make` is called twice with one seed, and must give the same twice: a model that continues
         from the last one, or depends on how often it was made, makes no independent trials.
         """
         methods = []
@@ -76,7 +105,7 @@ class Trials:
                 if str(method) != str(same_method) or not _same_weights(model, again):
                     raise ContractError(
                         "Expected `make` to depend on the setting alone, and on torch's generator, "
-                        "found another model or method at its second call. Build the model anew in "
+                        "found another model or method at its second call. Build a new model in "
                         "`make`, and draw its weights by torch. Nothing was paid."
                     )
                 require_parts(method, self.data)
@@ -106,7 +135,7 @@ class Trials:
         return [one for one in each[0] if all(one in fitting for fitting in each)]
 
     def plan(self, setting: Setting, method: Chain, accountant: Accountant) -> PlannedTrial:
-        """The price of a trial."""
+        """Price a trial."""
         return plan_trial(
             setting,
             method,
@@ -204,3 +233,41 @@ def _same_weights(one: nn.Module, other: nn.Module) -> bool:
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=False)
     same = one.state_dict().keys() == other.state_dict().keys()
     return same and all(torch.equal(a, b) for a, b in pairs)
+
+
+def _place(tensor: Tensor) -> tuple[str, int]:
+    return str(tensor.device), tensor.untyped_storage().data_ptr()
+
+
+class PrepaidLedger(MemoryLedger):
+    """Lets through the events that were paid for, as often as they were, and nothing else.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> from adadps.types import Accountant, Relation
+    >>> ledger = PrepaidLedger([(GaussianDpEvent(2.0), 1)])
+    >>> ledger.open("trial", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+    >>> ledger.authorise(GaussianDpEvent(2.0))
+    >>> ledger.authorise(GaussianDpEvent(2.0))
+    Traceback (most recent call last):
+    adadps.errors.BudgetError: Expected a charge that the tuning has paid for, found ...
+    """
+
+    def __init__(self, allowance: Sequence[tuple[DpEvent, int]]) -> None:
+        super().__init__()
+        self._allowed: dict[str, int] = {}
+        for event, count in allowance:
+            self._allowed[repr(event)] = self._allowed.get(repr(event), 0) + count
+
+    def authorise(
+        self, event: DpEvent, *, run: str | None = None, ahead: int = 1, at_once: int = 1
+    ) -> None:
+        """Let ``event`` through if it was paid for and not used yet."""
+        if not is_free(event):
+            left = self._allowed.get(repr(event), 0)
+            if left == 0:
+                raise BudgetError(
+                    f"Expected a charge that the tuning has paid for, found {event} beyond it. "
+                    "Let `make` depend on its setting alone, and do not prolong a trial."
+                )
+            self._allowed[repr(event)] = left - 1
+        super().authorise(event, run=run, ahead=ahead, at_once=at_once)

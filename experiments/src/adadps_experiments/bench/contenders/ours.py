@@ -15,7 +15,7 @@ from adadps.methods.side.source import Named
 from adadps.methods.stages import Chain, privatize
 from adadps.methods.stages.privatize import Privatize
 from adadps.tensors.feature_major import sparse_linear
-from adadps.training.run import PrivateRun
+from adadps.training.private_run import PrivateRun
 from adadps_experiments.bench.contenders.trainer import (
     BYTES,
     CLIP_NORM,

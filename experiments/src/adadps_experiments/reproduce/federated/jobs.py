@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.samplers import poisson
 from adadps.methods.side import frequency
@@ -131,7 +131,7 @@ def run(job: FederatedJob) -> Record:
         every=None if job.tuning else max(1, scene.rounds // POINTS),
         **given.corpus.metrics,
     )
-    with delta_is_meant():
+    with without_delta_warning():
         result = fit(
             model,
             given.corpus.loss,

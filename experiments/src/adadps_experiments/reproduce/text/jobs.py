@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.training.evaluation import on_held_out
@@ -132,7 +132,7 @@ def run(job: TextJob) -> Record:
         every=None if job.tuning else max(1, job.steps // POINTS),
         **given.corpus.metrics,
     )
-    with delta_is_meant():
+    with without_delta_warning():
         result = fit(
             zero_model(given),
             given.corpus.loss,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from adadps.accounting.contract import Sampling
-from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.groups import Groups, by_label
 from adadps.accounting.plan import make_plan
 from adadps.types import Accountant
@@ -119,7 +119,7 @@ class PublishedRun:
 def _epsilon(
     run: PublishedRun, accountant: Accountant, sampling: Sampling, groups: Groups | None
 ) -> float:
-    with delta_is_meant():
+    with without_delta_warning():
         plan = make_plan(
             examples=run.examples,
             batch_size=run.batch,

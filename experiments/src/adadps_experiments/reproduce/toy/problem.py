@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting.delta import delta_is_meant
+from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, examples
 from adadps.methods.paper import adadps, adas, dp_sgd, plain_sgd
@@ -131,7 +131,7 @@ def run(contender: ToyMethod, setting: Setting, seed: int, steps: int | None = N
         every=max(1, count // POINTS),
         loss=lambda outputs, targets: float(half_squared_error(outputs, targets).mean()),
     )
-    with delta_is_meant():
+    with without_delta_warning():
         return fit(
             model,
             half_squared_error,
