@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import adadps
+import adadps_experiments
 from adadps import Budget, Checkpoints, DiskLedger
 from adadps.cli.demo import running
 from adadps.errors import DataError
@@ -22,7 +23,7 @@ from support.mixed_tables import make, rows
 from support.resuming import advance, begin
 
 pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
-SOURCE = Path(adadps.__file__).parent
+SOURCES = [Path(room.__file__).parent for room in (adadps, adadps_experiments)]
 PLACES = (
     "ledger",
     "ledger.db",
@@ -191,13 +192,17 @@ def test_hazard_32_only_one_module_removes_anything():
         r"|(?:draft|path|file|folder|part|target)\.(?:replace|rename)\("
     )
     found = {
-        str(file.relative_to(SOURCE)): len(lines)
-        for file in SOURCE.rglob("*.py")
+        str(file.relative_to(room.parent)): len(lines)
+        for room in SOURCES
+        for file in room.rglob("*.py")
         if (lines := removes.findall(file.read_text(encoding="utf-8")))
     }
-    assert found.pop("removing.py") > 0
-    assert found == {
-        "ledger/file.py": 2,  # a ledger that was never used: its draft, and one just made
-        "data/downloading.py": 3,  # a download that is its own, locked, and no ledger
-        "reproduce/keeping.py": 1,  # a line of its own that was cut short
-    }
+    assert found.pop("adadps/files/removing.py") > 0
+    assert (
+        found
+        == {
+            "adadps/accounting/ledger/file.py": 2,  # one never used: its draft, and one just made
+            "adadps_experiments/data/downloading.py": 3,  # its own download, locked, and no ledger
+            "adadps_experiments/reproduce/records.py": 1,  # a line of its own that was cut short
+        }
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from support.coarse_pld import use_coarse_pld
 
-ROOMS = ("audit", "cli", "estimators", "hazards", "methods", "museum", "report", "training")
+ROOMS = ["audit", "cli", "docs", "estimators", "hazards", "methods", "museum", "report", "training"]
 COARSE_ROOMS = {("experiments", "tests"), *(("tests", room) for room in ROOMS)}
 
 
@@ -15,7 +15,7 @@ def _coarse_pld(request):
     """In these rooms, and for experiments, PLD has a grid ten times as coarse: a tenth of the time.
 
     It still rounds up, so that a budget holds; noise multipliers differ by about 1e-3. PLD on its
-    real grid is tested in accounting, golden, property and contract, and by pages and doctests.
+    real grid is tested in accounting, golden, property and contract, and by doctests.
     Within these rooms a test asks for it by the fixture `real_pld`.
     """
     where = request.path.relative_to(request.config.rootpath).parts[:2]
