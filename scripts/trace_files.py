@@ -115,7 +115,7 @@ def visited_by_step(model: torch.nn.Module, features: Any, *, at: str) -> set[st
             lr=0.1,
         ),
         sampler=adadps.poisson(examples=ROWS, expected_size=20),
-        steps=WARM_UP + 1,
+        steps=WARM_UP + 2,  # one in the middle: the last one also hands the weights over
     )
     batches = iter(run.batches())
     for _ in range(WARM_UP):

@@ -4,24 +4,24 @@
 
     AdadpsError (also a ValueError)
     ├── OrderError             stages in an order that cannot be trained, or cannot be private
-    ├── ContractError          a sampler, relation, grouping or accountant that do not fit together
+    ├── ContractError          a sampler, relation, grouping and accountant that do not fit together
     ├── SettingError           a number outside its range: epsilon <= 0, delta >= 1, clip_norm <= 0
     ├── SideInformationError   statistics that are not positive, not finite, or do not fit the model
-    ├── ModelError             a model or loss that mixes examples, or notes something about them
+    ├── ModelError             a model or loss that mixes examples, or records something about them
     ├── DataError              examples, files or saved results that cannot be used
-    ├── DeviceError            devices of a federation that refuse its task, or are all silent
+    ├── DeviceError            devices of a federation that refuse its task, or do not answer
     ├── BudgetError            a step that would spend more than the privacy budget
     └── NoTrialError           private selection that happened to draw no trial at all
 
-Every message says what was expected, what was found, and how to mend it. `PrivacyWarning` is for
-settings that are allowed, and under which a guarantee says less than most people would expect.
+Every message says what was expected, what was found, and how to fix it. `PrivacyWarning` is for
+settings that are allowed, but under which a guarantee says less than most people would expect.
 """
 
 import math
 
 
 class AdadpsError(ValueError):
-    """Base of every error that adadps raises for what a caller gave it."""
+    """Base of every error that adadps raises about its arguments, files and models."""
 
 
 class PrivacyWarning(UserWarning):
@@ -37,7 +37,7 @@ class ContractError(AdadpsError):
 
 
 class SettingError(AdadpsError):
-    """A number lies outside the range in which it means something."""
+    """A number lies outside its range."""
 
 
 class SideInformationError(AdadpsError):
@@ -47,8 +47,8 @@ class SideInformationError(AdadpsError):
 class ModelError(AdadpsError):
     """A model or loss cannot be trained privately.
 
-    The gradient of one example cannot be told apart from that of its neighbours, the output for a
-    row depends on other rows, or the model writes into itself or has a generator of its own.
+    The gradient of one example cannot be separated from those of its neighbours, the output for a
+    row depends on other rows, or the model writes into itself or draws from its own generator.
     """
 
 
@@ -57,7 +57,7 @@ class DataError(AdadpsError):
 
 
 class DeviceError(AdadpsError):
-    """Devices of a federation cannot do what they are asked, or none of them answers."""
+    """Devices of a federation cannot perform its task, or none of them answers."""
 
 
 class BudgetError(AdadpsError):
@@ -69,11 +69,11 @@ class NoTrialError(AdadpsError):
 
 
 class AssumedPublicWarning(PrivacyWarning):
-    """Something was read off private data without noise, and epsilon does not cover it."""
+    """Something was read from private data without noise, and epsilon does not cover it."""
 
 
 def require(condition: bool, expected: str, found: object, cure: str) -> None:
-    """Raise a `SettingError` with expectation, finding and cure unless ``condition`` holds."""
+    """Raise a `SettingError` (expected, found, cure) unless ``condition`` holds."""
     if not condition:
         raise SettingError(f"Expected {expected}, found {found}. {cure}")
 

@@ -1,4 +1,4 @@
-"""The few words that every room shares: kinds of signals, relations, units, accountants."""
+"""The enums that all rooms share: kinds of signals, neighbouring relations, units, accountants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Relation(Enum):
 
 
 class Unit(Enum):
-    """Whose data epsilon protects: what a sampler draws, and what is clipped as one."""
+    """The unit that epsilon protects: what a sampler draws, and what is clipped as one."""
 
     EXAMPLE = "example"
     USER = "user"

@@ -1,4 +1,4 @@
-"""The ledger on disk: the same words and numbers as in memory, and nothing private in the file."""
+"""The ledger on disk: the same errors and numbers as in memory, and nothing private in the file."""
 
 import itertools
 import json
@@ -67,7 +67,7 @@ def rows(size=20, value=1.0):
 
 
 def content(path):
-    """Every statement that would build the file again."""
+    """Return every statement that would rebuild the file."""
     with closing(sqlite3.connect(path)) as connection:
         return "\n".join(connection.iterdump())
 
@@ -165,7 +165,7 @@ def test_two_ledgers_on_one_file_see_each_other(path):
 
 
 def test_what_another_one_spends_takes_room_that_was_known(path):
-    """Room was found for many steps; another process then charges something else."""
+    """There is room for many steps, until another process charges something else."""
     one, other = opened(path), DiskLedger(path)
     other.open("second", ADD, RDP)
     one.authorise(SMALL, ahead=20)
@@ -236,7 +236,7 @@ def test_fit_refuses_a_plan_that_the_ledger_would_cut_short(path):
     trained(ledger, steps=20)
     before, model = ledger.entries, nn.Linear(2, 1)
     weights = model.weight.detach().clone()
-    with pytest.raises(BudgetError, match=r"2000 steps within what is left.*Nothing was drawn"):
+    with pytest.raises(BudgetError, match=r"2000 steps.* beside 20 charges.*Nothing was drawn"):
         fit(
             model,
             squared,
@@ -288,7 +288,7 @@ def test_nothing_is_charged_before_a_run_is_opened(path):
         DiskLedger(path).authorise(LARGE)
 
 
-# --- one entry a step, never taken back ---
+# --- one entry per step, never rolled back ---
 
 
 @pytest.mark.parametrize("physical_batch_size", [None, 1, 3, 100])
@@ -399,7 +399,7 @@ def test_the_same_plan_has_the_same_hash(path):
 
 
 def test_hazard_22_the_file_does_not_depend_on_private_data(tmp_path):
-    """Other examples, another number of them, other batches: the same file but for its name."""
+    """Other examples, another number of them, other batches: the file differs only in its name."""
     files = []
     for name, data in (("one", rows(20, 1.0)), ("other", rows(13, -7.0))):
         trained(DiskLedger(tmp_path / name), steps=6, data=data)

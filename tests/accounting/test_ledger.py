@@ -1,4 +1,4 @@
-"""The ledger: what may be spent, what has been, and who may spend."""
+"""The ledger: what may be spent, what has been spent, and who may spend."""
 
 import itertools
 import math
@@ -153,7 +153,7 @@ def test_shuffled_steps_fill_the_budget_by_whole_epochs():
 
 
 def test_room_that_another_event_has_taken_is_gone():
-    """What was once found affordable is asked again after something else was charged."""
+    """Room that was computed once is computed again after another event was charged."""
     ledger = opened()
     fits = spend_all(opened(), SMALL, ahead=100)
     ledger.authorise(SMALL, ahead=fits)
@@ -198,7 +198,7 @@ def test_an_rdp_ledger_composes_runs():
 
 
 def test_a_second_run_gets_what_the_first_has_left():
-    """Under a filter of one order, which holds at least 9 in 10 of what a single run may take."""
+    """A filter of one order allows at least nine in ten of the steps of a single run."""
     ledger = opened()
     alone = spend_all(opened(), SMALL, ahead=100)
     for _ in range(5):
@@ -266,7 +266,7 @@ def test_hazard_16_a_forked_child_cannot_take_the_step_that_its_parent_paid_for(
     assert refused_in_a_fork(lambda: run.step(batch))
 
 
-# --- events of their own kind ---
+# --- custom events ---
 
 EXPOSED = [NonPrivateDpEvent(), SelfComposedDpEvent(NonPrivateDpEvent(), 3)]
 

@@ -52,7 +52,7 @@ def shown(*arguments):
     return CliRunner().invoke(app, ["ledger", "show", *map(str, arguments)])
 
 
-# --- files that are no ledgers ---
+# --- files that are not ledgers ---
 
 FOREIGN = {
     "text": lambda path: path.write_text("epsilon: 1\n" * 500),
@@ -113,7 +113,7 @@ def test_a_file_from_which_entries_were_taken_is_refused(path):
 
 
 def test_a_journal_without_its_ledger_is_refused(path):
-    """A new ledger of that name would begin at zero, and swallow the journal of the old one."""
+    """A new ledger of that name would begin at zero and replay the journal of the old one."""
     path.with_name(path.name + "-wal").write_bytes(b"charges")
     with pytest.raises(DataError, match=r"found only its journal.*Restore the ledger"):
         DiskLedger(path)

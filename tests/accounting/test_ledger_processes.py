@@ -23,7 +23,7 @@ def ended(child):
 
 
 def paying(path, budget):
-    """Open a ledger and charge it for ever; a byte is said after each charge that returned."""
+    """Open a ledger and charge it forever; write a byte after each charge that returned."""
 
     def action(say):
         ledger = DiskLedger(path, budget=budget)
@@ -36,15 +36,15 @@ def paying(path, budget):
 
 
 def test_hazard_16_a_killed_process_has_paid_for_every_step_it_began(tmp_path):
-    """Killed at sixty instants amid its reservations."""
+    """Kill the process at sixty instants during its reservations."""
     path, paid, chance = tmp_path / "ledger", 0, random.Random(0)
     for _ in range(60):
         child, reading = in_a_child(paying(path, PLENTY))
-        said = b"".join(os.read(reading, 1) for _ in range(chance.randrange(8)))
+        written = b"".join(os.read(reading, 1) for _ in range(chance.randrange(8)))
         time.sleep(chance.uniform(0, 0.004))  # a reservation takes about a millisecond
         os.kill(child, signal.SIGKILL)
         ended(child)
-        paid += len(said + heard(reading))
+        paid += len(written + heard(reading))
         with DiskLedger(path, budget=PLENTY) as ledger:
             found = ledger.entries
         assert paid <= found <= paid + 1  # the last one may be written and not yet returned
@@ -53,7 +53,7 @@ def test_hazard_16_a_killed_process_has_paid_for_every_step_it_began(tmp_path):
 
 
 def test_hazard_16_a_new_ledger_is_there_whole_or_not_at_all(tmp_path):
-    """Killed while the file is made: no half-made ledger is found, and it can be made again."""
+    """Kill the process while the file is created: no incomplete ledger is left behind."""
     waits = random.Random(1)
     for kill in range(30):
         path = tmp_path / f"ledger-{kill}"
@@ -67,7 +67,7 @@ def test_hazard_16_a_new_ledger_is_there_whole_or_not_at_all(tmp_path):
 
 
 def spending(path, event):
-    """At the signal, open a ledger and charge it until it refuses; say how often it did not."""
+    """At the signal, open a ledger, charge it until it refuses, and report how often it paid."""
 
     def action(say):
         while not path.with_name("go").exists():
@@ -81,7 +81,7 @@ def spending(path, event):
 
 @pytest.mark.parametrize("events", [(SMALL, SMALL), (SMALL, LARGE), (SMALL, SMALL, LARGE)])
 def test_processes_that_compete_never_spend_more_than_the_budget(tmp_path, events):
-    """They also make the file at the same time."""
+    """They also create the file at the same time."""
     path = tmp_path / "ledger"
     children = [in_a_child(spending(path, event)) for event in events]
     path.with_name("go").touch()

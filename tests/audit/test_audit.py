@@ -1,6 +1,6 @@
 """Audits of the library itself: every method on every path, and any model with canaries.
 
-An audit at confidence 1 - 1e-6 calls an intact run broken that seldom.
+An audit at confidence 1 - 1e-6 calls an intact run broken once in a million times.
 """
 
 import importlib
@@ -127,7 +127,7 @@ def test_noise_that_waits_in_vain_is_seen_by_repeated_runs(monkeypatch):
 
 @pytest.mark.parametrize("method", LATE_METHODS)
 def test_on_the_late_path_noise_waits_for_all_steps(method, monkeypatch):
-    """Else an audit of it says nothing about waiting."""
+    """Otherwise an audit of it would not test pending noise."""
     waits = []
 
     class Watched(late._StepHistory):
@@ -286,7 +286,7 @@ def test_nothing_is_claimed_for_a_run_that_is_not_private():
 
 
 def test_canaries_work_through_feature_weights():
-    """The third door: rows are weighted and normalised before the model sees them."""
+    """Rows are weighted and normalised before the model sees them."""
     width = 3 + 300
     given = side.given_frequencies(torch.linspace(1, 2, width), source="s", public_because="p")
     weighted = dp_sgd_weighted(side.frequency(given, floor=0.1), NoNoise(1.0, 8.0, None), lr=0.1)
@@ -418,7 +418,7 @@ def test_a_result_is_inconclusive_about_a_claim_that_it_could_not_refute():
 
 
 def test_the_page_shows_the_rows_of_its_file(monkeypatch):
-    """And in them every broken trainer is above its claim, the library nowhere."""
+    """In the published tables every broken trainer is above its claim, and the library never is."""
     monkeypatch.syspath_prepend(str(ROOT / "experiments/scripts"))
     table = importlib.import_module("audit_table")
     rows = json.loads(table.JSON.read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
-"""The privacy contract, spelled out again, apart from `adadps.accounting.contract`.
+"""The privacy contract, spelled out a second time, independently of `adadps.accounting.contract`.
 
 One example can move the clipped sum by
 
 * C, if it joins or leaves, or its gradient becomes zero;
-* 2C, if another takes its place, or if it only belongs to a clipped group, which can turn around.
+* 2C, if another takes its place, or if it belongs to a clipped group, which can be reversed.
 
-A user who is drawn and clipped as one is to the sum what an example is: the same rows once more.
+A user who is drawn and clipped as one affects the sum like an example: the rows are the same.
 
 dp-accounting's PLD doubles the sensitivity for replace-one by itself, its RDP does not: that is why
 the same combination may be charged with different events.
@@ -86,7 +86,7 @@ EXPECTED = {
     (Sampling.SHUFFLED, ZERO, IN_SHARES, RDP): FULL,
     (Sampling.SHUFFLED, REPLACE, IN_SHARES, PLD): FULL,
     (Sampling.SHUFFLED, REPLACE, IN_SHARES, RDP): HALF,
-    # a server that sees who answers gets no amplification: paid per participation, once an epoch
+    # a server that sees who answers gets no amplification: paid per participation, once per epoch
     (Sampling.SHUFFLED, ZERO, EACH, PLD): FULL,
     (Sampling.SHUFFLED, ZERO, EACH, RDP): FULL,
     (Sampling.SHUFFLED, REPLACE, EACH, PLD): FULL,
@@ -196,7 +196,7 @@ MISMATCHED = [
 @pytest.mark.parametrize(("unit", "grouping"), MISMATCHED)
 @pytest.mark.parametrize("sampling", Sampling)
 def test_hazard_01_what_is_drawn_is_what_is_clipped(unit, grouping, sampling):
-    """Users that are drawn and examples that are clipped have no price, nor the other way round."""
+    """Drawing users and clipping examples has no price, nor has the converse."""
     sampler = SAMPLERS[sampling](
         examples=EXAMPLES, expected_size=BATCH, relation=REPLACE, unit=unit
     )
@@ -305,7 +305,7 @@ def test_hazard_09_a_started_epoch_is_charged_whole(examples, batch, steps, char
 
 
 def test_the_first_step_of_an_epoch_carries_its_charge():
-    """Paid before anything is drawn: never after the fact."""
+    """A step is paid for before anything is drawn."""
     sampler = units(Sampling.SHUFFLED, ZERO, ALONE)
     charged = [
         index

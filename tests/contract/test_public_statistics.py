@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from adadps.data.examples import PublicExamples
+from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.noise.randomness import secure
-from adadps.engine.objective import ChunkedGradients
 from adadps.engine.waist import Step
 from adadps.errors import DataError, SettingError
 from adadps.methods.side import (

@@ -1,4 +1,4 @@
-"""Every stage keeps one contract, and only legal orders of stages can be built."""
+"""Every stage fulfils one contract, and only legal orders of stages can be built."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_pretraining_with_a_stage_that_is_no_update_is_refused(name):
         pretrain(DATA, STAGES[name], epochs=1)
 
 
-# --- what a chain says about itself -------------------------------------------------------------
+# --- what a chain states about itself -------------------------------------------------------------
 
 
 def test_a_chain_reads_like_its_order():
@@ -426,13 +426,18 @@ def test_a_share_of_private_gradient_outside_of_0_and_1_is_refused(beta):
         mix(DATA, beta).apply(released(), None, step())
 
 
-def test_privacy_parameters_have_no_default():
-    required = {
-        name
-        for name, parameter in inspect.signature(privatize).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-    }
-    assert required == {"clip_norm", "noise_multiplier"}
+def test_privacy_parameters_have_no_silent_default():
+    """Left out, they are open: such a chain is not private, and cannot be applied."""
+    given = inspect.signature(privatize).parameters
+    for name in ("clip_norm", "noise_multiplier"):
+        assert given[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert given[name].default is None
+    for stage in (privatize(), privatize(clip_norm=1.0), privatize(noise_multiplier=1.0)):
+        method = chain(stage, sgd(0.1))
+        assert method.is_open
+        assert "no clip norm or no noise yet" in method.exposures[0]
+        with pytest.raises(OrderError, match="before the first step"):
+            method.apply(None, method.init({}), step())
 
 
 # --- groups -------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_short_forms():
     ],
 )
 def test_declarations_that_say_nothing_are_refused(wrong):
-    with pytest.raises(DataError, match=r"Expected .*, found .*\. Say"):
+    with pytest.raises(DataError, match=r"Expected .*, found .*\. Declare"):
         AssumedPublic(**wrong)
 
 

@@ -41,7 +41,7 @@ def test_a_name_that_is_left_out_is_missing(tmp_path):
 
 BAD_JSON_LINES = {
     "nothing": (b"", "found an empty file"),
-    "no JSON": (b'{"a": 1}\n{"a": \n', "found line 2 that is none"),
+    "no JSON": (b'{"a": 1}\n{"a": \n', "found that line 2 is none"),
     "a list": (b'{"a": 1}\n[1]\n', "something else on line 2"),
     "a list of all": (b'[{"a": 1}]', "something else on line 1"),
     "a name more": (b'{"a": 1}\n{"a": 1, "b": 2}\n', "'b' on line 2"),
@@ -99,7 +99,7 @@ def test_damaged_parquet_is_refused(tmp_path):
 
 
 def test_parquet_has_no_gzip_around_it(tmp_path):
-    with pytest.raises(DataError, match=r"leave the \.gz out"):
+    with pytest.raises(DataError, match=r"remove the \.gz"):
         read_table(tmp_path / "t.parquet.gz")
 
 
@@ -164,7 +164,7 @@ def test_tables_go_from_format_to_format(tmp_path, source, target):
     read = read_table(tmp_path / source)
     with (tmp_path / target).open("wb") as stream:
         names = [*read.header, "share"]
-        with table_writer(stream, tmp_path / target, names, read.kinds, ["share"]) as writer:
+        with table_writer(stream, tmp_path / target, names, read.column_types, ["share"]) as writer:
             writer.write([[*row, 0.5] for row in read.rows])
     found = read_table(tmp_path / target)
     assert found.texts("text") == ["a\tb", "é"]
@@ -175,7 +175,10 @@ def test_tables_go_from_format_to_format(tmp_path, source, target):
 def test_parquet_keeps_its_types(tmp_path):
     source = write_parquet(tmp_path / "s.parquet", n=[1, None], tags=[["a"], []])
     read, target = read_table(source), tmp_path / "t.parquet"
-    with target.open("wb") as stream, table_writer(stream, target, read.header, read.kinds) as out:
+    with (
+        target.open("wb") as stream,
+        table_writer(stream, target, read.header, read.column_types) as out,
+    ):
         out.write(read.rows)
     assert parquet.read_table(target).equals(parquet.read_table(source))
 

@@ -44,8 +44,8 @@ BAD = {
     "latin-1": (b"text,label\nhello,a\ncaf\xe9,b\n", "found other bytes on line 3"),
     "latin-1, far on": (b"text,label\n" + 9000 * b"x,a\n" + b"\xe9,b\n", "bytes on line 9002"),
     "utf-16": ("text,label\nhello,a\n".encode("utf-16"), "found other bytes on line 1"),
-    "open quote": (b'text,label\n"hello,a\n', "a line 2 that is not part of one"),
-    "text after a quote": (b'text,label\n"hello"x,a\n', "a line 2 that is not part of one"),
+    "open quote": (b'text,label\n"hello,a\n', "that line 2 is not part of one"),
+    "text after a quote": (b'text,label\n"hello"x,a\n', "that line 2 is not part of one"),
     "damaged gzip": (gzip.compress(b"text,label\nhello,a\n")[:-9], "found a damaged one"),
     "gzip that is none": (b"\x1f\x8bnothing", "found a damaged one"),
 }

@@ -19,7 +19,7 @@ def test_the_script_traces_steps_and_training():
         files = trace["files"]
         assert trace["count"] == len(set(files)) == len(files)
         assert all((PACKAGE / file).is_file() for file in files)
-        seen = {"training/run.py", "methods/stages/privatize.py", "engine/noise/randomness.py"}
+        seen = {"training/run.py", "methods/stages/gradients.py", "engine/noise/randomness.py"}
         assert seen <= set(files), "a broken trace would show few files"
     steps = set(found["step"]["files"])
     assert "cli/main.py" not in steps

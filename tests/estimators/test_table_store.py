@@ -120,5 +120,5 @@ def test_names_of_sparse_rows_do_not_depend_on_pieces(monkeypatch):
     monkeypatch.setattr("adadps.data.identity.ROWS_AT_ONCE", 7)
     pieces = identities_of_rows(held)
     dense = identities_of_rows(held.to_dense())
-    assert pieces._names.tolist() == whole._names.tolist() == dense._names.tolist()
+    assert pieces._hashes.tolist() == whole._hashes.tolist() == dense._hashes.tolist()
     assert pieces.within([whole]).all()

@@ -157,7 +157,7 @@ def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
     seen = []
 
     def watched(layer, loss, examples, *, method, **options):
-        from adadps.data.overlap import private_rows
+        from adadps.data.identity import private_rows
 
         seen.append(private_rows(examples, method.public_rows))
         raise SettingError("Expected nothing more, found enough. Stop.")

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from adadps.data.tables import read_table
-from adadps_experiments.data import original_forms
+from adadps_experiments.data import conversion
 from adadps_experiments.data.tff_counts import tag_counts, word_counts
 from adadps_experiments.data.tff_stackoverflow import FIELDS, StackOverflowUsers
 from fuzz.law import BreachError, ending_of
@@ -57,9 +57,9 @@ def archives(rng: random.Random, folder: Path) -> None:
     """An archive with spoiled members, names or bytes, through a conversion."""
     members, convert = rng.choice(
         (
-            (imdb_members(), original_forms.imdb_tables),
-            (amazon_members(), original_forms.amazon_table),
-            ({"stackoverflow.tag_count": b"{}"}, original_forms.members("stackoverflow.tag_count")),
+            (imdb_members(), conversion.imdb_tables),
+            (amazon_members(), conversion.amazon_table),
+            ({"stackoverflow.tag_count": b"{}"}, conversion.members("stackoverflow.tag_count")),
         )
     )
     packed = _packed(rng, dict(members))

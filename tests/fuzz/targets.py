@@ -28,8 +28,8 @@ from adadps.estimators.tables.survey import complete
 from adadps.estimators.tables.word_list import frequencies_from_file
 from adadps.report.card import card_of, markdown_of
 from adadps.report.card.checking import check
-from adadps.report.html.page import render
 from adadps.report.html.reports import page_of_run
+from adadps.report.html.sections import render
 from adadps.types import Accountant, Relation
 from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of

@@ -62,7 +62,7 @@ def run(*arguments):
 
 
 def options(settings):
-    """Keyword arguments of `make_plan` as options of the command line."""
+    """Return keyword arguments of `make_plan` as options of the command line."""
     words = []
     for key, value in settings.items():
         words += ["--" + key.replace("_", "-"), getattr(value, "value", value)]
@@ -80,7 +80,7 @@ def answer(settings, *more):
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_the_claimed_budgets(row):
-    """RDP; the published numbers are rounded up or to nearest, the federated one is 34."""
+    """Check RDP; the published numbers are rounded up or to nearest, the federated one is 34."""
     plan = make_plan(**row.settings(), accountant=RDP)
     assert plan.steps == row.steps
     assert plan.epsilon == pytest.approx(row.rdp, abs=0.05 if row.examples == 400 else 0.011)
@@ -137,7 +137,7 @@ def test_the_command_line_knows_shuffling():
     assert found["epsilon"] == pytest.approx(108, abs=0.5)
 
 
-# --- and back ---
+# --- calibration ---
 
 
 def without(settings, *names):
@@ -229,7 +229,7 @@ def test_people_get_a_table():
 
 
 def told(result):
-    """What stands on standard error, without colours and line breaks."""
+    """Return standard error without colours and line breaks."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", result.stderr).split())
 
 

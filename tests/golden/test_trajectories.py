@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from adadps import examples, public_examples
 from adadps.data.examples import PublicExamples
+from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.objective import ChunkedGradients, Objective
+from adadps.engine.objective import Objective
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
 from adadps.errors import SideInformationError
@@ -44,7 +45,7 @@ RNG = np.random.default_rng(20220)
 
 
 def draw(*shape: int) -> Vector:
-    """Numbers that float32 holds exactly."""
+    """Return numbers that float32 represents exactly."""
     return np.round(RNG.normal(size=shape), 2).astype(np.float32).astype(np.float64)
 
 
@@ -69,7 +70,7 @@ D = np.concatenate([np.tile(1 / A, OUTPUTS), np.full(OUTPUTS, 1.0)])
 
 
 class Known:
-    """Noise that the test knows."""
+    """Noise that is known to the test."""
 
     def __init__(self, z: Vector) -> None:
         weight, bias = torch.tensor(z).split([WEIGHTS, OUTPUTS])
@@ -100,7 +101,7 @@ def prepared(method: Chain) -> Objective:
 
 
 def trained(method: Chain, batches: tuple[list[int], ...] = BATCHES) -> list[Vector]:
-    """The weights after each step."""
+    """Return the weights after each step."""
     held = prepared(method)
     params = held.params()
     states, path = method.init(params), []
@@ -123,7 +124,7 @@ def trained(method: Chain, batches: tuple[list[int], ...] = BATCHES) -> list[Vec
 
 
 def gradients(w: Vector, x: Vector, y: Vector) -> Vector:
-    """One row an example: the gradient of ½‖W x + b - y‖²."""
+    """Return one row per example: the gradient of ½‖W x + b - y‖²."""
     error = x @ w[:WEIGHTS].reshape(OUTPUTS, INPUTS).T + w[WEIGHTS:] - y
     return np.stack([np.append(np.outer(e, a).ravel(), e) for e, a in zip(error, x, strict=True)])
 
@@ -287,7 +288,7 @@ def third_door(w: Vector, t: int) -> Vector:
 
 
 def after_public_pretraining() -> Vector:
-    """Ten epochs of RMSProp on public batches of 4 out of 6, hence two steps an epoch."""
+    """Ten epochs of RMSProp on public batches of 4 out of 6, hence two steps per epoch."""
     w, direction = START, rmsprop_of(public_gradient)
     for t in range(1, 10 * 2 + 1):
         w = w - 0.01 * direction(w, t)
@@ -427,7 +428,7 @@ def test_the_order_of_precondition_and_privatize_matters():
     assert not np.allclose(before[0], after[0])
 
 
-# --- the third door and the warm start ----------------------------------------------------------
+# --- weighted features and pretraining ----------------------------------------------------------
 
 
 def test_reparametrised_rows_have_norm_one():

@@ -23,7 +23,7 @@ from support.mixed_tables import make, rows
 from support.resuming import advance, begin
 
 pytestmark = pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
-SOURCES = [Path(room.__file__).parent for room in (adadps, adadps_experiments)]
+SOURCES = Path(adadps.__file__).parent, Path(adadps_experiments.__file__).parent
 PLACES = (
     "ledger",
     "ledger.db",
@@ -185,24 +185,21 @@ def test_hazard_32_the_demo_replaces_an_earlier_demo_and_nothing_else(tmp_path):
 
 
 def test_hazard_32_only_one_module_removes_anything():
-    """Whoever removes or replaces a file elsewhere has to come by here."""
+    """Code elsewhere that removes or replaces a file must be added here."""
     removes = re.compile(
         r"\b(?:unlink|rmtree|rmdir|removedirs|TemporaryDirectory|os\.(?:remove|replace|renames?)"
         r"|shutil\.move|truncate)\("
         r"|(?:draft|path|file|folder|part|target)\.(?:replace|rename)\("
     )
     found = {
-        str(file.relative_to(room.parent)): len(lines)
-        for room in SOURCES
-        for file in room.rglob("*.py")
+        str(file.relative_to(source)): len(lines)
+        for source in SOURCES
+        for file in source.rglob("*.py")
         if (lines := removes.findall(file.read_text(encoding="utf-8")))
     }
-    assert found.pop("adadps/files/removing.py") > 0
-    assert (
-        found
-        == {
-            "adadps/accounting/ledger/file.py": 2,  # one never used: its draft, and one just made
-            "adadps_experiments/data/downloading.py": 3,  # its own download, locked, and no ledger
-            "adadps_experiments/reproduce/records.py": 1,  # a line of its own that was cut short
-        }
-    )
+    assert found.pop("files/removing.py") > 0
+    assert found == {
+        "accounting/ledger/file.py": 2,  # a ledger that was never used: a draft, and a new one
+        "data/downloading.py": 3,  # a download that is its own, locked, and no ledger
+        "reproduce/records.py": 1,  # a line of its own that was cut short
+    }

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from adadps.engine.noise.randomness import secure
-from adadps.engine.waist import NoisySum, Update
-from adadps.engine.weights import Weights
+from adadps.engine.waist import NoisySum, Update, Weights
 from adadps.tensors.sums import RowSparse
 from support.late_tables import Changed
 

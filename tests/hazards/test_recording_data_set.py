@@ -39,8 +39,8 @@ from adadps.cli.main import app
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.tables import read_table
 from adadps.methods.stages import chain, pretrain, reparametrise, sgd
-from adadps.training.batches import Batches
 from adadps.training.federated import local_update
+from adadps.training.stepper import Batches
 from adadps.training.tuning import fixed_grid, highest, private_accuracy
 from support.federations import EVERYBODY, USERS, federated
 from support.federations import all_rows as rows_of_devices

@@ -13,9 +13,9 @@ from torch import nn
 
 from adadps import Relation
 from adadps.errors import DataError
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps.report.result import save_tensors
-from adadps.training.batches import Batches
+from adadps.training.stepper import Batches
 from support.two_worlds import differences, distance, left_by
 from support.two_worlds_problems import (
     CLIP,

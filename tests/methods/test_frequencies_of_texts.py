@@ -1,4 +1,4 @@
-"""Frequencies of words and of texts: whichever are known, a method makes the same of them."""
+"""Frequencies of words and of texts: a method computes the same A from either of them."""
 
 import csv
 import math
@@ -30,7 +30,7 @@ INFORMED = [Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED]
 
 @pytest.fixture(scope="module")
 def of_train(tmp_path_factory):
-    """What `adadps train --public` knows of the words."""
+    """The frequencies that `adadps train --public` uses."""
     path = tmp_path_factory.mktemp("public") / "public.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["text", "y"], *([text, "yes"] for text in TEXTS)])

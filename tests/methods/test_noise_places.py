@@ -1,4 +1,4 @@
-"""Who adds the noise: how much there is on the sum, and what may be claimed for it."""
+"""Who adds the noise, how much there is on the sum, and what may be claimed for it."""
 
 import math
 
@@ -47,8 +47,8 @@ def test_what_is_released_has_that_noise(place):
     """An empty cohort's sum is noise alone: its variance over a million weights, within 6σ."""
     stage = privatize(clip_norm=0.5, noise_multiplier=SIGMA, groups=by_user(most=3, noise=place))
     params = {"weight": torch.zeros(1000, 1000)}
+    from adadps.engine.chunked import ChunkedGradients
     from adadps.engine.noise.randomness import secure
-    from adadps.engine.objective import ChunkedGradients
 
     step = Step(index=1, expected_size=COHORT, noise=secure(), mean_gradient=None)
     released, _ = stage.apply(ChunkedGradients(()), params, step)

@@ -142,7 +142,7 @@ def test_hazard_18_noisy_counts_lie_on_the_public_grid():
 
 
 def test_frequencies_follow_the_noisy_counts():
-    """With hardly any noise A is that of the clipped counts."""
+    """With hardly any noise, A is that of the clipped counts."""
     source = measured(noise_multiplier=1e-6, power=0.5, clip_norm=100.0)
     transform, _ = source.observe(source.init({"weight": torch.zeros(1, 4)}), None)
     totals = COUNTS.sum(0)
@@ -377,7 +377,7 @@ def test_a_model_that_does_not_fit_is_found_before_paying():
     assert not is_drawn(source)
 
 
-# --- what is told ---
+# --- what results and cards state ---
 
 
 def test_hazard_20_the_price_stands_in_the_result_and_survives(tmp_path):

@@ -1,6 +1,6 @@
-"""Parts of the library with exactly one thing broken; each goes on claiming what it did before.
+"""Parts of the library with exactly one thing broken; each keeps the claim of the intact part.
 
-`adadps.audit` tries trainers that are made of them (`exhibits.py`). Never train with one of these.
+`adadps.audit` audits trainers built from them (`exhibits.py`). Never train with one of these.
 """
 
 import os
@@ -16,7 +16,7 @@ from adadps.accounting.samplers import Poisson, shuffled
 from adadps.engine.noise.normals import Normals
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.waist import reduce, zeros_like
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps.tensors.sums import dense
 
 
@@ -60,7 +60,7 @@ class MeanOverTheDrawnBatch(Privatize):
 
 
 class GroupsChargedAsC(Groups):
-    """Groups by label, whose clipped gradient can turn around, charged like single examples."""
+    """Groups by label, whose clipped gradient can be reversed, charged like single examples."""
 
     def __init__(self, size):
         object.__setattr__(self, "size", size)
@@ -84,7 +84,7 @@ class ShuffledChargedAsPoisson(Poisson):
 
 
 class NoiseReused(Randomness):
-    """Every step adds the same noise; batches are drawn as they should be."""
+    """Every step adds the same noise; batches are drawn correctly."""
 
     def __init__(self):
         super().__init__((int.from_bytes(os.urandom(16)), os.urandom(32)), None)
@@ -97,7 +97,7 @@ class NoiseReused(Randomness):
 
 
 class SameSeed(Randomness):
-    """A secret seed that somebody wrote down to start with again."""
+    """A secret seed that was stored and used for a second run."""
 
     def __init__(self, seed):
         super().__init__(seed, None)

@@ -1,4 +1,4 @@
-"""The museum: broken trainers, the data on which they betray themselves, and their intact twins.
+"""The museum: broken trainers, the data that reveals their faults, and their intact twins.
 
 Every exhibit has few steps, large batches and a large δ, at which a few thousand runs can tell a
 sum that moves by 2C from one that moves by C. An exhibit and its twin are audited alike.
@@ -52,7 +52,7 @@ from museum.late_exhibits import CONFIDENCE, LATE_EXHIBITS, LateExhibit
 
 DELTA, SIGMA, LR = 0.25, 0.8, 0.5
 FEW, MANY = 400, 2400
-"""Runs: few show what is wrong by several C, many what is wrong by a factor of two."""
+"""Numbers of runs: few reveal an error of several C, many an error by a factor of two."""
 
 ADD = Relation.ADD_OR_REMOVE_ONE
 
@@ -116,7 +116,7 @@ INTACT = library(intact_stage())
 
 
 def replaced_stage(what, stage, runs):
-    """An exhibit in which another stage stands for `privatize`."""
+    """Return an exhibit in which another stage takes the place of `privatize`."""
     broken = library(stage(1.0, SIGMA, None))
     return Exhibit(what, broken, INTACT, worst_case(ADD), observers_along(pull()), runs)
 
@@ -132,7 +132,7 @@ def by_size(sizes):
 
 
 def groups_charged_as_c():
-    """A little more noise than elsewhere: else the intact twin claims more than runs can refute."""
+    """With less noise, the claim of the intact twin would be too large to be refuted."""
     broken, intact = (
         library(intact_stage(1.125, groups=groups)) for groups in (GroupsChargedAsC(2), by_label(2))
     )
@@ -141,7 +141,7 @@ def groups_charged_as_c():
 
 
 def groups_by_position():
-    """Signs take turns and sizes halve, so that every group has the sign of its first row."""
+    """Signs alternate and sizes halve, so that every group has the sign of its first row."""
     others = [(-1.0) ** i * 2.0 ** (16 - i) for i in range(16)]
     pair = Neighbours(by_size([-(2.0**17), *others]), by_size(others))
     broken, intact = (
@@ -156,11 +156,11 @@ def groups_by_position():
 EPOCH, SMALL_SIGMA, SHUFFLED_DELTA, SHUFFLED_RUNS = 100, 0.7, 0.01, 4000
 
 
-def one_row_a_step(sampler) -> Trainer:
-    """DP-SGD in one weight for one epoch, written by hand for its many steps; charged by sampler.
+def one_row_per_step(sampler) -> Trainer:
+    """DP-SGD in one weight for one epoch, in plain numpy for speed; charged by the sampler.
 
     All examples pull down by C; the worst-case one pulls up, and a row that is zeroed out does not
-    pull. A batch that holds it stands out at one step, whichever it is.
+    pull. A batch that contains it stands out at one step, whichever that is.
     """
     chosen = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=SMALL_SIGMA), lr=LR)
     accountant = Accountant.PLD
@@ -182,8 +182,8 @@ def shuffled_charged_as_poisson():
     rows = [examples(np.zeros((EPOCH, 1), np.float32), one_up(first)) for first in (1.0, 0.0)]
     return Exhibit(
         "shuffled but accounted as Poisson",
-        one_row_a_step(ShuffledChargedAsPoisson(relation=Relation.ZERO_OUT, **declared)),
-        one_row_a_step(shuffled(**declared)),
+        one_row_per_step(ShuffledChargedAsPoisson(relation=Relation.ZERO_OUT, **declared)),
+        one_row_per_step(shuffled(**declared)),
         Neighbours(*rows),
         {"largest step": lambda released: float(released.moves.max())},
         SHUFFLED_RUNS,
@@ -242,7 +242,7 @@ def same_seed_again():
 
 
 def resumed_with_the_same_seed():
-    """The example's gradient changes with the weights; noise and batch are those of before."""
+    """The gradient of the example changes with the weights; noise and batch are repeated."""
     nothing = examples(torch.zeros(1, WIDTH), torch.zeros(1))
     row = torch.zeros(2, WIDTH)
     row[0, 0] = 1.0
@@ -266,7 +266,7 @@ def scales_of(data):
 
 
 def with_scales(choose) -> Trainer:
-    """AdaDPS with an A that is said to be public."""
+    """AdaDPS with an A that is declared public."""
 
     def train(data):
         named = {"weight": (choose(data), 1)}
@@ -297,7 +297,7 @@ def statistics_from_private_data():
 # --- floating point ---
 
 PARTS = 256
-"""The example's gradient has so many equal entries, C / 16 each."""
+"""The number of equal entries of the example's gradient, C / 16 each."""
 
 
 def in_float32(data) -> Released:
@@ -315,7 +315,7 @@ def claim_of_the_library():
 
 
 def impossible_entries(released) -> float:
-    """How many entries no float32 noise can have made of the example's gradient: the low bits."""
+    """Count the entries whose low bits no float32 noise could have produced from the gradient."""
     seen = -released.moves[-1].astype(np.float32)
     part = np.float32(-1 / 16)
     noise = seen - part

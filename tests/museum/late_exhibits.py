@@ -1,8 +1,8 @@
-"""The museum's room of late noise: rows that wait for theirs, and do not get it.
+"""The museum of late noise: rows with pending noise that they do not get.
 
 The library trains as it is, with another history of steps in `adadps.engine.noise.late`. Half of
-the canaries are not in the data: nothing reads their rows before the end. Those that are there are
-in every second batch or so, and wait in between.
+the canaries are not in the data: nothing reads their rows before the end. The others are in about
+every second batch, and their noise is pending in between.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Past = late._StepHistory
 
 
 class NeverDrawn(Past):
-    """Rows that waited for more than one step get no noise at all."""
+    """Rows whose noise was pending for more than one step get none."""
 
     def gathered(self, since):
         kept, deviation = super().gathered(since)
@@ -30,7 +30,7 @@ class NeverDrawn(Past):
 
 
 class OneStepsWorth(Past):
-    """Rows that waited for more than one step get the noise of the last step only."""
+    """Rows whose noise was pending for more than one step get that of the last step only."""
 
     def gathered(self, since):
         kept, deviation = super().gathered(since)

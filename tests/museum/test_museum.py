@@ -144,7 +144,7 @@ def test_the_library_passes_one_run_with_canaries():
     assert found.verdict == CONSISTENT, found.describe()
 
 
-# --- what the library refuses, or says of itself ---
+# --- what the library refuses or states itself ---
 
 
 def test_the_museum_groups_are_caught_by_the_library():
@@ -155,7 +155,7 @@ def test_the_museum_groups_are_caught_by_the_library():
 
 
 def test_the_museum_public_statistics_from_private_data_are_caught_by_provenance():
-    """Declared as what they are, they make ε infinite; undeclared, they have no provenance."""
+    """Declared as private data they make ε infinite; undeclared they have no provenance."""
     data = examples(torch.rand(20, 3), torch.rand(20))
     privacy = privatize(clip_norm=1.0, noise_multiplier=1.0)
     declared = ideal(

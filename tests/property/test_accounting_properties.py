@@ -1,4 +1,4 @@
-"""Epsilon behaves as a price should, at any setting: hazards 24 and 25."""
+"""Epsilon behaves like a price at any setting: hazards 24 and 25."""
 
 import math
 
@@ -134,7 +134,7 @@ def true_delta(rate, sigma, spent):
 @example(rate=1e-8, sigma=1e4, delta=1e-15)
 @settings(max_examples=100)
 def test_hazard_25_epsilon_of_one_step_is_enough_however_small(rate, sigma, delta):
-    """Before the smallest epsilon is put in its place."""
+    """Return epsilon before it is raised to the smallest reported one."""
     assume(rate < 1)
     curve = renyi_curve(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), ADD)
     spent, _ = rdp.compute_epsilon(curve.orders, curve.values, delta)
@@ -145,7 +145,7 @@ def test_hazard_25_epsilon_of_one_step_is_enough_however_small(rate, sigma, delt
 @pytest.mark.parametrize(("rate", "sigma"), [(1e-9, 422.0), (1e-6, 1.0), (0.01, 10.0)])
 @pytest.mark.parametrize("delta", [1e-10, 0.5])
 def test_hazard_25_what_reveals_anything_has_a_price(accountant, rate, sigma, delta):
-    """A large delta covers all of it, so that 0.0 would be true; but it would read as nothing."""
+    """A large delta covers everything, so that 0.0 would be true but misleading."""
     assert epsilon(rate, sigma, 1, delta, accountant) >= SMALLEST_EPSILON
 
 
@@ -193,7 +193,7 @@ def test_hazard_25_pld_refuses_what_it_cannot_compute(sigma, relation):
 
 @pytest.mark.parametrize("delta", [1e-30, 1e-100])
 def test_hazard_25_pld_gives_a_number_or_a_clear_error_at_a_tiny_delta(delta):
-    """Infinite would say that the mechanism is not private, which is wrong."""
+    """An infinite epsilon would state that the mechanism is not private, which is wrong."""
     try:
         spent = epsilon(0.01, 1.0, 10, delta, PLD)
     except AdadpsError:

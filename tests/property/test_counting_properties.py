@@ -1,4 +1,4 @@
-"""One unit moves what is counted by no more than the noise is made for."""
+"""One unit moves the counts by at most the sensitivity that the noise is calibrated for."""
 
 import math
 from pathlib import Path
@@ -41,7 +41,7 @@ def table(rows):
 
 
 def counted(rows, *, by_user=False):
-    """All counts as one vector, under the same randomness."""
+    """Return all counts as one vector, under the same randomness."""
     randomness, counts = reproducible_not_private(0), Counts.of(SCHEMA)
     if by_user:
         counts.add(one_row_a_user([table(rows)], SCHEMA, "user", randomness))
@@ -84,7 +84,7 @@ def test_another_row_moves_them_by_root_two_of_it(rows, other):
 @given(ROWS, st.lists(CELLS, min_size=1, max_size=12))
 @settings(deadline=None)
 def test_a_user_with_many_rows_moves_them_like_one_row(rows, more):
-    """Rows of a user who comes last, so that the draws for all others are the same."""
+    """Append the rows of a user at the end, so that the draws for all others are the same."""
     added = [*rows, *((cells, "the last one") for cells in more)]
     before, after = counted(rows, by_user=True), counted(added, by_user=True)
     assert moved(before, after) <= columns_of(SCHEMA).sensitivity + 1e-9

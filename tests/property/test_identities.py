@@ -1,4 +1,4 @@
-"""Identities that make AdaDPS what it is, over random problems."""
+"""Identities that define AdaDPS, on random problems."""
 
 import numpy as np
 import torch
@@ -136,7 +136,7 @@ def test_adding_one_example_to_a_labelled_group_moves_the_sum_by_at_most_2c(prob
 @settings(max_examples=30)
 @given(problem=PROBLEM, seed=SEED, clip=st.floats(1e-2, 10), spread=st.floats(0, 5))
 def test_adding_one_user_moves_the_sum_by_at_most_c_under_any_d(problem, seed, clip, spread):
-    """However many rows they have, and whatever the others have."""
+    """This holds for any number of rows of this user and of others."""
     case, rng = problem(seed, 9), np.random.default_rng(seed)
     params, users = params_of(case), torch.from_numpy(np.sort(rng.integers(4, size=9)))
     diagonal = {
@@ -157,7 +157,7 @@ def test_adding_one_user_moves_the_sum_by_at_most_c_under_any_d(problem, seed, c
 
 
 def test_a_labelled_group_can_move_by_almost_2c():
-    """The factor 2 is needed: a group's clipped gradient can turn around."""
+    """The factor 2 is needed: the clipped gradient of a group can be reversed."""
     case = linear_sparse(0, 1)
     params, first = params_of(case), case.batch
     outputs = case.engine.outputs(params, first.features)
@@ -223,4 +223,4 @@ def test_public_statistics_enter_before_or_after_the_noise(seed):
     after = update_of(dp_r_pub(public, rule, exposed, lr=0.1), case, secure())
     before = update_of(adadps(side.public(public, rule), exposed, lr=0.1), case, secure())
     assume(distance(before, {n: torch.zeros_like(v) for n, v in before.items()}) > 0)
-    assert_equal(before, after, 1e-6)  # without clip and noise the doors are the same
+    assert_equal(before, after, 1e-6)  # without clipping and noise, both places are equivalent

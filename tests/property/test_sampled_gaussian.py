@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadps.accounting.sampled_gaussian import MOST_NOISE, SAFETY, renyi_divergences
+from adadps.accounting.renyi import MOST_NOISE, SAFETY, renyi_divergences
 
 ORDERS = np.array([1.1, 1.5, 1.9, 2.0, 2.1, 3.7, 10.0, 10.9, 63.0, 1024.0])
 RATES = st.floats(-9, -1e-3).map(lambda x: 10**x)
@@ -16,7 +16,7 @@ SIGMAS = st.floats(math.log10(0.05), 5).map(lambda x: 10**x)
 
 
 def by_hand(rate, sigma, order):
-    """The integral of the definition, with fifty digits."""
+    """Return the integral of the definition, with fifty digits."""
     with mpmath.workdps(50):
         q, s, a = mpmath.mpf(rate), mpmath.mpf(sigma), mpmath.mpf(order)
 
@@ -64,7 +64,7 @@ def test_the_divergence_of_order_two_has_a_closed_form(rate, sigma):
 @given(rate=RATES, sigma=SIGMAS, order=st.integers(2, 10))
 @settings(max_examples=50)
 def test_sum_and_integral_agree(rate, sigma, order):
-    """One is for whole orders, the other for all others."""
+    """One formula is for whole orders, the other for all others."""
     whole, beside = renyi_divergences(rate, sigma, np.array([order, order + 1e-10]))
     assert beside == pytest.approx(whole, rel=1e-6, abs=0)
 

@@ -123,7 +123,7 @@ def test_a_card_is_a_function_of_what_is_stored(kind, tmp_path):
     assert text.startswith("# Privacy card of run\n")
 
 
-# --- what stands on it ---
+# --- its content ---
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_resumed_run_tells_steps_and_steps_paid(tmp_path):
 
 
 def test_nothing_on_a_card_depends_on_the_private_data(monkeypatch):
-    """Two data sets, one statement: but for weights, nothing that is stored tells them apart."""
+    """Two data sets have the same statement: apart from weights, nothing stored differs."""
     told = []
     for scale in (1.0, -3.0):
         monkeypatch.setattr("support.small_runs.FEATURES", FEATURES * scale)
@@ -320,7 +320,7 @@ def test_texts_of_others_are_no_markup():
     assert r"\<b\>\*x\*\</b\>" in text
 
 
-# --- epsilon on the way ---
+# --- epsilon after some steps ---
 
 
 @pytest.mark.parametrize("name", ["adadps", "measured side information", "shuffled", "by rdp"])

@@ -73,7 +73,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG 2 defines it: 4.5 is asked of texts, 3 of graphics."""
+    """Return the contrast of WCAG 2, which requires 4.5 for text and 3 for graphics."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
@@ -112,7 +112,7 @@ def _rgb(value: str) -> str:
 
 
 def asked_for(html: str, folder: Path) -> list[str]:
-    """What chromium asks a server of ours for when it opens the page there."""
+    """Return what chromium requests from our server when it opens the page."""
     asked: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -134,7 +134,7 @@ def asked_for(html: str, folder: Path) -> list[str]:
         finally:
             server.shutdown()
             thread.join()
-    return [path for path in asked if path != "/favicon.ico"]  # which is chromium's own wish
+    return [path for path in asked if path != "/favicon.ico"]  # requested by chromium itself
 
 
 def test_nothing_is_asked_for_from_elsewhere(pages, tmp_path):
@@ -149,7 +149,7 @@ def test_nothing_is_asked_for_from_elsewhere(pages, tmp_path):
 
 
 def test_paper_shows_all_cards_opened(pages, tmp_path):
-    """A closed card on the screen would be lost on paper."""
+    """A card that is closed on the screen must not be lost on paper."""
     html = pages["comparison"].read_text(encoding="utf-8")
     rule = re.search(r"details::details-content \{[^}]*\}", html)
     counts = []

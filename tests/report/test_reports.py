@@ -1,4 +1,4 @@
-"""Reports of runs and comparisons: what they show, and what they warn of."""
+"""Reports of runs and comparisons: what they show, and what they warn about."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def runs():
     }
 
 
-# --- what a result keeps for it ---
+# --- what a result records for it ---
 
 
 def test_public_facts_of_a_run():

@@ -31,7 +31,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards.py -k hazard_13",
     ),
     "the scale is removed": Mutation(
-        "src/adadps/methods/stages/precondition.py",
+        "src/adadps/methods/stages/gradients.py",
         "return signal.scale(transform.stable_scale()), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
@@ -73,7 +73,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k drawing_examples",
     ),
     "counts of rows are charged as counts of users": Mutation(
-        "src/adadps/training/batches.py",
+        "src/adadps/training/preflight.py",
         "count = len(torch.unique(data.users))",
         "count = len(data)",
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
@@ -151,9 +151,9 @@ MUTATIONS = {
         "tests/engine/test_late_training.py -k hazard_18",
     ),
     "an empty batch is not noised": Mutation(
-        "src/adadps/methods/stages/privatize.py",
-        " or zeros_like(state)\n",
-        "\n        if total is None:\n            return {}, state\n",
+        "src/adadps/methods/stages/gradients.py",
+        "step)) or zeros_like(state)\n",
+        "step))\n        if total is None:\n            return {}, state\n",
         "tests/hazards/test_hazards.py -k hazard_08",
     ),
     "a poisoned example is added up": Mutation(
@@ -331,21 +331,21 @@ MUTATIONS = {
         "tests/hazards/test_hazards.py -k hazard_06",
     ),
     "public rows are trained on as private ones": Mutation(
-        "src/adadps/training/batches.py",
+        "src/adadps/training/stepper.py",
         "kept = self._is_private[rows]",
         "kept = self._is_private[rows] | True",
         "tests/hazards/test_hazards.py -k hazard_20",
     ),
     "public texts are trained on as private ones": Mutation(
-        "src/adadps/data/overlap.py",
+        "src/adadps/data/identity.py",
         "private &= ~torch.from_numpy(data.texts.within(texts))",
         "pass",
         "tests/data/test_overlap.py -k hazard_20",
     ),
     "rows that are scaled are not found in the corpus any more": Mutation(
-        "src/adadps/data/overlap.py",
-        "names = identities_of_rows(data.features) if data.before is None else data.before",
-        "names = identities_of_rows(data.features)",
+        "src/adadps/data/identity.py",
+        "hashes = identities_of_rows(data.features) if data.before is None else data.before",
+        "hashes = identities_of_rows(data.features)",
         "tests/estimators/test_estimator_classifier.py -k corpus_behind_side",
     ),
     "held-out rows that were trained on are left out": Mutation(
@@ -582,7 +582,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_chance.py -k however_it_is_reached",
     ),
     "a patched layer is taken for one of torch": Mutation(
-        "src/adadps/engine/rules/sequence.py",
+        "src/adadps/engine/rules/layers.py",
         '"forward" in vars(module)  # patched: its class says nothing about what it does',
         "False",
         "tests/hazards/test_hazards_of_choices.py -k is_changed_during_the_run",
@@ -636,7 +636,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k hazard_31",
     ),
     "chance inside the model comes from torch's own generator": Mutation(
-        "src/adadps/engine/passes/isolation.py",
+        "src/adadps/engine/passes/generators.py",
         "torch.set_rng_state(_twister_state(secret(4 * _WORDS)))",
         "pass",
         "tests/hazards/test_hazards_of_chance.py -k knows_nothing_about_the_masks",
@@ -666,7 +666,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k hazard_30",
     ),
     "errors of private rows are quoted": Mutation(
-        "src/adadps/engine/passes/isolation.py",
+        "src/adadps/engine/objective.py",
         "if self._quotes_errors:",
         "if True:",
         "tests/hazards/test_hazards_of_choices.py -k quotes_no_row",
@@ -769,7 +769,7 @@ MUTATIONS = {
         "tests/hazards/test_recording_data_set.py -k after_its_payment",
     ),
     "targets are counted before the first step": Mutation(
-        "src/adadps/training/batches.py",
+        "src/adadps/training/stepper.py",
         "self._all_private = bool(self._is_private.all())",
         "self._all_private = bool(self._is_private.all()) and len(data.targets.unique()) > 0",
         "tests/hazards/test_recording_data_set.py -k read_in_paid_steps",

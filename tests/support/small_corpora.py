@@ -41,7 +41,7 @@ def _drawn(rng, count, classes):
 
 
 def labelled(rng, count, classes=2, *, kind="film", several=False):
-    """So many labelled texts; eight have the same name, twelve the same user."""
+    """``count`` labelled texts; eight have the same group, twelve the same user."""
     rows, labels = _drawn(rng, count, classes)
     names = [str(label) for label in range(classes)]
     tags = [[str(label), str((label + 1) % classes)][: 1 + n % 2] for n, label in enumerate(labels)]
@@ -77,6 +77,16 @@ def small_corpus(seed=0, *, several=False, train=360, test=160):
         other_frequencies=given_frequencies(1 / np.arange(1.0, WORDS + 1), **because),
         proxy=lambda: shop,
     )
+
+
+class UnreadableTexts:
+    """Stands in for test texts that must not be read."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(f"the test texts were read: {name}")
+
+    def __len__(self):
+        raise AssertionError("the test texts were counted")
 
 
 def forget():

@@ -102,9 +102,9 @@ def known_as(known, rows_of, archive=None):
         )
         for file, rows in zip(known.files, rows_of, strict=True)
     )
-    published = Checksum("md5", hashlib.md5(archive).hexdigest()) if archive else None
-    (original,) = known.originals
-    return replace(known, files=files, originals=(replace(original, published=published),))
+    checksum = Checksum("md5", hashlib.md5(archive).hexdigest()) if archive else None
+    (original,) = known.archives
+    return replace(known, files=files, archives=(replace(original, checksum=checksum),))
 
 
 def small_imdb(archive=None):

@@ -8,7 +8,7 @@ from torch import nn
 from adadps import by_user, dp_sgd, examples, poisson, privatize
 from adadps.data.examples import Examples
 from adadps.engine.noise.randomness import secure
-from adadps.training.batches import Batches
+from adadps.training.stepper import Batches
 
 USERS = np.array([0, 0, 0, 0, 0, 0, 1, 2, 2, 3, 4, 4])
 WIDTH = 6

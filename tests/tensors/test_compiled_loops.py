@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.losses import cross_entropy, gradient_of_cross_entropy
+from adadps.engine.ghost import gradient_of_cross_entropy
+from adadps.engine.losses import cross_entropy
 from adadps.engine.rules.sparse import as_bags
 from adadps.engine.rules.squares import inner_products, sums_of_squares, unit_squares
 from adadps.tensors import threads

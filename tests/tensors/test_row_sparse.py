@@ -11,8 +11,8 @@ from scipy import sparse
 from torch import nn
 
 from adadps.data.examples import examples
+from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.objective import ChunkedGradients
 from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.waist import added, clip_weights, reduce
 from adadps.tensors.sums import RowSparse, dense, rows_of, times_

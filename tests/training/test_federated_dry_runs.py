@@ -292,8 +292,8 @@ def test_kinds_travel():
     for data in (rows_of(0), rows_of(0, "dense"), examples(torch.zeros(1, 2, 3), torch.ones(1, 4))):
         kind = RowKind.of(data)
         assert RowKind.from_settings(kind.as_settings()) == kind
-        assert RowKind.of(kind.nobody()) == kind
-        assert len(kind.nobody()) == 0
+        assert RowKind.of(kind.no_examples()) == kind
+        assert len(kind.no_examples()) == 0
     with pytest.raises(SettingError, match="one of"):
         RowKind.from_settings({**kind.as_settings(), "dtype": "complex64"})
     with pytest.raises(SettingError, match="the settings"):

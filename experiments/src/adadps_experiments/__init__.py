@@ -1,1 +1,1 @@
-"""Experiments around adadps: the paper's tables, benchmarks, named data sets."""
+"""Experiments with adadps: the paper's tables, benchmarks, named data sets."""

@@ -20,7 +20,7 @@ _COLOURS = (
 
 @dataclass(frozen=True)
 class Curve:
-    """One line with a band: a mean and a standard deviation at each x."""
+    """A curve with an error band: mean and standard deviation at each x."""
 
     label: str
     x: Sequence[float]
@@ -38,11 +38,11 @@ class Panel:
     curves: Sequence[Curve]
     log_y: bool = False
     note: str = ""
-    """Said above the legend, such as what is not drawn."""
+    """A note above the legend, such as what is not drawn."""
 
 
 def curves_of(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
-    """Mean and standard deviation over runs of equal length.
+    """Return mean and standard deviation over runs of equal length.
 
     >>> curves_of("a", [1], [[1.0], [3.0]]).mean
     [2.0]
@@ -60,7 +60,7 @@ def draw(
 ) -> bytes:
     """Draw the panels side by side, or in rows of ``columns``; ``kind`` is svg or png.
 
-    A legend stands within its axes, or below them, where it covers no curve however many there are.
+    A legend stands within its axes, or below them, where it cannot cover a curve.
     """
     figure = _figure(panels, columns, legend_below=legend_below)
     buffer = io.BytesIO()
@@ -109,11 +109,11 @@ def _note_lines(panel: Panel) -> list[str]:
 
 
 def _legend_columns(panel: Panel) -> int:
-    """Two, if the labels are short enough for it."""
+    """Return two columns if the labels are short enough, else one."""
     return 1 if any(len(curve.label) > 42 for curve in panel.curves) else 2
 
 
 def _legend_height(panel: Panel) -> float:
-    """About so many inches, at an x-small font."""
+    """Estimate the height of the legend in inches, at an x-small font."""
     entries = -(-len(panel.curves) // _legend_columns(panel))
     return 0.15 * (entries + len(_note_lines(panel))) + 0.1

@@ -31,7 +31,7 @@ from adadps.methods.paper import adadps, adadps_public, dp_adam, dp_sgd
 from adadps.methods.side import RMSPropStatistics, frequency
 from adadps.methods.side.frequency import given_frequencies
 from adadps.methods.stages import Chain, privatize
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps.types import Accountant
 
 LEARNING_RATE = 0.5

@@ -1,4 +1,4 @@
-"""Columns of numbers between declared bounds, brought to [-1, 1] and back."""
+"""Columns of numbers between declared bounds, scaled to [-1, 1] and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_sparse(table: Any) -> bool:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The range of each column; what lies outside is clipped to it.
+    """The range of each column; values outside are clipped to it.
 
     >>> Bounds.given((0, 10), 2, "feature_bounds").to_unit(np.array([[0.0, 20.0]])).tolist()
     [[-1.0, 1.0]]
@@ -35,7 +35,7 @@ class Bounds:
 
     @classmethod
     def given(cls, pair: Any, columns: int, what: str) -> Bounds:
-        """A pair of numbers, or of one number per column."""
+        """Return the bounds given by a pair of numbers, or of lists with one per column."""
         expected = f"{what}=(low, high), each a number or a list of {columns}, one per column"
         if _is_list_of_pairs(pair):
             raise SettingError(
@@ -48,7 +48,7 @@ class Bounds:
             )
         except (TypeError, ValueError) as error:
             raise SettingError(
-                f"Expected {expected}, found {_shown(pair)}. Declare the range that is known "
+                f"Expected {expected}, found {_described(pair)}. Declare the range that is known "
                 "without looking at the data."
             ) from error
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
@@ -61,25 +61,25 @@ class Bounds:
     @classmethod
     @declared_read(DeclaredRead.ASSUMED_PUBLIC)
     def of(cls, table: Matrix) -> Bounds:
-        """The smallest and largest number of each column: two records, assumed to be public."""
+        """Return the smallest and largest value per column: two records, assumed to be public."""
         low, high = table.min(axis=0), table.max(axis=0)
         if is_sparse(low):
             low, high = low.toarray(), high.toarray()
         return cls(*(np.asarray(side, dtype=np.float64).ravel() for side in (low, high)))
 
     def around_zero(self) -> Bounds:
-        """Wide enough that zero is in the middle, so that zeros stay zeros."""
+        """Return bounds with zero in the middle, wide enough for these: zeros then stay zeros."""
         largest = np.maximum(np.abs(self.low), np.abs(self.high))
         return Bounds(-largest, largest)
 
     @property
     def middle(self) -> Numbers:
-        """Where a column becomes 0."""
+        """The value that becomes 0, per column."""
         return self.low / 2 + self.high / 2
 
     @property
     def half(self) -> Numbers:
-        """Half the width of a column; halved first, so that no width is too large."""
+        """Half the width of each column; both ends are halved first, so that nothing overflows."""
         return self.high / 2 - self.low / 2
 
     @property
@@ -90,7 +90,7 @@ class Bounds:
 
     @declared_read(DeclaredRead.ENCODING)
     def to_unit(self, table: Matrix) -> Matrix:
-        """Clip, and bring every column to [-1, 1]."""
+        """Clip, and scale every column to [-1, 1]."""
         if is_sparse(table) and not self.middle.any():
             columns = table.indices
             kept = np.clip(table.data, self.low[columns], self.high[columns])
@@ -100,25 +100,25 @@ class Bounds:
         return _over(np.clip(dense, self.low, self.high) - self.middle, self.half)
 
     def from_unit(self, values: Numbers) -> Numbers:
-        """Back from [-1, 1], clipped."""
+        """Scale values back from [-1, 1], clipped."""
         return np.clip(self.middle + self.half * values, self.low, self.high)
 
     def in_words(self, name: str) -> str:
-        """For the list of what is assumed to be public."""
+        """Describe the bounds for the list of facts that are assumed to be public."""
         if len(set(self.low)) == len(set(self.high)) == 1:
             return f"{name} from {self.low[0]:g} to {self.high[0]:g}"
         return f"{name} by column"
 
 
 def _is_list_of_pairs(given: Any) -> bool:
-    """A list of tuples of two, as one would write a pair per column."""
+    """Is it a list of pairs, as one would write one pair per column?"""
     return isinstance(given, list) and all(
         isinstance(pair, tuple) and len(pair) == 2 for pair in given
     )
 
 
-def _shown(given: Any) -> str:
-    """What was given, in a few words: it was declared, and is no private value."""
+def _described(given: Any) -> str:
+    """Describe an argument in a few words: it was declared, and is no private value."""
     if isinstance(given, str):
         return repr(given)
     if isinstance(given, list | tuple):
@@ -128,6 +128,6 @@ def _shown(given: Any) -> str:
 
 
 def _over(values: Numbers, half: Numbers) -> Numbers:
-    """A share of the half width, at most 1 whatever the rounding; 0 where nothing can vary."""
+    """values / half, at most 1 whatever the rounding; 0 where a column cannot vary."""
     found = np.divide(values, half, out=np.zeros_like(values), where=half > 0)
     return np.clip(found, -1, 1, out=found)

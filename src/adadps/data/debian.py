@@ -1,9 +1,9 @@
 """Debian package descriptions: the real data that comes with the package.
 
 30,300 packages of Debian 12 (bookworm, main) with section, tags, maintainer, user and description,
-made by ``scripts/build_debian_packages.py`` from apt's own index. Maintainers (people and teams)
-and users (2,009 people, or teams without one) are numbers, e-mail addresses are removed;
-the descriptions are part of the packages and free like them (see NOTICE).
+built by ``scripts/build_debian_packages.py`` from apt's own index. Maintainers (people and teams)
+and users (2,009 people, or teams without a person) are numbers, and e-mail addresses are removed.
+The descriptions are part of the packages and free like them (see NOTICE).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SECTIONS = tuple(
     web x11 xfce zope
     """.split()  # noqa: SIM905
 )
-"""The sections of Debian's archive, declared: not read off the data."""
+"""The sections of Debian's archive; they are declared, not read from the data."""
 
 TAGS = tuple(files("adadps.data").joinpath("embedded/debtags.txt").read_text("utf-8").split())
-"""The 598 debtags that occur in these packages, taken to be public: Debian publishes them with
-every index. A package that alone has a tag would show in this list."""
+"""The 598 debtags that occur in these packages, assumed to be public: Debian publishes them with
+every index. A tag that only one package has would reveal that package in this list."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """One package."""
+    """One Debian package."""
 
     name: str
     source: str
@@ -43,7 +43,7 @@ class Package:
     tags: tuple[str, ...]
     maintainer: int
     user: int
-    """Who looks after it: the maintainer, or the first uploader where that is a team."""
+    """The person in charge: the maintainer, or the first uploader if that is a team."""
     title: str
     body: str
 
@@ -54,7 +54,7 @@ class Package:
 
     @property
     def fold(self) -> int:
-        """One of five parts, by source: packages of one source share their text."""
+        """The fold, 0 to 4, by source: packages of one source share their text."""
         return hashlib.sha256(self.source.encode()).digest()[0] % FOLDS
 
     @property
@@ -64,7 +64,7 @@ class Package:
 
 
 def debian_packages() -> list[Package]:
-    """All packages that come with adadps.
+    """Return all packages that come with adadps.
 
     >>> len(debian_packages())
     30300

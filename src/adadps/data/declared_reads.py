@@ -1,8 +1,8 @@
-"""The reads of private rows that are no part of a paid step: all of them stand here, and why.
+"""All reads of private rows outside of paid steps, and why each is allowed.
 
-Training reads private rows within steps that are paid for before they are drawn. Whatever else
-touches a private row says so by `declared_read`, and the tests record every access and accept no
-other. The list is short, and a new entry changes the privacy contract: it stands in
+Training reads private rows within steps that are paid for before they are drawn. Any other code
+that reads a private row marks it with `declared_read`; the tests record every access and accept no
+others. The list is short, and a new entry changes the privacy contract: it must be added to
 docs/privacy-contract.md as well.
 """
 
@@ -72,7 +72,7 @@ def declared_read(what: DeclaredRead) -> Iterator[None]:
 
 
 def read_under_way() -> DeclaredRead | None:
-    """Which declared read is under way; None if there is none.
+    """Return the declared read that is under way, or None.
 
     >>> read_under_way() is None
     True

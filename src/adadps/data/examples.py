@@ -13,8 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.identity import Identities, identities_of_rows
-from adadps.data.overlap import PublicRows, text_identities
+from adadps.data.identity import Identities, PublicRows, identities_of_rows, text_identities
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.users import user_numbers
@@ -24,19 +23,19 @@ COMPUTABLE = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
-"""The kinds of numbers that a model can be given."""
+"""The types of numbers that a model can be given."""
 
 Features = Tensor | SparseRows
-"""A dense tensor with one entry of its first axis an example, or sparse rows."""
+"""A dense tensor with one example along its first axis, or sparse rows."""
 
 
 @dataclass(frozen=True)
 class Examples:
     """Features and targets of equal length. Build it with `examples`.
 
-    Its text shows nothing of its content, which may be private. ``texts`` are keyed names by which
-    public texts are recognised, not the texts; ``users`` are numbers that tell users apart;
-    ``before`` are keyed names of the rows before they were scaled, if public rows were not.
+    Its ``repr`` shows nothing of its content, which may be private. ``texts`` are keyed hashes by
+    which public texts are recognised, not the texts; ``users`` are numbers that tell users apart;
+    ``before`` are keyed hashes of the rows before they were scaled, if public rows were not scaled.
     """
 
     features: Features = field(repr=False)
@@ -45,13 +44,13 @@ class Examples:
     users: Tensor | None = field(default=None, repr=False, compare=False)
     before: Identities | None = field(default=None, repr=False, compare=False)
     synthetic: Examples | None = field(default=None, repr=False, compare=False)
-    """Made-up rows of the same form, on which models are tried; None if any would do."""
+    """Made-up rows of the same form, on which models are checked; None if any will do."""
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, rows: Tensor) -> Examples:
-        """The given rows, in the given order."""
+        """Return the given rows, in the given order."""
         texts = None if self.texts is None else self.texts.take(rows)
         users = None if self.users is None else self.users[rows]
         before = None if self.before is None else self.before.take(rows)
@@ -59,7 +58,7 @@ class Examples:
         return Examples(taken, self.targets[rows], texts, users, before, self.synthetic)
 
     def to(self, device: torch.device) -> Examples:
-        """The same examples on another device."""
+        """Return the same examples on another device."""
         if self.targets.device == device:
             return self
         users = None if self.users is None else self.users.to(device)
@@ -71,7 +70,7 @@ class Examples:
 class PublicExamples:
     """Examples that may be read freely, with the reason why.
 
-    Batches for the steps t = 1, 2, ... depend on ``seed`` and t alone, so that two stages of one
+    Batches for the steps t = 1, 2, ... depend only on ``seed`` and t, so that two stages of one
     chain see the same public gradient.
     """
 
@@ -91,11 +90,11 @@ class PublicExamples:
 
     @cached_property
     def rows(self) -> PublicRows:
-        """What the private data is compared with."""
+        """The rows and texts that private data is compared with."""
         return PublicRows(identities_of_rows(self.examples.features), self.examples.texts)
 
     def batch(self, index: int) -> PublicExamples:
-        """The public batch of step ``index``, drawn without replacement."""
+        """Return the public batch of step ``index``, drawn without replacement."""
         rng = np.random.default_rng([self.seed, index])
         rows = rng.choice(len(self.examples), self.batch_size, replace=False, shuffle=False)
         drawn = self.examples.take(torch.from_numpy(rows))
@@ -110,15 +109,16 @@ def examples(
     users: Any = None,
     synthetic: tuple[Any, Any] | None = None,
 ) -> Examples:
-    """Check features and targets and hold them in torch.
+    """Check features and targets, and hold them in torch.
 
-    Features: an array or tensor with one example along the first axis, or a scipy or torch sparse
-    matrix. Targets: one entry an example. Texts: what the features were made of, if that was text;
-    examples whose text is public as well are then left out of training. The texts are not kept.
-    Users: whose each example is, as integers or texts, for methods that protect users (`by_user`);
-    spellings of one key are one user (`adadps.data.users`). They are numbered, and not kept.
-    Synthetic: made-up features and targets for a model or loss that takes only some values; models
-    are tried on such rows, never on private ones.
+    ``features`` is an array or tensor with one example along the first axis, or a scipy or torch
+    sparse matrix. ``targets`` has one entry per example. ``texts`` are the texts that the features
+    were made from, if any; examples whose text is public as well are then left out of training. The
+    texts are not stored. ``users`` names the user of each example, by an integer or a text, for
+    methods that protect users (`by_user`); spellings of one key are one user
+    (`adadps.data.users`). Users are numbered, and their keys are not stored. ``synthetic`` has
+    made-up features and targets, for a model or loss that accepts only some values; models are
+    checked on such rows, never on private ones.
 
     >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
     2
@@ -138,7 +138,7 @@ def examples(
 
 
 def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
-    """Made-up rows that have the shape and type of the others."""
+    """Made-up rows, which must have the shape and type of the data."""
     expected, found = (_form(*held) for held in (
         (features, targets), (synthetic.features, synthetic.targets)
     ))  # fmt: skip
@@ -168,7 +168,7 @@ def public_examples(
     seed: int = 0,
     texts: Sequence[str] | None = None,
 ) -> PublicExamples:
-    """Hold public data with its provenance; its hash is taken here.
+    """Hold public data with its provenance, and compute its hash.
 
     Private examples with the same features, or the same text, are left out of training.
 
@@ -188,7 +188,7 @@ def public_examples(
 
 @declared_read(DeclaredRead.FORM)
 def as_features(features: Any) -> Features:
-    """Bring features into the form that the engines read, and refuse what is not finite."""
+    """Convert features to the form that the engines read, and refuse values that are not finite."""
     held = _as_rows(features)
     values = held.values if isinstance(held, SparseRows) else held
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
@@ -200,7 +200,7 @@ def as_features(features: Any) -> Features:
 
 
 def take(features: Features, rows: Tensor) -> Features:
-    """The given rows of ``features``, in the given order."""
+    """Return the given rows of ``features``, in the given order."""
     return features.take(rows) if isinstance(features, SparseRows) else features[rows]
 
 
@@ -227,7 +227,7 @@ def _as_targets(targets: Any) -> Tensor:
 
 
 def _as_tensor(values: Any, what: str) -> Tensor:
-    """Tensors as they are; anything else as numbers, with float64 rounded to float32."""
+    """Tensors unchanged; anything else as numbers, with float64 rounded to float32."""
     held = as_numbers(values, what)
     if not isinstance(values, Tensor) and held.dtype == torch.float64:
         held = held.float()
@@ -240,7 +240,7 @@ def _as_tensor(values: Any, what: str) -> Tensor:
 
 
 def as_numbers(values: Any, what: str) -> Tensor:
-    """A tensor of real numbers that can be computed with, whatever holds them.
+    """Return a tensor of real numbers for computation, from whatever holds them.
 
     >>> as_numbers([[1, 2]], "features")
     tensor([[1, 2]])

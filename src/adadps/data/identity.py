@@ -1,8 +1,13 @@
-"""Names by which rows and texts are recognised again, within this process alone.
+"""Keyed hashes by which rows and texts are recognised again, within this process alone.
 
-Whether a private row is public as well is found by comparing names: 128 bits of BLAKE2b under a
-key that is drawn when the process begins and kept nowhere. Without the key a name says nothing, but
-with it texts could be guessed; so names cannot be pickled, and are neither stored nor shown.
+Whether a private row is public as well is decided by comparing hashes: 128 bits of BLAKE2b under a
+key that is drawn when the process begins and stored nowhere. Without the key a hash says nothing,
+but with it texts could be guessed; so hashes cannot be pickled, and are neither stored nor shown.
+
+Texts are compared by their letters and digits alone (`normalised`): a review that was public
+already is still that review with other line breaks, quotation marks or capitals.
+
+Rows of the private data that are public as well are left out, and not counted (`private_rows`).
 """
 
 from __future__ import annotations
@@ -15,13 +20,14 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
 
@@ -32,31 +38,31 @@ ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Identities:
-    """One name a row, in order. Make it with `identities_of_texts` or `identities_of_rows`."""
+    """One hash per row, in order. Make it with `identities_of_texts` or `identities_of_rows`."""
 
-    _names: npt.NDArray[np.void]
+    _hashes: npt.NDArray[np.void]
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._hashes)
 
     def __repr__(self) -> str:
         return "Identities(...)"
 
     def take(self, rows: Tensor) -> Identities:
-        """The names of the given rows, in the given order."""
-        return Identities(self._names[rows.cpu().numpy()])
+        """Return the hashes of the given rows, in the given order."""
+        return Identities(self._hashes[rows.cpu().numpy()])
 
-    def within(self, known: Iterable[Identities]) -> npt.NDArray[np.bool_]:
-        """For each row: is its name among the known ones?
+    def within(self, others: Iterable[Identities]) -> npt.NDArray[np.bool_]:
+        """Mark the rows whose hash is among the others.
 
         >>> ours, theirs = (identities_of_texts(t) for t in (["A b.", "c"], ["c", "a B"]))
         >>> ours.within([theirs]).tolist()
         [True, True]
         """
-        names = {name for some in known for name in some._names.tolist()}
+        hashes = {one for some in others for one in some._hashes.tolist()}
         starts = range(0, len(self), ROWS_AT_ONCE)
-        parts = (self._names[start : start + ROWS_AT_ONCE].tolist() for start in starts)
-        found = (name in names for part in parts for name in part)
+        parts = (self._hashes[start : start + ROWS_AT_ONCE].tolist() for start in starts)
+        found = (one in hashes for part in parts for one in part)
         return np.fromiter(found, np.bool_, len(self))
 
     def __copy__(self) -> Identities:
@@ -67,40 +73,40 @@ class Identities:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "Expected the names of texts to stay in the process that made them, found an attempt "
+            "Expected the hashes of texts to stay in the process that made them, found an attempt "
             "to copy them elsewhere. Build the examples with their texts where they are used."
         )
 
 
 def identities_of_texts(texts: Sequence[str]) -> Identities:
-    """One name a text; texts that are equal when `normalised` have the same name."""
+    """Return one hash per text; texts that are equal when `normalised` have the same hash."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise DataError(
             "Expected a list of texts and nothing else, found one text or a missing value. Give "
-            "one text an example, and '' where there is none."
+            "one text per example, and '' where there is none."
         )
-    return _named(normalised(text).encode("utf-8", "surrogatepass") for text in texts)
+    return _hashed(normalised(text).encode("utf-8", "surrogatepass") for text in texts)
 
 
 def identities_of_cells(rows: Sequence[Sequence[str]]) -> Identities:
-    """One name a row of cells, exactly as they are but for blanks around them.
+    """Return one hash per row of cells, exactly as they are but for blanks around them.
 
     >>> ours = identities_of_cells([["-1.5", "x"], ["1", "23"]])
     >>> ours.within([identities_of_cells([[" -1.5", "x"], ["12", "3"]])]).tolist()
     [True, False]
     """
-    return _named(
+    return _hashed(
         "\x1f".join(cell.strip() for cell in row).encode("utf-8", "surrogatepass") for row in rows
     )
 
 
 def joined(parts: Sequence[Identities]) -> Identities:
-    """The names of several pieces of one data set, in order."""
-    return Identities(np.concatenate([part._names for part in parts]))
+    """Return the hashes of several pieces of one data set, in order."""
+    return Identities(np.concatenate([part._hashes for part in parts]))
 
 
 def identities_of_rows(features: Tensor | SparseRows) -> Identities:
-    """One name a row of features, by its entries that are not zero, rounded to float32.
+    """Return one hash per row of features, of its entries that are not zero, in float32.
 
     So dense and sparse rows of any type compare, whatever the order of their columns and whether
     zeros are stored or have a sign.
@@ -109,10 +115,10 @@ def identities_of_rows(features: Tensor | SparseRows) -> Identities:
     >>> dense.within([identities_of_rows(torch.tensor([[0, 2]]))]).tolist()
     [True, False]
     """
-    return _named(_entries(features))
+    return _hashed(_entries(features))
 
 
-def _named(contents: Iterable[bytes]) -> Identities:
+def _hashed(contents: Iterable[bytes]) -> Identities:
     digests = b"".join(
         hashlib.blake2b(content, digest_size=_BYTES, key=_KEY).digest() for content in contents
     )
@@ -163,7 +169,7 @@ _TAG = re.compile(r"<[\s/!?]*+[a-zA-Z][^<>]*+>")
 
 
 class _LettersAndDigits(dict[int, int | None]):
-    """A table for `str.translate` that keeps letters and numbers, and fills itself."""
+    """A table for `str.translate` that keeps letters and numbers, filled on demand."""
 
     def __missing__(self, code: int) -> int | None:
         kept = code if unicodedata.category(chr(code))[0] in "LN" else None
@@ -175,7 +181,7 @@ _KEPT = _LettersAndDigits()
 
 
 def normalised(text: str) -> str:
-    """The letters and digits of ``text``, in Unicode's compatibility form without case or accents.
+    """Return the letters and digits of ``text``, in NFKD without case or accents.
 
     HTML entities are resolved and tags dropped; white space, punctuation, symbols, accents and
     invisible characters are ignored. A text without a letter or digit is compared by its symbols.
@@ -190,3 +196,64 @@ def normalised(text: str) -> str:
     folded = unicodedata.normalize("NFKD", folded).casefold()
     folded = unicodedata.normalize("NFKD", folded)
     return folded.translate(_KEPT) or "".join(folded.split())
+
+
+if TYPE_CHECKING:
+    from adadps.data.examples import Examples
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PublicRows:
+    """Public rows of features, texts, or both, by their keyed hashes alone."""
+
+    rows: Identities | None
+    texts: Identities | None
+
+
+def public_rows(features: Any, texts: Sequence[str] | None) -> PublicRows:
+    """Return the rows, and the texts if they are given, behind a public statistic."""
+    return PublicRows(identities_of_rows(features), text_identities(texts, len(features)))
+
+
+@declared_read(DeclaredRead.PUBLIC_TOO)
+def text_identities(texts: Sequence[str] | None, rows: int) -> Identities | None:
+    """Return the hashes of the texts, one per row."""
+    if texts is None:
+        return None
+    hashes = identities_of_texts(texts)
+    if len(hashes) != rows:
+        raise DataError(
+            f"Expected one text per row, found {len(hashes)} texts for {rows} rows. Check that "
+            "both come from the same table."
+        )
+    return hashes
+
+
+def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
+    """Mark the rows of ``data`` that are in none of the public sets, by features or by text.
+
+    Texts are compared when `normalised`, so that a text is recognised though its features were
+    computed in another way. Whether a row is left out depends on that row and on public data alone,
+    so that the filter costs no privacy. How many were left out is not reported.
+
+    >>> from adadps.data.examples import examples
+    >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
+    >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
+    >>> private_rows(data, [corpus]).tolist()
+    [False, True, False]
+    """
+    private = torch.ones(len(data), dtype=torch.bool)
+    rows = [held.rows for held in public if held.rows is not None]
+    texts = [held.texts for held in public if held.texts is not None]
+    if texts and data.texts is None:
+        raise DataError(
+            "Expected the texts of the private examples too, found texts of the public data "
+            "alone, so that equal texts would not be found. Give `examples(..., texts=...)`."
+        )
+    with declared_read(DeclaredRead.PUBLIC_TOO):
+        if rows:
+            hashes = identities_of_rows(data.features) if data.before is None else data.before
+            private &= ~torch.from_numpy(hashes.within(rows))
+        if texts and data.texts is not None:
+            private &= ~torch.from_numpy(data.texts.within(texts))
+    return private

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, by pyarrow, which is installed on demand."""
+"""Rows of Parquet files, read and written by pyarrow, an optional package."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from adadps.errors import DataError
 def parquet_rows(
     source: Path, rows_at_once: int
 ) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]], Any]]:
-    """The header, rows with their number (the first is 1), and the kinds of the columns."""
+    """Give the header, rows with their numbers (from 1), and the column_types of the columns."""
     arrow, parquet = _pyarrow()
     with _explained(source, arrow), parquet.ParquetFile(source, pre_buffer=False) as file:
-        kinds = file.schema_arrow
-        header = checked_header(source, kinds.names)
-        yield header, _rows(source, file, rows_at_once, arrow), kinds
+        column_types = file.schema_arrow
+        header = checked_header(source, column_types.names)
+        yield header, _rows(source, file, rows_at_once, arrow), column_types
 
 
 def _rows(
@@ -36,21 +36,23 @@ def _rows(
 
 
 class ParquetWriter:
-    """Writes rows as they come; columns of which nothing is known are texts."""
+    """Writes rows as they come; columns without a declared type are texts."""
 
     def __init__(
-        self, stream: Any, header: Sequence[str], kinds: Any, numbers: Collection[str]
+        self, stream: Any, header: Sequence[str], column_types: Any, numbers: Collection[str]
     ) -> None:
         self._arrow, parquet = _pyarrow()
-        known = {} if kinds is None else {field.name: field.type for field in kinds}
-        known |= {name: self._arrow.float64() for name in numbers}
-        self._texts = [name not in known for name in header]
+        declared = (
+            {} if column_types is None else {field.name: field.type for field in column_types}
+        )
+        declared |= {name: self._arrow.float64() for name in numbers}
+        self._texts = [name not in declared for name in header]
         text = self._arrow.string()
-        self._schema = self._arrow.schema([(name, known.get(name, text)) for name in header])
+        self._schema = self._arrow.schema([(name, declared.get(name, text)) for name in header])
         self._writer = parquet.ParquetWriter(stream, self._schema)
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
-        """One group of rows."""
+        """Write one group of rows."""
         columns = [
             self._arrow.array([_cell(row[place], text) for row in rows], type=field.type)
             for place, (field, text) in enumerate(zip(self._schema, self._texts, strict=True))
@@ -89,10 +91,10 @@ def _explained(source: Path, arrow: Any) -> Iterator[None]:
             f"Expected text in UTF-8 in {source}, found other bytes. Write the file again."
         ) from error
     except (arrow.ArrowException, KeyError, TypeError, OverflowError, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # of the system, not of the content
+        if getattr(error, "errno", None) is not None:  # an error of the system, not of the content
             raise
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise DataError(
             f"Expected a whole Parquet file at {source}, found a damaged one, or one that pyarrow "
-            f"cannot read ({told}). Write it again."
+            f"cannot read ({reason}). Write it again."
         ) from error

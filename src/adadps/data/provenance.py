@@ -1,4 +1,8 @@
-"""Where a public thing came from, and why it may be used without privacy cost."""
+"""What is public, and why: provenance of public data, and facts assumed to be public.
+
+The library cannot know whether a label set or a vocabulary was read from the private data. It asks
+the caller, and shows the answer to everyone who reads the result.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from adadps.errors import DataError, SideInformationError
 
 @dataclass(frozen=True)
 class Provenance:
-    """Source of side information and the reason why it is not sensitive.
+    """The source of side information and the reason why it is not sensitive.
 
     >>> Provenance("wordfreq 3.1, English", public_because="a published word list").source
     'wordfreq 3.1, English'
@@ -29,11 +33,11 @@ class Provenance:
             if not getattr(self, name).strip():
                 raise SideInformationError(
                     f"Expected a provenance with a {name}, found an empty text. Side information "
-                    "is only free of privacy cost if it is public: say where it comes from and why."
+                    "is free of privacy cost only if it is public: say where it comes from and why."
                 )
 
     def describe(self) -> dict[str, str | None]:
-        """The provenance as it stands on the privacy card."""
+        """Return the provenance as it stands on the privacy card."""
         return {
             "source": self.source,
             "public_because": self.public_because,
@@ -42,11 +46,11 @@ class Provenance:
 
 
 PIECE = 2**20
-"""How many numbers are hashed at once: a large tensor is not copied whole."""
+"""This many numbers are hashed at once: a large tensor is not copied whole."""
 
 
 def digest_of(parts: Iterable[Tensor | str]) -> str:
-    """SHA-256 of *public* tensors and texts. Never call it on private data.
+    """Return the SHA-256 of *public* tensors and texts. Never call it on private data.
 
     >>> digest_of(["a public word list"])[:8]
     'c1f34e89'
@@ -57,7 +61,7 @@ def digest_of(parts: Iterable[Tensor | str]) -> str:
             sha.update(str((part.dtype, tuple(part.shape))).encode())
             for some in _pieces(part.detach()):
                 line = some.cpu().contiguous().reshape(-1)
-                if line.stride(0) != 1:  # a single number may have any stride, and be contiguous
+                if line.stride(0) != 1:  # a single number is contiguous with any stride
                     line = line.clone(memory_format=torch.contiguous_format)
                 sha.update(line.view(torch.uint8).numpy().data)
         else:
@@ -80,21 +84,21 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 RARE = 3
-"""A class or level that is read off the data must not be that of one or two people: it is refused,
-because it stands in the model for everyone to read."""
+"""A class or level that is read from the data needs at least this many people: otherwise it is
+refused, because it stands in the model for everyone to read."""
 NOT_DECLARED = "label set, vocabulary and bounds: nothing was declared"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssumedPublic:
-    """Facts that were known without the private data. (The number of examples is the sampler's.)
+    """Facts that were known without the private data. (The sampler has the number of examples.)
 
-    ``classes`` is the label set, or how many there are. ``vocabulary`` is a description, or the
-    words themselves, of which number and hash are shown. ``bounds`` are ranges by name, such as
-    those of a scaling, or a maximum length. ``others`` is anything else.
+    ``classes`` is the label set, or the number of classes. ``vocabulary`` is a description, or the
+    words themselves, of which the number and the hash are shown. ``bounds`` are ranges by name,
+    such as those of a scaling, or a maximum length. ``others`` is anything else.
 
-    >>> known = AssumedPublic(classes=["spam", "ham"], bounds={"age": (0, 120)})
-    >>> list(known)
+    >>> public = AssumedPublic(classes=["spam", "ham"], bounds={"age": (0, 120)})
+    >>> list(public)
     ['the label set: 2 classes (spam, ham)', 'bounds: age from 0 to 120']
     """
 
@@ -114,7 +118,7 @@ class AssumedPublic:
                 raise _refusal(f"bounds of '{name}' in order", f"{low} and {high}")
 
     def __iter__(self) -> Iterator[str]:
-        """One sentence a fact."""
+        """Yield one sentence per fact."""
         if isinstance(self.classes, int):
             yield f"the label set: {self.classes} classes"
         elif self.classes is not None:
@@ -131,19 +135,19 @@ class AssumedPublic:
 
 
 def declared(facts: Iterable[str]) -> tuple[str, ...]:
-    """The facts as they stand in a result; where there are none, that is said.
+    """Return the facts as they stand in a result, or a sentence that there are none.
 
     >>> declared([])
     ('label set, vocabulary and bounds: nothing was declared',)
     """
     sentences = (facts,) if isinstance(facts, str) else tuple(facts)
     if any(not isinstance(fact, str) or not fact.strip() for fact in sentences):
-        raise _refusal("facts in words", "an empty one, or something else than text")
+        raise _refusal("facts in words", "an empty one, or something other than text")
     return sentences or (NOT_DECLARED,)
 
 
 def _refusal(expected: str, found: str) -> DataError:
     return DataError(
-        f"Expected {expected}, found {found}. Say what was known without looking at private data: "
-        "`AssumedPublic(classes=..., vocabulary=..., bounds=...)` or sentences of your own."
+        f"Expected {expected}, found {found}. Declare what was known without the private data: "
+        "`AssumedPublic(classes=..., vocabulary=..., bounds=...)` or your own sentences."
     )

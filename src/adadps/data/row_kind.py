@@ -1,4 +1,4 @@
-"""The kind and shape of an example: all that a dry run needs of data."""
+"""The type and shape of an example: all that a dry run needs of the data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = {str(dtype).removeprefix("torch."): dtype for dtype in COMPUTABLE}
 
 @dataclass(frozen=True)
 class RowKind:
-    """What is public about rows by declaration: shapes without the first axis, and types.
+    """Public facts about rows, by declaration: shapes without the first axis, and types.
 
     >>> from adadps import examples
     >>> RowKind.of(examples([[0.5, 1.5]], [1]))
@@ -33,7 +33,7 @@ class RowKind:
 
     @classmethod
     def of(cls, data: Any) -> RowKind:
-        """The kind of these rows; no value of theirs is read."""
+        """Return the kind of these rows, without reading their values."""
         features, targets = require_examples(data).features, data.targets
         target = tuple(targets.shape[1:]), _name_of(targets)
         if isinstance(features, SparseRows):
@@ -41,16 +41,16 @@ class RowKind:
         return cls(False, tuple(features.shape[1:]), _name_of(features), *target)
 
     def as_settings(self) -> dict[str, str | bool]:
-        """By name, to be sent."""
+        """Return the kind as settings that can be sent."""
         shapes = (shape_text(self.shape), shape_text(self.target_shape))
         return asdict(self) | dict(zip(("shape", "target_shape"), shapes, strict=True))
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> RowKind:
-        """As it was sent, checked."""
+        """Return the kind that was sent, checked."""
         names, found = sorted(cls.__dataclass_fields__), sorted(settings)
         if found != names:
-            raise SettingError(f"Expected the settings {names}, found {found}. Check the server's.")
+            raise SettingError(f"Expected the settings {names}, found {found}. Check the server.")
         for dtype in (settings["dtype"], settings["target_dtype"]):
             if dtype not in NUMBERS:
                 expected = f"one of {sorted(NUMBERS)}"
@@ -58,8 +58,8 @@ class RowKind:
         shapes = {name: shape_of(settings[name]) for name in ("shape", "target_shape")}
         return cls(**settings | shapes)
 
-    def nobody(self) -> Examples:
-        """Examples of this kind, and none of them: synthetic rows are made after their form."""
+    def no_examples(self) -> Examples:
+        """Return zero examples of this kind, after whose form synthetic rows are made."""
         targets = torch.zeros((0, *self.target_shape), dtype=NUMBERS[self.target_dtype])
         if not self.is_sparse:
             return Examples(torch.zeros((0, *self.shape), dtype=NUMBERS[self.dtype]), targets)
@@ -70,22 +70,22 @@ class RowKind:
 
 
 def without_rows(data: Any) -> Examples:
-    """The form of these examples, and the synthetic ones that came with them; no row is read."""
-    return replace(RowKind.of(data).nobody(), synthetic=data.synthetic)
+    """Return the form of these examples and their synthetic rows; no private row is read."""
+    return replace(RowKind.of(data).no_examples(), synthetic=data.synthetic)
 
 
 def require_examples(data: Any) -> Examples:
-    """Refuse what is not examples, such as a loader of torch."""
+    """Refuse data that is not `Examples`, such as a loader of torch."""
     if not isinstance(data, Examples):
         raise DataError(
             f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
-            "Wrap features and targets by it."
+            "Wrap features and targets in it."
         )
     return data
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """A shape as text.
+    """Return a shape as text.
 
     >>> shape_text((3, 12)), shape_of("3x12"), shape_of(shape_text(()))
     ('3x12', (3, 12), ())
@@ -94,7 +94,7 @@ def shape_text(shape: Iterable[int]) -> str:
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    """The shape that was written so."""
+    """Return the shape that `shape_text` has written."""
     return tuple(int(size) for size in text.split("x")) if text else ()
 
 

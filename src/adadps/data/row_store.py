@@ -1,9 +1,9 @@
 """Rows on disk while a model is trained, so that memory does not grow with them.
 
 Features and targets are written chunk by chunk and then memory-mapped. No text is written, but
-features tell nearly as much: the files are as private as the table. So they have no name: they are
-made in a folder of your choice, can be opened by nobody else, and go with the process, however it
-ends.
+features reveal nearly as much: the files are as private as the table. So they have no name: they
+are created in a folder of your choice, cannot be opened by anyone else, and disappear with the
+process, however it ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
@@ -28,7 +27,7 @@ from adadps.errors import DataError
 
 
 class RowStore:
-    """Sparse rows of one width, their targets, and, where they are given, numbers of users.
+    """Sparse rows of one width, their targets, and the numbers of their users, if given.
 
     >>> with RowStore(None, width=2) as store:
     ...     store.append(sparse.csr_matrix([[0.5, 0.0]]), np.array([1]))
@@ -48,12 +47,7 @@ class RowStore:
         self._add("offsets", np.zeros(1, np.int64))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for column in self._files.values():
             column.file.close()
 
@@ -66,7 +60,7 @@ class RowStore:
         targets: npt.NDArray[Any],
         users: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Write a chunk; ``users`` has one whole number a row, in all chunks or in none."""
+        """Write a chunk; ``users`` has one integer per row, in all chunks or in none."""
         rows = features.shape[0]
         fits = features.shape[1] == self._width and len(targets) == rows
         fits = fits and (users is None or len(users) == rows)
@@ -84,7 +78,7 @@ class RowStore:
         self._entries += features.nnz
 
     def examples(self, texts: Identities | None = None) -> Examples:
-        """All rows, mapped into memory as they are read."""
+        """Return all rows, mapped into memory as they are read."""
         rows = SparseRows(
             self._mapped("offsets"), self._mapped("columns"), self._mapped("values"), self._width
         )
@@ -93,7 +87,7 @@ class RowStore:
 
     @property
     def _users(self) -> Tensor | None:
-        """One number a row, if they were given."""
+        """One number per row, if users were given."""
         return self._mapped("users") if "users" in self._files else None
 
     def _add(self, name: str, values: npt.NDArray[Any]) -> None:
@@ -132,7 +126,7 @@ class _Column:
     def mapped(self) -> Tensor:
         self.file.flush()
         shape = (self.length, *self._shape)
-        if 0 in shape:  # nothing cannot be mapped
+        if 0 in shape:  # an empty array cannot be mapped
             return torch.from_numpy(np.zeros(shape, self._dtype))
         held = np.memmap(self.file, dtype=self._dtype, mode="c", shape=shape)
         return torch.from_numpy(np.asarray(held))

@@ -1,4 +1,4 @@
-"""Sparse rows held in torch tensors: the device-agnostic twin of a scipy CSR matrix."""
+"""Sparse rows held in torch tensors, on any device: the counterpart of a scipy CSR matrix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from adadps.tensors.threads import run_in_parts
 class SparseColumns:
     """Column ``columns[j]`` holds ``values[offsets[j]:offsets[j+1]]`` at those ``rows``.
 
-    ``places`` has the j of every entry in its original order.
+    ``places`` has the j of every entry, in the original order of entries.
     """
 
     columns: Tensor
@@ -39,7 +39,7 @@ class SparseColumns:
     places: Tensor
 
     def times(self, matrix: Tensor) -> Tensor:
-        """Xᵀ matrix, for the columns that are here."""
+        """Return Xᵀ matrix, for the columns that occur."""
         shape = (len(self.columns), self.height)
         values = self.values.to(matrix.dtype)
         with warnings.catch_warnings():
@@ -55,8 +55,8 @@ class SparseColumns:
 class SparseRows:
     """Row i holds ``values[offsets[i]:offsets[i+1]]`` at ``columns[offsets[i]:offsets[i+1]]``.
 
-    A column occurs at most once in a row: repeated entries were added up, so that squares of
-    entries are squares of what the model sees.
+    A column occurs at most once per row: repeated entries were added up, so that squares of entries
+    are squares of what the model sees.
     """
 
     offsets: Tensor
@@ -74,7 +74,7 @@ class SparseRows:
             _require_sound(matrix)
             csr = sparse.csr_matrix(matrix, dtype=np.float64, copy=True)
             csr.sum_duplicates()
-            csr.check_format(full_check=True)  # compiled loops trust what is here
+            csr.check_format(full_check=True)  # compiled loops do not check
         return cls(
             torch.from_numpy(csr.indptr.astype(np.int64)),
             torch.from_numpy(csr.indices.astype(np.int64)),
@@ -89,7 +89,7 @@ class SparseRows:
         if matrix.ndim != 2:
             raise DataError(
                 f"Expected sparse features as a matrix, found shape {tuple(matrix.shape)}. "
-                "Give one row an example."
+                "Give one row per example."
             )
         with _explained():
             coo = matrix.detach().to_sparse(layout=torch.sparse_coo).coalesce().cpu()
@@ -99,11 +99,11 @@ class SparseRows:
 
     @declared_read(DeclaredRead.FORM)
     def require_consistent(self) -> None:
-        """Refuse rows that contradict themselves: compiled loops would not notice."""
+        """Refuse inconsistent rows: compiled loops do not check."""
         with _explained():
             whole = all(part.dtype == torch.int64 for part in (self.offsets, self.columns))
             if not whole or not isinstance(self.width, int) or self.width < 0:
-                raise TypeError("offsets, columns or a width that are no whole numbers")
+                raise TypeError("offsets, columns or a width that are not integers")
             if self.values.dtype not in (torch.float32, torch.float64):
                 raise TypeError(f"values of {self.values.dtype}")
             require_within(self.columns, self.width)
@@ -112,7 +112,7 @@ class SparseRows:
         same = lines and len(held.offsets) > 0 and len(held.columns) == len(held.values)
         if not same or not compiled.is_consistent(*held._arrays()[:2], scratch(self.width)):
             raise DataError(
-                "Expected sparse rows with each column once in a row and offsets that lead through "
+                "Expected sparse rows with each column at most once per row and offsets that cover "
                 "all entries, found others. Build them with `SparseRows.from_scipy`."
             )
 
@@ -127,7 +127,7 @@ class SparseRows:
 
     @cached_property
     def by_column(self) -> SparseColumns:
-        """The same entries, column after column, without the columns that have none."""
+        """The same entries column by column, without empty columns."""
         if self.columns.device.type == "cpu":
             found = compiled.by_column(*self._arrays(), scratch(self.width))
             columns, offsets, rows, values, places = map(torch.from_numpy, found)
@@ -143,7 +143,7 @@ class SparseRows:
         )
 
     def take(self, rows: Tensor) -> SparseRows:
-        """The given rows, in the given order."""
+        """Return the given rows, in the given order."""
         require_within(rows, len(self))
         if self.columns.device.type == "cpu":
             taken = compiled.take(*self._arrays(), rows.cpu().numpy())
@@ -158,10 +158,10 @@ class SparseRows:
         return SparseRows(offsets, self.columns[entries], self.values[entries], self.width)
 
     def followed_by_empty(self, count: int) -> SparseRows:
-        """The same rows and ``count`` more that have no entries."""
+        """Return the same rows, followed by ``count`` rows without entries."""
         offsets = torch.cat([self.offsets, self.offsets[-1:].expand(count)])
         longer = SparseRows(offsets, self.columns, self.values, self.width)
-        if "by_column" in vars(self):  # the same entries: not to be sorted once more
+        if "by_column" in vars(self):  # the same entries need no second sort
             vars(longer)["by_column"] = replace(self.by_column, height=len(longer))
         return longer
 
@@ -169,21 +169,21 @@ class SparseRows:
         return self.offsets.numpy(), self.columns.numpy(), self.values.detach().numpy()
 
     def to(self, device: torch.device) -> SparseRows:
-        """The same rows on another device."""
+        """Return the same rows on another device."""
         return SparseRows(
             self.offsets.to(device), self.columns.to(device), self.values.to(device), self.width
         )
 
     def with_values(self, values: Tensor) -> SparseRows:
-        """The same pattern with other values."""
+        """Return the same pattern with other values."""
         return SparseRows(self.offsets, self.columns, values, self.width)
 
     def map_values(self, function: Callable[[Tensor], Tensor]) -> SparseRows:
-        """The same pattern with ``function`` of the values."""
+        """Return the same pattern with ``function`` of the values."""
         return self.with_values(function(self.values))
 
     def times(self, table: Tensor) -> Tensor:
-        """Σ_k x_ik table_k for each row x_i; ``table`` has one contiguous row a column."""
+        """Return Σ_k x_ik table_k for each row x_i; ``table`` has one contiguous row per column."""
         if len(table) < self.width:
             raise IndexError(f"Expected a table of {self.width} rows, found {len(table)}.")
         if in_main_memory(table):
@@ -209,13 +209,13 @@ class SparseRows:
         return product
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """Sum per row of one number for each stored entry."""
+        """Sum one value per stored entry over each row."""
         return values.new_zeros(len(self)).index_add_(0, self.rows, values)
 
     def squared_lengths(self, factor: Tensor | None = None) -> Tensor:
-        """Σ_k (f_k x_ik)² for each row x_i in float64, with one value f_k per column.
+        """Return Σ_k (f_k x_ik)² for each row x_i in float64, with one value f_k per column.
 
-        It is computed anew from what is there now: a norm must never be older than its row.
+        It is never cached: a norm must not be older than its row.
         """
         if self.columns.device.type == "cpu":
             given = torch.empty(0) if factor is None else factor.detach().cpu()
@@ -230,12 +230,12 @@ class SparseRows:
         return self.row_sums(values.square())
 
     def row_largest(self) -> Tensor:
-        """Largest absolute value of each row; 0 for a row without entries."""
+        """Return the largest absolute value of each row; 0 for a row without entries."""
         largest = self.values.new_zeros(len(self))
         return largest.scatter_reduce_(0, self.rows, self.values.abs(), "amax")
 
     def to_dense(self) -> Tensor:
-        """The rows as a dense matrix."""
+        """Return the rows as a dense matrix."""
         dense = self.values.new_zeros(len(self), self.width)
         dense[self.rows, self.columns] = self.values
         return dense
@@ -243,7 +243,7 @@ class SparseRows:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Say in our words what is wrong with a sparse matrix."""
+    """Raise a `DataError` for whatever is wrong with a sparse matrix."""
     try:
         yield
     except DataError:
@@ -256,7 +256,7 @@ def _explained() -> Iterator[None]:
 
 
 def _require_sound(matrix: Any) -> None:
-    """Indices outside of a matrix would be written to when it is converted."""
+    """Refuse a matrix with indices out of range: its conversion would write to them."""
     if matrix.ndim != 2:
         raise ValueError(f"shape {matrix.shape}")
     if hasattr(matrix, "check_format"):
@@ -264,7 +264,7 @@ def _require_sound(matrix: Any) -> None:
 
 
 def require_within(places: Tensor, length: int) -> None:
-    """Compiled loops do not look: a place outside of 0, ..., ``length`` - 1 is found here."""
+    """Refuse indices outside of 0, ..., ``length`` - 1, which compiled loops do not check."""
     if places.numel():
         lowest, highest = (int(end) for end in torch.aminmax(places))
         if lowest < 0 or highest >= length:
@@ -275,7 +275,7 @@ _local = threading.local()
 
 
 def scratch(width: int) -> npt.NDArray[np.int64]:
-    """A number -1 for each column, for whoever leaves it as it was."""
+    """Return an array of -1, one per column; callers must restore it."""
     if not hasattr(_local, "places") or len(_local.places) < width:
         _local.places = np.full(width, -1, np.int64)
     places: npt.NDArray[np.int64] = _local.places

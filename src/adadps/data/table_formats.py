@@ -1,4 +1,4 @@
-"""Which kind of table a file holds, and how it is opened: what all readers share."""
+"""Formats of table files: recognising them, opening them, and reading rows of CSV, TSV and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 
 
 class Format(StrEnum):
-    """How rows are written."""
+    """The format in which rows are written."""
 
     CSV = "CSV"
     TSV = "TSV"
@@ -42,7 +42,7 @@ ENDINGS = ".csv, .tsv, .jsonl (each also .gz) or .parquet"
 
 
 def format_of(path: Path) -> Format:
-    """The format that a name promises; CSV if it promises nothing.
+    """Return the format that the name of a file implies; CSV by default.
 
     >>> format_of(Path("mail.JSONL.gz")).value, format_of(Path("2024.tsv.csv")).value
     ('JSON lines', 'CSV')
@@ -52,27 +52,27 @@ def format_of(path: Path) -> Format:
     held = _BY_ENDING.get((endings[:-1] if packed else endings[-1:] or [""])[-1:][0], Format.CSV)
     if packed and held is Format.PARQUET:
         raise DataError(
-            f"Expected a Parquet file without gzip, found the name {path}. Parquet is packed "
-            "inside: leave the .gz out."
+            f"Expected a Parquet file without gzip, found the name {path}. Parquet is compressed "
+            "inside: remove the .gz."
         )
     return held
 
 
-def is_packed(path: Path) -> bool:
-    """Does the name promise gzip?"""
+def is_gzipped(path: Path) -> bool:
+    """Does the name imply gzip?"""
     return path.suffix.lower() == ".gz"
 
 
 def looks_like_parquet(source: Path) -> bool:
     """Does the file begin like Parquet, whatever its name?"""
-    if not source.is_file():  # what was read from a pipe is gone
+    if not source.is_file():  # reading from a pipe would consume it
         return False
     with source.open("rb") as raw:
         return raw.read(4) == PARQUET
 
 
 def as_text(value: Any) -> str:
-    """A value of any table as a cell of text; missing is ''.
+    """Return a value of any table as text; a missing one is ''.
 
     >>> [as_text(value) for value in ("a", None, True, 5, 0.5, [1, "b"])]
     ['a', '', 'true', '5', '0.5', '[1, "b"]']
@@ -90,10 +90,10 @@ def as_text(value: Any) -> str:
 
 @contextmanager
 def text_in(source: Path) -> Iterator[io.TextIOWrapper]:
-    """The text of a file in UTF-8, with or without a byte order mark, plain or gzip.
+    """Open a file as text in UTF-8, with or without a byte order mark, plain or gzip.
 
-    Bytes that are no UTF-8 pass here as halves of characters: `lines_of` finds them, with their
-    line, which a decoder that reads ahead does not know.
+    Bytes that are not UTF-8 become lone surrogates, which `lines_of` finds together with their line
+    number: a decoder that reads ahead does not know it.
     """
     with source.open("rb") as raw:
         packed = raw.peek(2)[:2] == GZIP if isinstance(raw, io.BufferedReader) else False
@@ -105,7 +105,7 @@ def text_in(source: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def checked_header(source: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """The names of the columns, each once."""
+    """Return the names of the columns; each must occur once."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -118,16 +118,16 @@ def checked_header(source: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def require_no_nul(source: Path, cells: Sequence[Any], where: str) -> None:
-    """A NUL byte in a text is the sign of a file that is not text."""
+    """Refuse a NUL byte in a text, the sign of a file that is not text."""
     if any("\0" in value for value in cells if isinstance(value, str)):
         raise DataError(
             f"Expected text in {source}, found a NUL byte on {where}. Save the file as UTF-8 "
-            "text, or leave the line out."
+            "text, or remove the line."
         )
 
 
 def lines_of(source: Path, text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines of a text; the first that is not UTF-8 is refused."""
+    """Yield the lines of a text, and refuse the first that is not UTF-8."""
     for number, line in enumerate(text, 1):
         if not line.isascii() and _NOT_UTF_8.search(line):
             raise DataError(
@@ -138,16 +138,16 @@ def lines_of(source: Path, text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def empty_line(source: Path, line: int) -> DataError:
-    """What is said about a line without a row, between rows."""
+    """Return the error for an empty line between rows."""
     return DataError(
-        f"Expected a row on every line of {source}, found line {line} empty. Leave it out, or "
-        "write the missing row: what follows would no longer line up with the file."
+        f"Expected a row on every line of {source}, found line {line} empty. Remove it, or write "
+        "the missing row: the rows after it would no longer line up with the file."
     )
 
 
 @contextmanager
 def explained(source: Path) -> Iterator[None]:
-    """Say in our words why a file cannot be read."""
+    """Raise a `DataError` for whatever keeps a file from being read."""
     try:
         yield
     except DataError:
@@ -174,27 +174,29 @@ def explained(source: Path) -> Iterator[None]:
 
 
 LONGEST_FIELD = 2**27
-"""In characters; csv's own limit is 2**17, which a long document reaches."""
+"""The longest field in characters; csv's own limit is 2**17, which long documents reach."""
 
 
 def delimited_rows(
     source: Path, text: io.TextIOWrapper, separator: str
 ) -> tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]]]:
-    """The header, and rows with the line at which each begins.
+    """Return the header, and an iterator of rows with the line at which each begins.
 
     Lines may be empty before the header and after the last row, but not between.
     """
-    rows = _checked(source, csv.reader(lines_of(source, text), delimiter=separator, strict=True))
+    rows = _rows_of_csv(
+        source, csv.reader(lines_of(source, text), delimiter=separator, strict=True)
+    )
     header = next(rows, None)
     if header is None:
         raise DataError(
             f"Expected a table with a header in {source}, found an empty file. Check the path."
         )
     names = checked_header(source, header[1])
-    return names, _as_wide(source, rows, len(names))
+    return names, _of_one_width(source, rows, len(names))
 
 
-def _checked(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
+def _rows_of_csv(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
     begin, empty = 1, 0
     some = False
     while True:
@@ -203,7 +205,7 @@ def _checked(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
                 row = next(reader, None)
         except csv.Error as error:
             raise DataError(
-                f"Expected a table in {source}, found a line {reader.line_num} that is not part of "
+                f"Expected a table in {source}, found that line {reader.line_num} is not part of "
                 f"one ({error}). Quote fields with a quote, a line break or a separator in them."
             ) from error
         if row is None:
@@ -219,7 +221,7 @@ def _checked(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
         begin = reader.line_num + 1
 
 
-def _as_wide(
+def _of_one_width(
     source: Path, rows: Iterator[tuple[int, list[Any]]], width: int
 ) -> Iterator[tuple[int, list[Any]]]:
     for line, row in rows:
@@ -233,7 +235,7 @@ def _as_wide(
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
-    """Raise the limit of the csv module while a row is read; it is one for the whole process."""
+    """Raise the limit of the csv module while a row is read; the whole process shares it."""
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         yield
@@ -244,27 +246,27 @@ def _long_fields() -> Iterator[None]:
 def json_rows(
     source: Path, text: io.TextIOWrapper
 ) -> tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]]]:
-    """The columns of the first object, and rows with their line; a name left out is missing."""
+    """Return the names in the first object, and rows with their lines; absent names are missing."""
     objects = _objects(source, text)
     first = next(objects, None)
     if first is None:
         raise DataError(
-            f"Expected one JSON object a line in {source}, found an empty file. Check the path."
+            f"Expected one JSON object per line in {source}, found an empty file. Check the path."
         )
     header = tuple(first[1])
-    return header, _rows(source, header, first, objects)
+    return header, _rows_of_objects(source, header, first, objects)
 
 
-def _rows(
+def _rows_of_objects(
     source: Path,
     header: tuple[str, ...],
     first: tuple[int, dict[str, Any]],
     others: Iterator[tuple[int, dict[str, Any]]],
 ) -> Iterator[tuple[int, list[Any]]]:
-    known = set(header)
+    names = set(header)
     yield first[0], list(first[1].values())
     for line, held in others:
-        unknown = held.keys() - known
+        unknown = held.keys() - names
         if unknown:
             raise DataError(
                 f"Expected the names of the first line on every line of {source}, found "
@@ -274,7 +276,7 @@ def _rows(
 
 
 def _objects(source: Path, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, Any]]]:
-    """One a line; lines may be empty before the first and after the last, but not between."""
+    """Yield one object per line; lines may be empty before the first and after the last."""
     some, empty = False, 0
     for line, written in enumerate(lines_of(source, text), 1):
         if written.strip():
@@ -291,13 +293,13 @@ def _object(source: Path, written: str, line: int) -> dict[str, Any]:
         held = parse_json(written)
     except DataError as error:
         raise DataError(
-            f"Expected one JSON object a line in {source}, found line {line} that is none "
-            f"({error}) Mend the line, or leave it out."
+            f"Expected one JSON object per line in {source}, found that line {line} is "
+            f"none ({error}) Correct the line, or remove it."
         ) from error
     if not isinstance(held, dict):
         raise DataError(
-            f"Expected one JSON object a line in {source}, found something else on line {line}. "
-            'Write each row as {"column": value, ...} on a line of its own.'
+            f"Expected one JSON object per line in {source}, found something else on line {line}. "
+            'Write each row as {"column": value, ...} on its own line.'
         )
     require_no_nul(source, [*held, *held.values()], f"line {line}")
     return held

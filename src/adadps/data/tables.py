@@ -1,7 +1,8 @@
-"""Tables from CSV, TSV, JSON lines and Parquet files, checked row by row, whole or in chunks.
+"""Tables from and to CSV, TSV, JSON lines and Parquet files, whole or in chunks.
 
-UTF-8, with or without a byte order mark, plain or gzip. Errors name the line: they speak to the
-person who runs the training, and must not be stored where others read them.
+Text is UTF-8, with or without a byte order mark, plain or gzip. Every row is checked. Errors name
+the line: they address the person who runs the training, and must not be stored where others read
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from adadps.data.table_formats import (
     delimited_rows,
     explained,
     format_of,
-    is_packed,
+    is_gzipped,
     json_rows,
     looks_like_parquet,
     text_in,
@@ -46,16 +47,16 @@ __all__ = [
 
 ROWS_AT_ONCE = 4096
 CHARACTERS_AT_ONCE = 2**24
-"""A chunk ends earlier where its rows are long."""
+"""A chunk ends early if its rows are long."""
 _LISTED = 20
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file under its header, all or a chunk of them. Its text shows no content.
+    """Rows of a file under its header, all or a chunk of them. Its ``repr`` shows no content.
 
-    ``lines`` has the line of the file at which each row begins (of Parquet: the number of the
-    row), and ``kinds`` the types of the columns where the file has them.
+    ``lines`` has the line of the file at which each row begins (for Parquet, the number of the
+    row), and ``column_types`` the types of the columns if the file has them.
     """
 
     source: Path
@@ -63,33 +64,33 @@ class Table:
     rows: list[list[Any]] = field(repr=False)
     lines: list[int] = field(repr=False)
     counted_in: str = "line"
-    kinds: Any = field(default=None, repr=False, compare=False)
+    column_types: Any = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def where(self, row: int) -> str:
-        """Where a row stands, for messages."""
+        """Return the place of a row in the file, for messages."""
         return f"{self.counted_in} {self.lines[row]}"
 
     def place(self, name: str) -> int:
-        """The number of a column; if there is none of that name, the nearest is suggested."""
+        """Return the number of a column; if it does not exist, suggest the nearest name."""
         if name in self.header:
             return self.header.index(name)
-        known = ", ".join(self.header[:_LISTED])
+        names = ", ".join(self.header[:_LISTED])
         more = ", ..." if len(self.header) > _LISTED else ""
         raise DataError(
-            f"Expected a column '{name}' in {self.source}, found the columns {known}{more}. "
+            f"Expected a column '{name}' in {self.source}, found the columns {names}{more}. "
             f"{nearest(name, self.header) or 'Name one of them.'}"
         )
 
     def values(self, name: str) -> list[Any]:
-        """All values of one column as they are in the file."""
+        """Return all values of one column as they are in the file."""
         place = self.place(name)
         return [row[place] for row in self.rows]
 
     def texts(self, name: str) -> list[str]:
-        """All values of one column as texts; a missing one is ''."""
+        """Return all values of one column as texts; a missing one is ''."""
         found = self.values(name)
         for row, value in enumerate(found):
             if isinstance(value, list | dict | tuple):
@@ -100,19 +101,19 @@ class Table:
         return [as_text(value) for value in found]
 
     def column(self, name: str) -> list[str]:
-        """All values of one column as texts; none may be missing."""
+        """Return all values of one column as texts; none may be missing."""
         values = self.texts(name)
         for row, value in enumerate(values):
             if not value.strip():
                 raise DataError(
                     f"Expected a value in column '{name}' of {self.source} on every line, found "
-                    f"none on {self.where(row)}. Fill it, or leave the line out."
+                    f"none on {self.where(row)}. Fill it in, or remove the line."
                 )
         return values
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a table whole; the format follows from the name, CSV if it says nothing.
+    """Read a whole table; the format follows from the name, CSV by default.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "fruit.csv"
@@ -130,7 +131,7 @@ def read_table(path: str | Path) -> Table:
 
 
 def read_chunks(path: str | Path, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Table]:
-    """Read a table in chunks of at most so many rows; there is at least one chunk, and one row.
+    """Read a table in chunks of at most ``rows_at_once`` rows; refuse a table without rows.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "fruit.jsonl"
@@ -139,11 +140,14 @@ def read_chunks(path: str | Path, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[
     [['apple', 'pear'], ['fig']]
     """
     source, some = Path(path), False
-    with explained(source), _opened(source, rows_at_once) as (header, rows, counted_in, kinds):
+    with (
+        explained(source),
+        _opened(source, rows_at_once) as (header, rows, counted_in, column_types),
+    ):
         while taken := list(islice(_up_to_a_size(rows), rows_at_once)):
             some = True
             lines = [line for line, _ in taken]
-            yield Table(source, header, [row for _, row in taken], lines, counted_in, kinds)
+            yield Table(source, header, [row for _, row in taken], lines, counted_in, column_types)
     if not some:
         raise DataError(
             f"Expected at least one row in {source}, found only a header. Check the file."
@@ -156,8 +160,8 @@ def _opened(
 ) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[int, list[Any]]], str, Any]]:
     kind = format_of(source)
     if looks_like_parquet(source) or kind is Format.PARQUET:
-        with parquet_rows(source, rows_at_once) as (header, rows, kinds):
-            yield header, rows, "row", kinds
+        with parquet_rows(source, rows_at_once) as (header, rows, column_types):
+            yield header, rows, "row", column_types
         return
     with text_in(source) as text:
         if kind is Format.JSON_LINES:
@@ -168,7 +172,7 @@ def _opened(
 
 
 def _up_to_a_size(rows: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
-    """Rows until their texts are long enough together."""
+    """Yield rows until their texts together are long enough for a chunk."""
     size = 0
     for row in rows:
         yield row
@@ -177,19 +181,19 @@ def _up_to_a_size(rows: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, 
             return
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A question after the name that was meant; empty if none is like it.
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return "Did you mean ...?" for the most similar of ``names``; empty if none is similar.
 
     >>> nearest("Strs", ["title", "stars"]), nearest("x", ["title"])
     ("Did you mean 'stars'?", '')
     """
-    by_lower = {one.lower().strip(): one for one in known}
+    by_lower = {one.lower().strip(): one for one in names}
     found = difflib.get_close_matches(name.lower().strip(), by_lower, n=1)
     return f"Did you mean '{by_lower[found[0]]}'?" if found else ""
 
 
 class Writer(Protocol):
-    """Takes rows, one batch after the other."""
+    """Writes rows, batch by batch."""
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         """Write these rows."""
@@ -200,13 +204,13 @@ def table_writer(
     stream: BinaryIO,
     path: Path,
     header: Sequence[str],
-    kinds: Any = None,
+    column_types: Any = None,
     numbers: Collection[str] = (),
 ) -> Iterator[Writer]:
-    """A writer of rows under ``header``.
+    """Give a writer of rows under ``header``, in the format that the name ``path`` implies.
 
-    Parquet needs the types of columns: ``kinds`` has those of a table that was read, ``numbers``
-    names columns of numbers, all others are texts.
+    Parquet needs the types of columns: ``column_types`` has those of a table that was read,
+    ``numbers`` names columns of numbers, and all others are texts.
 
     >>> stream = io.BytesIO()
     >>> with table_writer(stream, Path("fruit.jsonl"), ["name", "count"]) as writer:
@@ -216,13 +220,13 @@ def table_writer(
     """
     kind = format_of(path)
     if kind is Format.PARQUET:
-        held = ParquetWriter(stream, header, kinds, numbers)
+        held = ParquetWriter(stream, header, column_types, numbers)
         try:
             yield held
         finally:
             held.close()
         return
-    packed = is_packed(path)
+    packed = is_gzipped(path)
     content: BinaryIO = gzip.GzipFile(fileobj=stream, mode="wb") if packed else stream  # type: ignore[assignment]
     text = io.TextIOWrapper(content, encoding="utf-8", newline="")
     try:
@@ -239,7 +243,7 @@ def table_writer(
 
 
 def write_table(stream: BinaryIO, path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows, the header first, in the form that the name ``path`` promises.
+    """Write rows, the header first, in the format that the name ``path`` implies.
 
     >>> stream = io.BytesIO()
     >>> write_table(stream, Path("fruit.tsv"), [["name", "colour"], ["apple", "green"]])
@@ -271,5 +275,5 @@ class _JsonLines:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: it is missing."""
+    """JSON has no NaN: it becomes null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

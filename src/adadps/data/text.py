@@ -18,14 +18,14 @@ from sklearn.preprocessing import normalize
 from adadps.errors import DataError
 
 TOKEN = r"(?u)\b\w\w+\b"
-"""What counts as a word, in texts and in vocabularies."""
+"""The pattern of a word, in texts and in vocabularies."""
 
 
 @dataclass(frozen=True)
 class BagOfWords:
     """Counts of public words in each text, L2-normalised per text.
 
-    ``dampened`` counts are log(1 + count): a word that occurs often in a text weighs less.
+    ``dampened`` counts are log(1 + count), so that repetitions of a word weigh less.
 
     >>> BagOfWords(("apple", "pear"))(["Apple, apple!", "no fruit"]).toarray().tolist()
     [[1.0, 0.0], [0.0, 0.0]]
@@ -45,11 +45,11 @@ class BagOfWords:
         if not self.vocabulary or any(word != word.lower() for word in self.vocabulary):
             raise DataError(
                 "Expected a vocabulary of lower-case words, found none or upper case, which would "
-                "never match. Lower it."
+                "never match. Convert it to lower case."
             )
 
     def __call__(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """One sparse row a text."""
+        """Return one sparse row per text."""
         if len(texts) == 0 or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 "Expected at least one text and nothing else, found none or a missing value. Check "
@@ -63,7 +63,7 @@ class BagOfWords:
 
 
 def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
-    """The ``size`` most frequent words of a language that the tokeniser can produce.
+    """Return the ``size`` most frequent words of a language that the tokeniser can produce.
 
     >>> public_vocabulary(2)
     ('the', 'to')
@@ -75,7 +75,7 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     word = re.compile(TOKEN)
     try:
         candidates = top_n_list(language, 4 * size + 100)
-    except (LookupError, ValueError) as error:  # langcodes refuses what is no tag at all
+    except (LookupError, ValueError) as error:  # langcodes refuses what is not a language tag
         raise DataError(
             f"Expected a language that wordfreq knows, found '{language}' ({error}). Use a code "
             "such as en, de or fr."

@@ -1,4 +1,10 @@
-"""Who each row belongs to, and which rows each user has."""
+"""The user of each row, and the rows of each user.
+
+Epsilon is for one user. Somebody who appears as ``Ann``, ``ann`` and ``ANN`` would be three users
+and have three times the stated epsilon. So keys are compared in one spelling (`user_key`), which
+undoes what tables do to them: case, blanks, Unicode forms, invisible characters, and the many ways
+to write an integer. docs/decisions/user-level.md explains why it undoes no more.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +28,9 @@ Numbers = npt.NDArray[np.int64]
 
 
 def user_numbers(users: Any, rows: int) -> Tensor:
-    """A number from 0 for each row; equal for rows whose users have the same key (`user_key`).
+    """Number the users of rows from 0; users with the same key (`user_key`) have one number.
 
-    The integers or texts themselves are not kept.
+    The integers or texts themselves are not stored.
 
     >>> user_numbers(["ann", "bob", "Ann "], 3), user_numbers([7, 7.0, "007"], 3)
     (tensor([0, 1, 0]), tensor([0, 0, 0]))
@@ -32,23 +38,23 @@ def user_numbers(users: Any, rows: int) -> Tensor:
     if isinstance(users, str | bytes) or not isinstance(users, Iterable):
         raise DataError(
             "Expected a list with the user of each row, found something else. Give one integer or "
-            "text a row."
+            "text per row."
         )
     held = users.tolist() if hasattr(users, "tolist") else list(users)
     if len(held) != rows:
         raise DataError(
-            f"Expected one user a row, found {len(held)} for {rows} rows. Check that both come "
+            f"Expected one user per row, found {len(held)} for {rows} rows. Check that both come "
             "from the same table."
         )
     keys = [user_key(user) for user in held]
     if None in keys:
         raise DataError(
             "Expected integers, or texts that are not empty, as users, found a missing one or "
-            "another kind. Leave out rows without a user, or give each of them a user of its own: "
+            "another type. Leave out rows without a user, or give each of them its own user: "
             "several people under one name would be protected as one, and none of them alone."
         )
-    known: dict[str | None, int] = {}
-    return torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int64)
+    numbers: dict[str | None, int] = {}
+    return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys], dtype=torch.int64)
 
 
 class UserRows:
@@ -65,9 +71,9 @@ class UserRows:
         self._offsets = np.concatenate([[0], np.cumsum(sizes)])
 
     def of(self, users: Numbers, most: int, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
-        """At most ``most`` rows of each given user, a uniform subset of theirs, and whose they are.
+        """Return a uniform subset of at most ``most`` rows of each given user, and their owners.
 
-        Whose: places in ``users``. One user's subset is drawn independently of all others.
+        Owners are positions in ``users``. Subsets are drawn independently.
 
         >>> rows = UserRows(torch.tensor([0, 1, 0]), torch.tensor([True, True, True]))
         >>> [part.tolist() for part in rows.of(np.array([1, 0]), 2, np.random.default_rng())]
@@ -85,13 +91,13 @@ class UserRows:
 
 
 MISSING = frozenset({"nan", "null", "none", "na", "n/a", "nat", "<na>"})
-"""What other programs write where there is nothing."""
+"""What other programs write for a missing value."""
 
 TOLD_APART_BY = (
-    "their key in one spelling: case, blanks, forms of Unicode and invisible marks do not count, "
+    "their key in one spelling: case, blanks, Unicode forms and invisible characters do not count, "
     "and 7, 7.0 and 007 are one user"
 )
-"""As the card says it."""
+"""How users are told apart, as stated on the card."""
 
 _WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:\.0*)?", re.ASCII)
 _AS_A_PROGRAM_WRITES_IT = re.compile(r"[+-]?[0-9](?:\.[0-9]+)?e\+?[0-9]{1,2}", re.ASCII)
@@ -100,7 +106,7 @@ _SELECTORS = range(0xFE00, 0xFE10)
 
 
 def user_key(user: Any) -> str | None:
-    """The key in its one spelling; None if nobody is named, or if it is no integer and no text.
+    """Return the key in its one spelling; None if it is missing, or no integer and no text.
 
     >>> user_key(7) == user_key(7.0) == user_key("7") == user_key(" 007 ") == user_key("7.0")
     True
@@ -123,8 +129,8 @@ def user_key(user: Any) -> str | None:
 
 
 def _spelled(text: str) -> str:
-    """NFKC and without case, as Unicode defines it for identifiers; blanks as one space each."""
-    if not (text.isascii() and text.isprintable()):  # which nearly all are
+    """NFKC without case, as Unicode defines it for identifiers; each run of blanks is one space."""
+    if not (text.isascii() and text.isprintable()):  # as nearly all keys are
         text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         text = "".join(_digit(mark) for mark in text if _is_seen(mark))
     return " ".join(text.casefold().split())
@@ -136,14 +142,14 @@ def _is_seen(mark: str) -> bool:
 
 
 def _digit(mark: str) -> str:
-    """Digits of all scripts as 0 to 9."""
+    """Digits of all scripts become 0 to 9."""
     value = unicodedata.decimal(mark, None)
     return mark if value is None else str(value)
 
 
 def _as_whole_number(key: str) -> str:
     if _AS_A_PROGRAM_WRITES_IT.fullmatch(key) and Decimal(key) == int(Decimal(key)):
-        key = str(int(float(key)))  # as for a float, whose digits beyond its precision are its own
+        key = str(int(float(key)))  # like a float, with its digits beyond precision
     found = _WHOLE.fullmatch(key)
     if found is None:
         return key

@@ -14,8 +14,7 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine, modes_of
 from adadps.engine.losses import Loss
 from adadps.engine.passes.model_state import evaluating
-from adadps.engine.rules.layers import require_supported
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.layers import LayerSequence, require_supported
 from adadps.engine.rules.structure import PythonGenerators, owns_trainable, uses_only_through_layers
 from adadps.engine.waist import Engine
 from adadps.errors import AdadpsError, DataError, ModelError

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.losses import Loss, output_gradients
+from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
 from adadps.engine.passes.vmap import over_examples
 from adadps.engine.rules.gradients import (
     LayeredGradients,
@@ -31,8 +31,13 @@ from adadps.engine.rules.gradients import (
     PerExampleGradients,
     layered,
 )
-from adadps.engine.rules.layers import LayerCall, combined, gradients_of, require_supported
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.layers import (
+    LayerCall,
+    LayerSequence,
+    combined,
+    gradients_of,
+    require_supported,
+)
 from adadps.engine.rules.sparse import TokenRows
 from adadps.engine.rules.structure import owns_trainable
 from adadps.engine.waist import Units
@@ -123,7 +128,10 @@ class GhostEngine:
         self._require_unchanged()
         if self.sequence is None:
             return self._calls_by_example(params, batch)
-        of_outputs = partial(_gradients_of_outputs, self.loss, batch.targets)
+
+        def of_outputs(outputs: Tensor) -> Tensor:
+            return output_gradients(self.loss, outputs, batch.targets)
+
         return self.sequence.layer_calls(params, batch.features, of_outputs)
 
     def _require_unchanged(self) -> None:
@@ -251,5 +259,34 @@ def _without(leaf: PerExampleGradients, finite: Tensor, synthetic: int) -> PerEx
     )
 
 
-def _gradients_of_outputs(loss: Loss, targets: Tensor, outputs: Tensor) -> Tensor:
-    return output_gradients(loss, outputs, targets)
+def output_gradients(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return ∂ loss_i / ∂ output_i for every example.
+
+    A loss that might mix examples runs under vmap, where each example sees only itself.
+    """
+    if loss is cross_entropy and outputs.ndim == 2 and targets.dtype == torch.int64:
+        return gradient_of_cross_entropy(outputs.detach(), targets)
+    if treats_examples_alone(loss):
+        held = outputs.detach().requires_grad_()
+        return torch.autograd.grad(loss(held, targets).sum(), held)[0]
+
+    def single(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), target.unsqueeze(0)).squeeze()
+
+    gradients: Tensor = over_examples(grad(single), outputs, targets)
+    return gradients
+
+
+def gradient_of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """softmax(outputs) - 1 at the target; zero where the target is ignored.
+
+    >>> import torch
+    >>> gradient_of_cross_entropy(torch.zeros(2, 2), torch.tensor([1, -100]))
+    tensor([[ 0.5000, -0.5000],
+            [ 0.0000,  0.0000]])
+    """
+    gradient = torch.softmax(outputs, 1)
+    ignored = (targets == IGNORED).unsqueeze(1)
+    places = targets.unsqueeze(1).masked_fill(ignored, 0)
+    gradient.scatter_add_(1, places, gradient.new_full((1, 1), -1.0).expand(len(targets), 1))
+    return gradient.masked_fill_(ignored, 0)

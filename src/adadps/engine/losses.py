@@ -1,15 +1,11 @@
-"""Losses with one value per example, and the gradient of any loss with respect to the outputs."""
+"""Losses with one value per example."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
-from torch.func import grad
 from torch.nn import functional
-
-from adadps.engine.passes.vmap import over_examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """loss(outputs, targets) with one value per example."""
@@ -72,36 +68,3 @@ def treats_examples_alone(loss: Loss) -> bool:
         and not ("forward" in vars(loss) or loss._forward_hooks or loss._forward_pre_hooks)
     )
     return of_torch or any(loss is one for one in ours)
-
-
-def output_gradients(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return ∂ loss_i / ∂ output_i for every example.
-
-    A loss that might mix examples runs under vmap, where each example sees only itself.
-    """
-    if loss is cross_entropy and outputs.ndim == 2 and targets.dtype == torch.int64:
-        return gradient_of_cross_entropy(outputs.detach(), targets)
-    if treats_examples_alone(loss):
-        held = outputs.detach().requires_grad_()
-        return torch.autograd.grad(loss(held, targets).sum(), held)[0]
-
-    def single(output: Tensor, target: Tensor) -> Tensor:
-        return loss(output.unsqueeze(0), target.unsqueeze(0)).squeeze()
-
-    gradients: Tensor = over_examples(grad(single), outputs, targets)
-    return gradients
-
-
-def gradient_of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """softmax(outputs) - 1 at the target; zero where the target is ignored.
-
-    >>> import torch
-    >>> gradient_of_cross_entropy(torch.zeros(2, 2), torch.tensor([1, -100]))
-    tensor([[ 0.5000, -0.5000],
-            [ 0.0000,  0.0000]])
-    """
-    gradient = torch.softmax(outputs, 1)
-    ignored = (targets == IGNORED).unsqueeze(1)
-    places = targets.unsqueeze(1).masked_fill(ignored, 0)
-    gradient.scatter_add_(1, places, gradient.new_full((1, 1), -1.0).expand(len(targets), 1))
-    return gradient.masked_fill_(ignored, 0)

@@ -1,16 +1,19 @@
 """What training differentiates: one model, one loss, one way to read the features.
 
-A logical batch is differentiated in physical pieces, so that any batch size fits in the memory of
-one piece. Each piece is padded with synthetic rows and runs in isolation.
+A logical batch is differentiated in physical pieces (`adadps.engine.chunked`), each padded with
+synthetic rows. Every pass of a run is *isolated*, on private rows and on others, so that a model
+behaves the same on all of them: it leaves no state behind, draws from secret generators, and its
+errors are not quoted.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +21,20 @@ from torch import Tensor, nn
 from adadps.data.examples import Examples, Features, take
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import reads_in_sequence
+from adadps.engine.chunked import ChunkedGradients, pieces_of
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.losses import cross_entropy
+from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.isolation import Isolation
-from adadps.engine.passes.model_state import evaluating
+from adadps.engine.passes.generators import Bytes, secret_generators
+from adadps.engine.passes.model_state import evaluating, same_state
 from adadps.engine.passes.synthetic import ROWS
-from adadps.engine.waist import Engine, GradientBatch, Units, added
-from adadps.tensors.sums import Params, Sums
+from adadps.engine.rules.layers import LayerSequence
+from adadps.engine.waist import Engine, GradientBatch, Units
+from adadps.errors import ModelError
+from adadps.tensors.sums import Params
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Objective:
 
         if len(batch) <= chunk:
             return differentiate(None, units)
-        pieces = _pieces(batch.targets, units, chunk)
+        pieces = pieces_of(batch.targets, units, chunk)
         return ChunkedGradients(tuple(partial(differentiate, rows, part) for rows, part in pieces))
 
     def encoded(self, batch: Examples) -> Examples:
@@ -188,67 +196,62 @@ def _followed_by(batch: Examples, synthetic: Examples, count: int) -> Examples:
     return Examples(torch.cat([batch.features, more.features]), targets)
 
 
-# --- physical pieces of a logical batch ---
+# --- isolation ---
+
+_WITH_DRAWS = (nn.Dropout, nn.AlphaDropout)
 
 
-@dataclass(frozen=True)
-class ChunkedGradients:
-    """Pieces that are differentiated when they are needed, and then forgotten.
+class Isolation:
+    """Runs one model with one loss; ``secret`` gives the bytes for the draws inside them."""
 
-    `norms` followed by `weighted_sum` differentiates twice; `adadps.engine.waist.reduce` walks
-    through `parts` and differentiates once.
-    """
+    def __init__(
+        self, model: nn.Module, loss: Loss, secret: Bytes, *, quotes_errors: bool = False
+    ) -> None:
+        self._model, self._loss, self._secret = model, loss, secret
+        self._quotes_errors = quotes_errors
+        sequence = LayerSequence.of(model)
+        # Layers and losses of these kinds draw nothing and hold nothing, and need no guard.
+        self._holds_nothing = sequence is not None and treats_examples_alone(loss)
+        self._draws_nothing = self._holds_nothing and not any(
+            isinstance(layer, _WITH_DRAWS) for layer in model.modules()
+        )
 
-    pieces: tuple[Callable[[], GradientBatch], ...]
-    transforms: tuple[Callable[[GradientBatch], GradientBatch], ...] = ()
+    def drawing_from(self, secret: Bytes, *, quotes_errors: bool) -> Isolation:
+        """Return the same with another source of draws, and errors in full for debugging."""
+        return Isolation(self._model, self._loss, secret, quotes_errors=quotes_errors)
 
-    def scale(self, diagonal: Params) -> ChunkedGradients:
-        """D ∘ g."""
-        return self._then(lambda batch: batch.scale(diagonal))
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Surround a pass. Buffers and attributes are restored after it, always and silently."""
+        same = nullcontext() if self._holds_nothing else same_state(self._model, self._loss)
+        with self._secret_draws(), same:
+            yield
 
-    def shift(self, beta: float, mean: Params) -> ChunkedGradients:
-        """β g + (1 - β) M."""
-        return self._then(lambda batch: batch.shift(beta, mean))
+    def on_private_rows(self, differentiate: Callable[[], Result]) -> Result:
+        """Run a pass on private rows without quoting its errors: their texts can hold values."""
+        if self._quotes_errors:
+            with self():
+                return differentiate()
+        try:
+            with self():
+                return differentiate()
+        except Exception as error:
+            kind = type(error).__name__
+        raise ModelError(  # outside of the handler, so that the other error does not come along
+            "Expected a model and a loss that run on every row as they do on synthetic rows, found "
+            f"{kind} in a step. Its text is not shown, because it might reveal values of a private "
+            "row. Check that integer features fit the model's tables and labels the number of its "
+            "outputs, and try the model on public rows."
+        )
 
-    def norms(self) -> Tensor:
-        """Return the norms of all units, piece by piece."""
-        return torch.cat([part.norms() for part in self.parts()])
-
-    def weighted_sum(self, weights: Tensor) -> Sums:
-        """Return Σ_i w_i g_i over all pieces."""
-        total: Sums | None = None
-        start = 0
-        for part in self.parts():
-            size = len(part.norms())
-            total = added(total, part.weighted_sum(weights[start : start + size]))
-            start += size
-        return total or {}
-
-    def parts(self) -> Iterator[GradientBatch]:
-        """Yield each piece, differentiated and transformed."""
-        for piece in self.pieces:
-            batch = piece()
-            for transform in self.transforms:
-                batch = transform(batch)
-            yield batch
-
-    def _then(self, transform: Callable[[GradientBatch], GradientBatch]) -> ChunkedGradients:
-        return replace(self, transforms=(*self.transforms, transform))
+    @contextmanager
+    def _secret_draws(self) -> Iterator[None]:
+        if self._draws_nothing:
+            yield
+            return
+        with secret_generators(self._secret, _device(self._model)):
+            yield
 
 
-def _pieces(targets: Tensor, units: Units | None, chunk: int) -> list[tuple[Tensor, Units | None]]:
-    size = len(targets)
-    if units is None:
-        return [
-            (rows, None) for rows in torch.split(torch.arange(size, device=targets.device), chunk)
-        ]
-    units_per_piece = max(1, round(chunk * units.count / size))
-    starts = torch.arange(0, units.count, units_per_piece, device=targets.device)
-    # Pieces without rows are joined to the piece before them.
-    filled = torch.unique(units.labels // units_per_piece)
-    bounds = [0, *(starts[filled[1:]]).tolist(), units.count]
-    pieces: list[tuple[Tensor, Units | None]] = []
-    for first, end in pairwise(bounds):
-        rows = torch.nonzero((units.labels >= first) & (units.labels < end)).squeeze(1)
-        pieces.append((rows, Units(units.labels[rows] - first, end - first, units.weight)))
-    return pieces
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))

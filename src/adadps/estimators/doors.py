@@ -11,9 +11,9 @@ from adadps.errors import SettingError, SideInformationError
 from adadps.estimators.planner.named_methods import Method, chain_for, norms_for, shaped
 from adadps.estimators.planner.typical_texts import typical_norm
 from adadps.methods.side import Frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 
 
 @dataclass(frozen=True)

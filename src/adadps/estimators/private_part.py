@@ -11,8 +11,7 @@ from scipy import sparse
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features, examples
-from adadps.data.identity import identities_of_rows
-from adadps.data.overlap import PublicRows
+from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.row_kind import without_rows
 from adadps.errors import SideInformationError
 from adadps.estimators.rows import Rows, Table
@@ -26,7 +25,7 @@ def private_examples(
     Training leaves out what is public; after ``rows`` has scaled them they would not be found
     again. How many there are is not told, nor refused if it is all of them.
 
-    >>> from adadps.data.overlap import private_rows, public_rows
+    >>> from adadps.data.identity import private_rows, public_rows
     >>> import torch
     >>> table, scaled = np.array([[3.0, 4.0], [0.0, 2.0]]), Rows(None, normalised=True)
     >>> corpus = [public_rows(torch.tensor([[3.0, 4.0]]), None)]

@@ -1,13 +1,13 @@
-"""Removing and replacing: our own files by their exact names, and a ledger never.
+"""Removing and replacing files: only our own, by their exact names, and never a ledger.
 
-Everything that adadps takes away from a disk, or puts in the place of something else, goes through
-this module. A ledger says what was spent on people's data; nobody can compute it again. It is told
-by its content, so that neither a name that looks like one of ours nor ``--force`` costs one. What
-is not surely ours stays: a file too many harms nobody.
+Everything that adadps removes from a disk, or replaces, goes through this module. A ledger records
+what was spent on people's data; nobody can compute it again. It is recognised by its content, so
+that neither a name that looks like one of ours nor ``--force`` can cost one. Files that are not
+surely ours stay: a leftover file harms nobody.
 
-Drafts are folders with random names. As long as its maker lives, a draft holds a lock, which the
-system releases when the process ends, however it ends. A number of a process would say less: it
-means nothing in another container or on another host, and is given again.
+Drafts are folders with random names. While its process lives, a draft holds a lock, which the
+system releases when the process ends, however it ends. A process number would say less: it means
+nothing in another container or on another host, and is used again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DRAFT_NAME = re.compile(re.escape(_DRAFT) + r"[a-z0-9_]{8}", re.ASCII)
 
 
 def is_ledger(path: Path) -> bool:
-    """Is it a ledger, a journal of one, or something that cannot be told from one?
+    """Is it a ledger, a journal of one, or something that may be one?
 
     >>> file = Path(tempfile.mkdtemp()) / "reviews.ledger"
     >>> _ = file.write_bytes(_SQLITE.ljust(68, b"-") + b"aDPS")
@@ -52,22 +52,22 @@ def is_ledger(path: Path) -> bool:
 
 
 def require_no_ledger(path: Path) -> None:
-    """Refuse to write where a ledger is."""
+    """Refuse to write over a ledger."""
     if is_ledger(path):
         raise DataError(
             f"Expected a file that may be replaced, found a ledger at {path}, which is never "
-            "replaced: it says what was spent. Choose another name; nothing was overwritten."
+            "replaced: it records what was spent. Choose another name; nothing was overwritten."
         )
 
 
 def remove_file(path: Path) -> None:
-    """Take away a file of ours, if it is there and no ledger."""
+    """Remove a file of ours, if it exists and is not a ledger."""
     if not is_ledger(path):
         path.unlink(missing_ok=True)
 
 
 def remove_folder(folder: Path, files: Collection[str]) -> None:
-    """Take away these files of ours, and the folder if nothing else is in it."""
+    """Remove these files of ours, and the folder if nothing else is in it."""
     if not folder.is_dir() or folder.is_symlink():
         return
     for name in files:
@@ -77,25 +77,25 @@ def remove_folder(folder: Path, files: Collection[str]) -> None:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Take away a folder of ours in which nothing is left."""
+    """Remove a folder of ours if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def replace(draft: Path, target: Path) -> None:
-    """Give a draft the name of ``target``; what was there is gone, unless it is a ledger."""
+    """Rename a draft to ``target``, replacing what was there unless it is a ledger."""
     require_no_ledger(target)
     os.replace(draft, target)
 
 
 def move_ledger(ledger: Path, folder: Path) -> bool:
-    """Move a ledger that nobody holds open into another folder, if there is room for it."""
+    """Move a ledger that is not in use into another folder, if its name is free there."""
     target = folder / ledger.name
     in_use = any(ledger.with_name(ledger.name + ending).exists() for ending in _JOURNALS)
     if in_use or not is_ledger(ledger):
         return False
     try:
-        os.link(ledger, target)  # which fails if something is there
+        os.link(ledger, target)  # fails if something is there
     except OSError:
         return False
     ledger.unlink()
@@ -104,12 +104,12 @@ def move_ledger(ledger: Path, folder: Path) -> bool:
 
 @contextmanager
 def draft_folder(beside: Path) -> Iterator[Path]:
-    """A folder of our own to fill, which goes in the end with what is left in it.
+    """Give a new folder to fill; afterwards it is removed with everything left in it.
 
     >>> place = Path(tempfile.mkdtemp())
     >>> with draft_folder(place) as draft:
     ...     _ = (draft / "half").write_text("made")
-    ...     remove_abandoned(place, re.compile(".*"), ["half"])  # its maker lives
+    ...     remove_abandoned(place, re.compile(".*"), ["half"])  # its process lives
     ...     (draft / "half").exists()
     True
     >>> list(place.iterdir())
@@ -118,7 +118,7 @@ def draft_folder(beside: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=beside))
     descriptor = os.open(folder / f"{_LOCK}-new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        if surely_locked(descriptor):  # it has its name only from now on: nobody comes in between
+        if surely_locked(descriptor):  # named only when it is locked: no race
             os.rename(folder / f"{_LOCK}-new", folder / _LOCK)
         yield folder
     finally:
@@ -127,10 +127,10 @@ def draft_folder(beside: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(beside: Path, inner: re.Pattern[str], files: Collection[str]) -> None:
-    """Take away drafts whose makers are gone: these files in folders that are called so."""
+    """Remove drafts of dead processes: these files, in folders whose names match ``inner``."""
     for draft in beside.iterdir():
         if _DRAFT_NAME.fullmatch(draft.name) and not draft.is_symlink():
-            with suppress(OSError):  # without a lock it cannot be told whether the maker lives
+            with suppress(OSError):  # without a lock, its process may still live
                 descriptor = os.open(draft / _LOCK, os.O_RDWR)
                 try:
                     if surely_locked(descriptor):

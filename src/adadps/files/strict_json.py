@@ -1,4 +1,4 @@
-"""JSON as it is meant: no name twice, no NaN, nothing that cannot be written down again."""
+"""Strict JSON: no duplicate names, no NaN, nothing that could not be written again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from adadps.errors import DataError
 
 
 def parse_json(text: str) -> Any:
-    """The content of a JSON text; `DataError` with the reason if it is none.
+    """Return the content of a JSON text, or raise a `DataError` with the reason.
 
-    Unlike `json.loads` it refuses names that occur twice (which one counts?), NaN and numbers
-    beyond float64, halves of characters, and nesting that is too deep to be walked through.
+    Unlike `json.loads` it refuses duplicate names, NaN and numbers beyond float64, lone surrogates,
+    and nesting that is too deep to traverse.
 
     >>> parse_json('{"format": 1}')
     {'format': 1}
@@ -28,7 +28,7 @@ def parse_json(text: str) -> Any:
             parse_float=_finite,
             parse_constant=_no_number,
         )
-        json.dumps(held, ensure_ascii=False).encode("utf-8")  # halves of characters are found here
+        json.dumps(held, ensure_ascii=False).encode("utf-8")  # finds lone surrogates
     except DataError:
         raise
     except (RecursionError, MemoryError) as error:

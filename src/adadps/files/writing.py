@@ -1,7 +1,7 @@
-"""New files and folders, whole or not at all.
+"""New files and folders, written whole or not at all.
 
 Each is made beside its place, synchronised with the disk and then renamed, so that nobody finds a
-half-made one, and after an error nothing is left: no draft, and no folder that was only made to
+half-written one. After an error nothing is left: no draft, and no folder that was created only to
 hold it.
 """
 
@@ -27,9 +27,9 @@ from adadps.files.removing import (
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A draft to fill; when all went well it becomes ``target``, which must not exist yet.
+    """Give a draft folder to fill; on success it becomes ``target``, which must not exist yet.
 
-    The draft has the name of the target, in a folder of its own beside it.
+    The draft has the name of the target, in a temporary folder beside it.
 
     >>> place = Path(tempfile.mkdtemp()) / "model"
     >>> with new_folder(place) as draft:
@@ -55,7 +55,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A draft to fill; when all went well it becomes ``target``.
+    """Give a draft file to fill; on success it becomes ``target``.
 
     >>> place = Path(tempfile.mkdtemp()) / "table.csv"
     >>> with new_file(place, overwrite=False) as draft:
@@ -90,7 +90,7 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def _parents(target: Path) -> Iterator[None]:
-    """Make the folders above; after an error, take back those that were not there before."""
+    """Create the folders above; after an error, remove those that did not exist before."""
     missing = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -102,9 +102,11 @@ def _parents(target: Path) -> Iterator[None]:
 
 
 def _require_absent(target: Path, cure: str) -> None:
-    """Refuse a name that is taken, and one that cannot be, before any work is done for it."""
+    """Refuse a name that is taken, or impossible, before any work is done for it."""
     if "\0" in str(target):
-        raise DataError("Expected a name of a file or folder, found one with a NUL in it. Mend it.")
+        raise DataError(
+            "Expected the name of a file or folder, found one with a NUL character. Remove the NUL."
+        )
     try:
         os.lstat(target)
     except FileNotFoundError:
@@ -137,11 +139,11 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON for other programs to read."""
+    """Write indented JSON for other programs to read."""
     write_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, and the folder that it goes into."""
+    """Write a file, whole or not at all, and create its folder."""
     with new_file(path, overwrite=True) as draft:
         draft.write_bytes(content)

@@ -12,7 +12,7 @@ from adadps.data.examples import Examples, PublicExamples
 from adadps.methods.side import RMSPropStatistics, SideSource, Statistics, oracle, public
 from adadps.methods.stages import Chain, adagrad, adam, average, chain, cosine, mix, momentum
 from adadps.methods.stages import precondition, pretrain, reparametrise, rmsprop, sgd
-from adadps.methods.stages.privatize import Privatize, privatize
+from adadps.methods.stages.gradients import Privatize, privatize
 from adadps.methods.schedules import Schedule
 
 OPEN = privatize()

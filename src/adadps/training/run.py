@@ -27,7 +27,6 @@ from adadps.errors import BudgetError, ContractError, OrderError
 from adadps.methods.state_codec import pack
 from adadps.report.result import Measurement, PrivacyStatement, Result
 from adadps.tensors.sums import Params
-from adadps.training.batches import Batch, ModelLock
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoint, Checkpoints, RunFolder
 from adadps.training.describe import (
@@ -39,7 +38,7 @@ from adadps.training.describe import (
 )
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import Payment, PaymentTerms
-from adadps.training.stepper import DEBUG_MARK, Drawn, Stepper
+from adadps.training.stepper import DEBUG_MARK, Batch, Drawn, ModelLock, Stepper
 from adadps.types import Accountant
 
 EARLIER_MARK = "a step of this run was charged as not private before it was resumed"
@@ -254,7 +253,7 @@ class Run:
             self._folder.write(self._checkpoint())
 
     def _keep_if_due(self) -> None:
-        if self._folder.is_due(self._taken, self.steps):
+        if self._folder.checkpoints and self._folder.is_due(self._taken, self.steps):
             self.keep()
 
     @property

@@ -28,32 +28,112 @@ Nothing else about the batch leaves this file, unless ``debug`` marks the run as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting.samplers import Sampler
+from adadps.accounting.groups import Groups
+from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
+from adadps.data.identity import private_rows
+from adadps.data.users import UserRows
 from adadps.engine.losses import Loss
+from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.validation import objective
-from adadps.engine.waist import GradientBatch, Step
-from adadps.engine.weights import Weights
+from adadps.engine.waist import GradientBatch, Step, Units, Weights
+from adadps.errors import ContractError, DataError
 from adadps.methods.stages.chain import Chain
+from adadps.methods.stages.users import Users
 from adadps.methods.state_codec import require_like, unpack
 from adadps.tensors.feature_major import lay_out_by_feature, lay_out_by_output
 from adadps.tensors.sums import Params
 from adadps.tensors.threads import torch_on_one_thread
-from adadps.training.batches import Batch, Batches, DrawnRows, require_parts
 from adadps.training.checkpoint import Checkpoint
+from adadps.training.preflight import require_parts
 
 LITTLE_WORK = 2**24
 """Fewer multiplications than this are not worth torch's threads, which spin after their work."""
 
 DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A drawn batch. Its content stays inside the run that drew it."""
+
+    run: str
+    index: int
+    life: str = ""
+    """Identifies the process that drew it: a resumed run draws another batch of the same index."""
+
+
+@dataclass(frozen=True)
+class DrawnRows:
+    """The rows of a batch, and the groups or users that are clipped as one, if any."""
+
+    batch: Batch
+    rows: Tensor
+    units: Units | None
+
+
+class Batches:
+    """Draws one batch after another."""
+
+    def __init__(
+        self,
+        data: Examples,
+        *,
+        method: Chain,
+        sampler: Sampler,
+        units: Sampler,
+        randomness: Randomness,
+    ) -> None:
+        self._groups = method.release.groups
+        self._sampler, self._randomness = sampler, randomness
+        self._is_private = private_rows(data, method.public_rows)
+        self._all_private = bool(self._is_private.all())
+        self._users: UserRows | None = None
+        if isinstance(self._groups, Users) and data.users is not None:
+            self._users = UserRows(data.users, self._is_private)
+        self._batches = self._begin(len(data), units)
+
+    def next(self, batch: Batch) -> DrawnRows:
+        """Draw the rows of a batch; there may be none."""
+        drawn: Rows = next(self._batches)
+        units, rng = None, self._randomness.generator
+        if isinstance(self._groups, Users):
+            assert self._users is not None  # a method by user has asked for them
+            drawn, units = self._groups.expand(drawn, self._users, rng)
+            return DrawnRows(batch, torch.from_numpy(drawn), units)
+        if self._groups:
+            size = self._sampler.expected_size
+            drawn, labels, count = self._groups.labels(drawn, size, rng)
+            units = Units(torch.from_numpy(labels), count, 1 / self._groups.size)
+        rows = torch.from_numpy(drawn)
+        if self._all_private:
+            return DrawnRows(batch, rows, units)
+        kept = self._is_private[rows]
+        return DrawnRows(batch, rows[kept], units.take(kept) if units else None)
+
+    def _begin(self, size: int, units: Sampler) -> Iterator[Rows]:
+        """Check the number of units against the declared one, and start the sampler."""
+        if self._users is not None:
+            size = self._users.count
+        elif isinstance(self._groups, Groups) and units is not self._sampler:
+            if size != self._sampler.examples:
+                raise DataError(
+                    f"Expected the {self._sampler.examples} declared examples for groups fixed in "
+                    f"advance, found {size}. Declare the true number."
+                )
+            size //= self._groups.size
+        units.require_declared(size)
+        return units.batches(size, self._randomness.generator)
 
 
 class Drawn(Protocol):
@@ -266,3 +346,34 @@ class BatchFacts:
 
 def _ignore(_name: str, _value: Tensor) -> None:
     """Outside of debugging nothing that is not noised is recorded."""
+
+
+_LATEST: WeakKeyDictionary[nn.Module, ModelLock] = WeakKeyDictionary()
+
+
+class ModelLock:
+    """The right to change a model, until another run takes it.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> first = ModelLock(layer)
+    >>> first.require_valid()
+    >>> second = ModelLock(layer)
+    >>> first.require_valid()
+    Traceback (most recent call last):
+    adadps.errors.ContractError: Expected one run at a time on a model, ...
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            if isinstance(parameter, LateParameter):
+                make_plain(parameter)  # left over from an abandoned run
+        self._model = model
+        _LATEST[model] = self
+
+    def require_valid(self) -> None:
+        """Refuse to continue if another run has begun on the model."""
+        if _LATEST.get(self._model) is not self:
+            raise ContractError(
+                "Expected one run at a time on a model, found that another run has begun on it. "
+                "Finish one before the next, or train a copy of the model."
+            )

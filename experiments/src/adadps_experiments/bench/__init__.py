@@ -1,1 +1,1 @@
-"""Time and memory of a training step beside plain torch, Opacus and a microbatch loop."""
+"""`adadps bench`: time and memory of a step beside plain torch, Opacus and a microbatch loop."""

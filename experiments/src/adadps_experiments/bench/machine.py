@@ -1,4 +1,4 @@
-"""The cores of this machine, and how much of them other work takes."""
+"""The machine: load by other processes, and memory, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, and waiting for a disk
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 class OtherLoad:
-    """What other processes take, from now on, of the cores that ``threads`` threads would use."""
+    """Measures, from now on, the load of other processes on the cores of ``threads`` threads."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._start = (_busy(), time.process_time(), time.perf_counter())
 
     def share(self) -> float | None:
-        """Their share, between 0 and 1; None where the system does not say."""
+        """Return their share between 0 and 1, or None if the system does not report it."""
         busy, own, start = self._start
         now = _busy()
         if busy is None or now is None:
@@ -40,7 +35,7 @@ class OtherLoad:
 
 
 def _busy() -> float | None:
-    """Seconds that all cores together have been busy."""
+    """Return the seconds that all cores together have been busy."""
     try:
         first = _STAT.read_text(encoding="ascii").splitlines()[0]
         columns = [int(value) for value in first.split()[1:9]]
@@ -54,25 +49,25 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _CGROUP = Path("/sys/fs/cgroup")
 MEMORY_SHARE = 0.9
-"""Of the free memory that a contender may take."""
+"""The share of the free memory that a contender may use."""
 
 
 @dataclass(frozen=True)
 class MemoryBaseline:
-    """Resident memory at one moment, from which a peak is counted."""
+    """Resident memory at one moment, from which a peak is measured."""
 
     resident: int
     how: str
 
     def peak(self) -> int:
-        """Bytes by which resident memory was larger at its peak since then."""
+        """Return by how many bytes resident memory has risen at its peak since then."""
         return max(0, _peak(self.how) - self.resident)
 
 
 def memory_baseline() -> MemoryBaseline:
-    """Give freed memory back, forget earlier peaks, and begin to count.
+    """Return freed memory to the system, reset the recorded peak, and start measuring.
 
-    Where an earlier peak cannot be forgotten (not on Linux), the peak is that of the whole process.
+    Where the peak cannot be reset (not on Linux), it is that of the whole process.
     """
     gc.collect()
     _trim()
@@ -84,7 +79,7 @@ def memory_baseline() -> MemoryBaseline:
 
 
 def free_memory() -> int | None:
-    """Bytes that can be taken without harm, or None where nobody says."""
+    """Return the bytes that can be allocated safely, or None if the system does not report them."""
     try:
         available = _field(Path("/proc/meminfo"), "MemAvailable")
     except (OSError, LookupError):
@@ -98,7 +93,7 @@ def free_memory() -> int | None:
 
 
 def limit_memory(amount: int) -> None:
-    """Let this process take ``amount`` more bytes; beyond them it gets an error."""
+    """Let this process allocate ``amount`` more bytes; beyond that, allocation fails."""
     if _STATUS.exists():
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = _status("VmData") + amount
@@ -118,7 +113,7 @@ def _status(name: str) -> int:
 
 
 def _field(file: Path, name: str) -> int:
-    """A line such as ``VmRSS:  1234 kB``, in bytes."""
+    """Read a line such as ``VmRSS:  1234 kB``, in bytes."""
     for line in file.read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -126,7 +121,7 @@ def _field(file: Path, name: str) -> int:
 
 
 def _trim() -> None:
-    """Freed memory that malloc keeps would hide what the model takes."""
+    """Return freed memory to the system: kept by malloc, it would hide what the model takes."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

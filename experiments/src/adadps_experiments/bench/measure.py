@@ -1,4 +1,7 @@
-"""Measure one contender in this process: median time of a step, and the peak of memory."""
+"""Measure contenders: median time per step and peak memory, each in a fresh process.
+
+A contender that cannot run gives a row that says why.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,21 @@ from adadps_experiments.bench.workloads import SEED, Workload
 
 @dataclass(frozen=True)
 class Timing:
-    """How long to measure: at least ``seconds`` and five steps, or three steps if they are slow."""
+    """How long to measure: at least ``seconds`` and five steps, or three if they are slow."""
 
     threads: int
     steps: int | None = None
-    """An exact number of steps instead."""
+    """The exact number of steps, if given."""
     seconds: float = 4.0
     slow: float = 10.0
     most: int = 1000
 
 
-def settle(threads: int) -> None:
-    """The same surroundings for everybody: threads, seed, and a bound on memory.
+def prepare_process(threads: int) -> None:
+    """Set what all contenders share: threads, seed, and a bound on memory.
 
-    Denormal numbers count as zero, before any thread begins: the gradients of an untrained LSTM
-    are that small, and would cost everybody several times the time.
+    Denormal numbers are flushed to zero before any thread starts: the gradients of an untrained
+    LSTM are that small, and would slow every contender down several times.
     """
     warnings.simplefilter("ignore")
     torch.set_flush_denormal(True)
@@ -52,10 +55,10 @@ def settle(threads: int) -> None:
 
 
 def measure_steps(workload: Workload, name: str, timing: Timing) -> Row:
-    """A row of results; in a fresh process, after `settle`, also of memory."""
+    """Measure single steps; memory is right only in a process that `prepare_process` has set up."""
     contender = CONTENDERS[name]
     tiny = workload.tiny()
-    contender.prepare(tiny, tiny.data())().step()  # what libraries load at first use is not counted
+    contender.prepare(tiny, tiny.data())().step()  # excludes what libraries load at first use
     data = workload.data()
     touched = data.touched(workload.batch)
     build = contender.prepare(workload, data)
@@ -65,7 +68,7 @@ def measure_steps(workload: Workload, name: str, timing: Timing) -> Row:
     others = OtherLoad(timing.threads)
     times = _times(running.step, timing)
     share = others.share()
-    flush = None if running.weights is None else _took(running.weights).wall
+    flush = None if running.weights is None else _timed(running.weights).wall
     row: Row = {
         "workload": workload.name,
         "contender": name,
@@ -82,7 +85,7 @@ def measure_steps(workload: Workload, name: str, timing: Timing) -> Row:
 
 
 def measure_epoch(workload: Workload, name: str, timing: Timing) -> Row:
-    """One whole epoch of a contender of ours, from the first step to the weights."""
+    """Measure one epoch of a contender of adadps, from the first step to the final weights."""
     data = workload.data()
     held = examples(data.features, data.targets)
     begin = machine.memory_baseline()
@@ -106,8 +109,8 @@ def measure_epoch(workload: Workload, name: str, timing: Timing) -> Row:
     }
 
 
-def reason_against(contender: Trainer, workload: Workload) -> str | None:
-    """Why a contender cannot be tried on this machine, in a few words."""
+def reason_not_to_run(contender: Trainer, workload: Workload) -> str | None:
+    """Say why a contender cannot run on this machine, or return None."""
     free, needed = machine.free_memory(), contender.needs(workload)
     if free is not None and needed > machine.MEMORY_SHARE * free:
         return f"cannot run: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
@@ -124,11 +127,11 @@ def _warm_up(step: Callable[[], object], seconds: float = 1.0, most: int = 10) -
 
 def _times(step: Callable[[], object], timing: Timing) -> list[StepTime]:
     if timing.steps is not None:
-        return [_took(step) for _ in range(timing.steps)]
+        return [_timed(step) for _ in range(timing.steps)]
     times: list[StepTime] = []
     start = time.perf_counter()
     while len(times) < timing.most:
-        times.append(_took(step))
+        times.append(_timed(step))
         spent = time.perf_counter() - start
         if len(times) >= (5 if spent < timing.slow else 3) and spent >= timing.seconds:
             break
@@ -136,35 +139,36 @@ def _times(step: Callable[[], object], timing: Timing) -> list[StepTime]:
 
 
 class StepTime(NamedTuple):
-    """Milliseconds by the clock, and of the processor in all threads."""
+    """Milliseconds of wall-clock time, and of processor time in all threads."""
 
     wall: float
     cpu: float
 
 
-def _took(work: Callable[[], object]) -> StepTime:
+def _timed(work: Callable[[], object]) -> StepTime:
     start, used = time.perf_counter(), time.process_time()
     work()
     return StepTime(1000 * (time.perf_counter() - start), 1000 * (time.process_time() - used))
 
 
 PATIENCE = 600.0
-"""Seconds after which a contender is given up."""
+"""Seconds after which a contender is stopped."""
 
 
-def attempt(workload: Workload, name: str, timing: Timing) -> Row:
-    """The row of a contender, or a row that says why there is none."""
+def measure_contender(workload: Workload, name: str, timing: Timing) -> Row:
+    """Return the row of a contender, or a row that says why it could not be measured."""
     contender = CONTENDERS[name]
     if contender.package is not None and find_spec(contender.package) is None:
-        hint = f"cannot run: {contender.package} is not installed (pip install 'adadps[bench]')"
-        return failure(workload, name, hint)
-    reason = reason_against(contender, workload)
+        missing = f"cannot run: {contender.package} is not installed"
+        hint = "(pip install 'adadps-experiments[bench]')"
+        return failure_row(workload, name, f"{missing} {hint}")
+    reason = reason_not_to_run(contender, workload)
     if reason is not None:
-        return failure(workload, name, reason)
-    return apart(measure_steps, workload, name, timing, patience=PATIENCE)
+        return failure_row(workload, name, reason)
+    return in_fresh_process(measure_steps, workload, name, timing, patience=PATIENCE)
 
 
-def apart(
+def in_fresh_process(
     work: Callable[..., Row],
     workload: Workload,
     name: str,
@@ -172,7 +176,7 @@ def apart(
     *,
     patience: float | None,
 ) -> Row:
-    """``work(workload, name, timing)`` in a fresh process."""
+    """Call ``work(workload, name, timing)`` in a fresh process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     job = (theirs, work, workload, name, timing)
@@ -181,20 +185,20 @@ def apart(
     theirs.close()
     try:
         if not ours.poll(patience):
-            return failure(workload, name, f"cannot run: not done after {patience:.0f} s")
+            return failure_row(workload, name, f"cannot run: not done after {patience:.0f} s")
         answer: Row | str = ours.recv()
     except EOFError:
         process.join()
-        return failure(workload, name, f"cannot run: ended by {_end(process.exitcode)}")
+        return failure_row(workload, name, f"cannot run: ended by {_end(process.exitcode)}")
     finally:
         process.kill()
         process.join()
         ours.close()
-    return failure(workload, name, answer) if isinstance(answer, str) else answer
+    return failure_row(workload, name, answer) if isinstance(answer, str) else answer
 
 
-def failure(workload: Workload, name: str, reason: str) -> Row:
-    """A row without numbers."""
+def failure_row(workload: Workload, name: str, reason: str) -> Row:
+    """Return a row that has a reason in place of numbers."""
     return {
         "workload": workload.name,
         "contender": name,
@@ -204,10 +208,10 @@ def failure(workload: Workload, name: str, reason: str) -> Row:
     }
 
 
-def reason_of(error: BaseException) -> str:
-    """An error in a few words.
+def failure_reason(error: BaseException) -> str:
+    """Describe an error in a few words.
 
-    >>> reason_of(KeyError("weight"))
+    >>> failure_reason(KeyError("weight"))
     "cannot run: KeyError: 'weight'"
     """
     text = " ".join(str(error).split())
@@ -224,12 +228,12 @@ def _answer(
     name: str,
     timing: Timing,
 ) -> None:
-    """What the fresh process does."""
+    """Do the work in the fresh process and send its row, or the reason of its failure."""
     try:
-        settle(timing.threads)
+        prepare_process(timing.threads)
         connection.send(work(workload, name, timing))
-    except Exception as error:  # any error of a contender is an answer
-        connection.send(reason_of(error))
+    except Exception as error:  # the failure of one contender must not end the others
+        connection.send(failure_reason(error))
 
 
 def _end(code: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Rows of measurements in a file that is complete after each of them."""
+"""Rows of measurements, and the JSON file that holds them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from adadps.files.writing import write_json
 Row = dict[str, Any]
 
 DISTURBED = 0.1
-"""Share of its cores that other work may take from a measurement."""
+"""The share of a measurement's cores that other processes may take."""
 
 
 def save(path: Path, rows: Sequence[Row]) -> None:
-    """Replace the file in one move: a process that is killed meanwhile loses nothing."""
+    """Replace the file atomically, so that a killed process loses no row."""
     write_json(path, list(rows))
 
 
 def load(path: Path) -> list[Row]:
-    """Rows that `save` has written."""
+    """Read the rows that `save` has written."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -38,7 +38,7 @@ def load(path: Path) -> list[Row]:
 
 
 def find(rows: Sequence[Row], workload: str, contender: str) -> Row | None:
-    """The row of a workload and a contender."""
+    """Return the row of a workload and a contender, if there is one."""
     for row in rows:
         if (row["workload"], row["contender"]) == (workload, contender):
             return row
@@ -46,12 +46,12 @@ def find(rows: Sequence[Row], workload: str, contender: str) -> Row | None:
 
 
 def measured(row: Row) -> bool:
-    """Is there a number, and not a reason why there is none?"""
+    """Tell whether a row has numbers rather than a reason for having none."""
     return row["ms_per_step"] is not None
 
 
 def disturbed(row: Row) -> bool:
-    """Did other work take so much of the machine that the time says little?"""
+    """Tell whether other processes took too much of the machine for the time to be valid."""
     return float(row.get("other_work", 0.0)) > DISTURBED
 
 
@@ -60,7 +60,7 @@ def _is_row(row: object) -> bool:
 
 
 class RowFile:
-    """Rows that are written to a file, if there is one, after each change."""
+    """A list of rows that is written to its file, if it has one, after each change."""
 
     def __init__(self, path: Path | None, *, resume: bool) -> None:
         if resume and path is None:
@@ -70,14 +70,14 @@ class RowFile:
         self.rows: list[Row] = load(path) if known and path is not None else []
 
     def has(self, workload: str, contender: str, threads: int) -> bool:
-        """Was this measured before, on as many threads? What failed or was disturbed was not."""
+        """Tell whether a pair was measured on this many threads, undisturbed and with success."""
         row = find(self.rows, workload, contender)
         if row is None or not measured(row) or disturbed(row):
             return False
         return row.get("threads") == threads
 
     def put(self, row: Row) -> None:
-        """Add a row in place of an earlier one of the same name."""
+        """Add a row, or replace the one of the same workload and contender."""
         old = find(self.rows, row["workload"], row["contender"])
         if old is None:
             self.rows.append(row)
@@ -87,16 +87,16 @@ class RowFile:
             save(self.path, self.rows)
 
 
-def line(row: Row) -> str:
-    """A row in one line, for those who wait."""
-    found = row.get("error") or f"{number(row['ms_per_step'])} ms, {row['peak_mb']:.0f} MB"
+def one_line(row: Row) -> str:
+    """Return a row in one line, to show progress."""
+    found = row.get("error") or f"{readable(row['ms_per_step'])} ms, {row['peak_mb']:.0f} MB"
     return f"{row['workload']}, {row['contender']}: {found}"
 
 
-def number(value: float | None) -> str:
-    """Three digits that can be read.
+def readable(value: float | None) -> str:
+    """Return a number with three significant digits, or a dash.
 
-    >>> number(12345.6), number(0.01234), number(None)
+    >>> readable(12345.6), readable(0.01234), readable(None)
     ('12,346', '0.0123', '–')
     """
     if value is None:

@@ -1,4 +1,4 @@
-"""`adadps bench`: which measurements to make, in what order, and where they go."""
+"""One call of `adadps bench`: what it measures, in what order, and where the rows go."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from adadps.errors import SettingError
+from adadps.tensors.threads import usable_cores
 from adadps.training.progress import progress_bar
-from adadps_experiments.bench import machine
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
 from adadps_experiments.bench.contenders.ours import MOST_STEPS
-from adadps_experiments.bench.measure import Timing, apart, attempt, measure_epoch
-from adadps_experiments.bench.rows import Row, RowFile, find, line, load, measured
+from adadps_experiments.bench.measure import (
+    Timing,
+    in_fresh_process,
+    measure_contender,
+    measure_epoch,
+)
+from adadps_experiments.bench.rows import Row, RowFile, find, load, measured, one_line
 from adadps_experiments.bench.workloads import WORKLOADS, Workload
 
 EPOCH_OF = "logreg-10k"
@@ -20,26 +25,26 @@ Say = Callable[[str], object]
 
 
 def timing_of(steps: int | None, threads: int | None) -> Timing:
-    """Check the numbers; threads are all usable cores unless told otherwise."""
+    """Check the options; the default for threads is all usable cores."""
     for name, value, most in (("steps", steps, MOST_STEPS // 2), ("threads", threads, 1024)):
         if value is not None and not 1 <= value <= most:
             raise SettingError(
-                f"Expected --{name} between 1 and {most}, found {value}. Or leave it out."
+                f"Expected --{name} between 1 and {most}, found {value}. Change it or leave it out."
             )
-    return Timing(threads=threads or machine.cores(), steps=steps)
+    return Timing(threads=threads or usable_cores(), steps=steps)
 
 
 def require_alone(*others: object) -> None:
-    """Refuse --check together with other options: what it measures is fixed."""
+    """Refuse ``--check`` together with other options, because what it measures is fixed."""
     if any(others):
         raise SettingError(
-            "Expected --check alone, found other options beside it. It measures a few fixed pairs: "
+            "Expected --check alone, found other options as well. It measures a few fixed pairs: "
             "leave --check out to choose your own."
         )
 
 
-def stored(path: Path, workloads: Sequence[str], contenders: Sequence[str]) -> list[Row]:
-    """Rows of a file: those of the named workloads and contenders, or all."""
+def stored_rows(path: Path, workloads: Sequence[str], contenders: Sequence[str]) -> list[Row]:
+    """Return the rows of a file: those of the named workloads and contenders, or all."""
     _require_known(workloads, [*WORKLOADS, f"{EPOCH_OF}-epoch"], "workload")
     _require_known(contenders, CONTENDERS, "contender")
     return [
@@ -50,8 +55,10 @@ def stored(path: Path, workloads: Sequence[str], contenders: Sequence[str]) -> l
     ]
 
 
-def jobs_of(workloads: Sequence[str], contenders: Sequence[str]) -> list[tuple[Workload, str]]:
-    """Every pair to measure: all that exist, or the named ones."""
+def pairs_to_measure(
+    workloads: Sequence[str], contenders: Sequence[str]
+) -> list[tuple[Workload, str]]:
+    """Return the pairs to measure: those named, or all that exist."""
     _require_known(workloads, WORKLOADS, "workload")
     _require_known(contenders, CONTENDERS, "contender")
     jobs = [
@@ -71,31 +78,31 @@ def jobs_of(workloads: Sequence[str], contenders: Sequence[str]) -> list[tuple[W
 def measure_all(
     jobs: Sequence[tuple[Workload, str]], timing: Timing, file: RowFile, say: Say
 ) -> list[Row]:
-    """One row after the other, each written as soon as it is there."""
+    """Measure one pair after the other, and write each row as soon as it is measured."""
     left = [job for job in jobs if not file.has(job[0].name, job[1], timing.threads)]
     with progress_bar(len(left), label="bench") as bar:
         for workload, name in left:
             bar.note(f"{workload.name}: {name}")
-            row = attempt(workload, name, timing)
+            row = measure_contender(workload, name, timing)
             file.put(row)
             bar.advance()
             if not bar.shown:
-                say(line(row))
+                say(one_line(row))
     return file.rows
 
 
 def measure_an_epoch(timing: Timing, file: RowFile, say: Say) -> list[Row]:
-    """A whole epoch with AdaDPS, and what Opacus would take by the time of its steps."""
+    """Measure an epoch with AdaDPS, and extrapolate that of Opacus from a few of its steps."""
     workload = WORKLOADS[EPOCH_OF]
     name = f"{EPOCH_OF}-epoch"
     if not file.has(name, OURS, timing.threads):
-        row = apart(measure_epoch, workload, OURS, timing, patience=None)
+        row = in_fresh_process(measure_epoch, workload, OURS, timing, patience=None)
         file.put(_finished(row, name))
         say(f"{name}: {row.get('error') or 'done'}")
     ours = find(file.rows, name, OURS)
     if not file.has(name, EXTRAPOLATED, timing.threads) and ours is not None and measured(ours):
         say(f"{name}, {EXTRAPOLATED}: a few steps, to extrapolate from")
-        row = attempt(workload, EXTRAPOLATED, timing)
+        row = measure_contender(workload, EXTRAPOLATED, timing)
         file.put(_extrapolated(_finished(row, name), ours["steps"]))
     return file.rows
 

@@ -1,4 +1,4 @@
-"""Rows as tables to read: one for each workload, the targets, and the epoch."""
+"""Measured rows as tables (terminal, Markdown) and as a bar chart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from adadps.errors import DataError
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
-from adadps_experiments.bench.rows import Row, disturbed, find, measured, number
+from adadps_experiments.bench.rows import Row, disturbed, find, measured, readable
 from adadps_experiments.bench.targets import RatioVerdict, verdicts
 
 Column = Callable[[Row], str]
@@ -29,7 +29,7 @@ class Sheet:
 
 
 def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
-    """Every table that the rows have something for."""
+    """Return every table for which there are rows."""
     steps = [row for row in rows if "seconds" not in row]
     epochs = [row for row in rows if "seconds" in row]
     names = dict.fromkeys(row["workload"] for row in steps)
@@ -43,15 +43,15 @@ def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
 def _workload(name: str, rows: Sequence[Row]) -> Sheet:
     columns: dict[str, Column] = {
         "contender": lambda row: str(row["contender"]),
-        "ms per step": lambda row: number(row["ms_per_step"]),
-        "peak MB": lambda row: number(row["peak_mb"]),
+        "ms per step": lambda row: readable(row["ms_per_step"]),
+        "peak MB": lambda row: readable(row["peak_mb"]),
         f"× {OURS}": _ratio_to(find(rows, name, OURS)),
         "× torch": _ratio_to(find(rows, name, "torch")),
     }
     if any("touched_rows" in row for row in rows):
         columns["µs / touched row"] = _per_touched_row
     if any("flush_ms" in row for row in rows):
-        columns["flush ms"] = lambda row: number(row.get("flush_ms"))
+        columns["flush ms"] = lambda row: readable(row.get("flush_ms"))
     lines = [
         [column(row) for column in columns.values()] if measured(row) else _failed(row, columns)
         for row in sorted(rows, key=_place)
@@ -62,7 +62,7 @@ def _workload(name: str, rows: Sequence[Row]) -> Sheet:
 def _title(name: str, rows: Sequence[Row]) -> str:
     touched = [row["touched_rows"] for row in rows if "touched_rows" in row]
     threads = sorted({row["threads"] for row in rows if "threads" in row})
-    facts = [f"{touched[0]:,.0f} rows touched by a batch"] if touched else []
+    facts = [f"{touched[0]:,.0f} rows touched per batch"] if touched else []
     facts += [f"threads: {', '.join(map(str, threads))}"] if threads else []
     return f"{name} ({', '.join(facts)})" if facts else name
 
@@ -73,7 +73,7 @@ def _targets(rows: Sequence[Row]) -> Sheet:
             verdict.target.workload,
             verdict.target.compared,
             verdict.target.goal,
-            number(verdict.ratio),
+            readable(verdict.ratio),
             verdict.outcome,
         ]
         for verdict in verdicts(rows)
@@ -86,7 +86,7 @@ def _epoch(rows: Sequence[Row]) -> Sheet:
         [
             str(row["workload"]),
             str(row["contender"]),
-            number(row["seconds"]) if measured(row) else "–",
+            readable(row["seconds"]) if measured(row) else "–",
             _how(row),
         ]
         for row in rows
@@ -101,14 +101,16 @@ def _disturbed(rows: Sequence[Row]) -> Sheet:
         if disturbed(row)
     ]
     title = "Disturbed: measure these again (--json FILE --resume)"
-    return Sheet(title, ("workload", "contender", "of its cores taken by other work"), lines)
+    return Sheet(
+        title, ("workload", "contender", "share of its cores taken by other processes"), lines
+    )
 
 
 def _how(row: Row) -> str:
     if not measured(row):
         return str(row["error"])
     if row.get("extrapolated"):
-        return f"extrapolated: {row['steps']:,} × {number(row['ms_per_step'])} ms"
+        return f"extrapolated: {row['steps']:,} × {readable(row['ms_per_step'])} ms"
     return f"measured: {row['steps']:,} steps"
 
 
@@ -120,14 +122,14 @@ def _ratio_to(base: Row | None) -> Column:
     def column(row: Row) -> str:
         if base is None or not measured(base):
             return "–"
-        return number(row["ms_per_step"] / base["ms_per_step"])
+        return readable(row["ms_per_step"] / base["ms_per_step"])
 
     return column
 
 
 def _per_touched_row(row: Row) -> str:
     touched = row.get("touched_rows")
-    return number(1000 * row["ms_per_step"] / touched if touched else None)
+    return readable(1000 * row["ms_per_step"] / touched if touched else None)
 
 
 def _place(row: Row) -> int:
@@ -136,14 +138,14 @@ def _place(row: Row) -> int:
 
 
 def promise_sheet(verdicts: list[RatioVerdict]) -> Sheet:
-    """The verdicts as a table."""
+    """Return the verdicts on the promises as a table."""
     headings = ("workload", "ratio", "promised", "measured", "verdict")
     lines = [
         [
             verdict.target.workload,
             verdict.target.compared,
             verdict.target.goal,
-            number(verdict.ratio),
+            readable(verdict.ratio),
             verdict.outcome,
         ]
         for verdict in verdicts
@@ -155,7 +157,7 @@ _WHOLE = ("workload", "contender")
 
 
 def as_rich(sheet: Sheet) -> Table:
-    """A table for a terminal."""
+    """Return a table for a terminal."""
     table = Table(title=sheet.title)
     for heading in sheet.headings:
         table.add_column(heading, overflow="fold", no_wrap=heading in _WHOLE)
@@ -165,7 +167,7 @@ def as_rich(sheet: Sheet) -> Table:
 
 
 def as_markdown(sheets: Sequence[Sheet]) -> str:
-    """Tables for a page.
+    """Return tables in Markdown.
 
     >>> print(as_markdown([Sheet("Title", ["a", "b"], [["1", "2"]])]))
     ### Title
@@ -188,12 +190,12 @@ _COLOURS = {"adadps": "#54a24b", "torch": "#9d9d9d", "opacus": "#4c78a8", "micro
 
 
 def draw_chart(rows: Sequence[Row]) -> bytes:
-    """A PNG of all workloads; contenders that could not run have no bar."""
+    """Draw the times per step on a logarithmic scale, one panel per workload, as PNG."""
     shown = [row for row in rows if measured(row) and "seconds" not in row]
     names = list(dict.fromkeys(row["workload"] for row in shown))
     if not names:
         raise DataError(
-            "Expected at least one measured row to draw, found none. See the reasons in the table."
+            "Expected at least one measured row to draw, found none. The table has the reasons."
         )
     across = min(3, len(names))
     down = -(-len(names) // across)
@@ -214,7 +216,7 @@ def _panel(axis: Any, workload: str, rows: Sequence[Row]) -> None:
     times = [row["ms_per_step"] for row in found]
     colours = [_COLOURS[label.split("-")[0]] for label in labels]
     bars = axis.barh(labels, times, color=colours)
-    axis.bar_label(bars, [number(t) for t in times], padding=3, fontsize=8)
+    axis.bar_label(bars, [readable(t) for t in times], padding=3, fontsize=8)
     axis.set_xscale("log")
     axis.set_xlim(min(times) / 3, max(times) * 6)
     axis.invert_yaxis()

@@ -1,6 +1,9 @@
-"""What the engine is meant to reach: targets as data, and a verdict on measured rows.
+"""Ratios that the engine is to reach (targets) and those that every commit must keep (promises).
 
-Ours is always `adadps`: AdaDPS with a number of A for every weight.
+Ours is always `adadps`: AdaDPS with one entry of A per weight. Promises are generous, at least
+twice what was measured, and quick to check: each compares two contenders, one after the other with
+one thread, by processor time, which other load on the machine hardly changes. A broken promise is
+measured once more before it counts.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ from enum import Enum
 from importlib.util import find_spec
 
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
-from adadps_experiments.bench.measure import Timing, attempt
-from adadps_experiments.bench.rows import Row, find, line, measured, number
+from adadps_experiments.bench.measure import Timing, measure_contender
+from adadps_experiments.bench.rows import Row, find, measured, one_line, readable
 from adadps_experiments.bench.workloads import WORKLOADS, Workload
 
 
 class Quantity(Enum):
-    """What is compared."""
+    """The quantity that is compared."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -25,7 +28,7 @@ class Quantity(Enum):
     PROCESSOR = "processor time"
 
     def of(self, row: Row) -> float:
-        """Its value in a row."""
+        """Return its value in a row."""
         if self is Quantity.MEMORY:
             return float(row["peak_mb"])
         if self is Quantity.PROCESSOR:
@@ -36,7 +39,7 @@ class Quantity(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RatioTarget:
-    """Theirs ÷ ours is ``at_least`` a number, or ours ÷ theirs ``at_most`` one."""
+    """A bound on a ratio: theirs ÷ ours ``at_least``, or ours ÷ theirs ``at_most``."""
 
     workload: str
     against: str
@@ -44,27 +47,27 @@ class RatioTarget:
     at_most: float | None = None
     quantity: Quantity = Quantity.TIME
     on: str | None = None
-    """Their workload, if it is another one."""
+    """Their workload, if it differs from ours."""
 
     @property
     def compared(self) -> str:
-        """The ratio in words."""
+        """Return the ratio in words."""
         theirs = self.against if self.on is None else f"{self.against} on {self.on}"
         ratio = (theirs, OURS) if self.at_most is None else (OURS, theirs)
         return f"{self.quantity.value}: {' ÷ '.join(ratio)}"
 
     @property
     def goal(self) -> str:
-        """The bound in words."""
+        """Return the bound in words."""
         return f"≥ {self.at_least:g}" if self.at_most is None else f"≤ {self.at_most:g}"
 
     def ratio(self, ours: Row, theirs: Row) -> float:
-        """The ratio of two rows."""
+        """Return the ratio of two rows."""
         own, other = self.quantity.of(ours), self.quantity.of(theirs)
         return other / max(own, 1e-9) if self.at_most is None else own / max(other, 1e-9)
 
     def met(self, ratio: float) -> bool:
-        """Does the ratio keep the bound?"""
+        """Tell whether the ratio is within the bound."""
         if self.at_most is not None:
             return ratio <= self.at_most
         return self.at_least is not None and ratio >= self.at_least
@@ -72,7 +75,7 @@ class RatioTarget:
 
 @dataclass(frozen=True)
 class RatioVerdict:
-    """A target, the measured ratio, and whether it was met."""
+    """A target, the measured ratio, and the outcome in words."""
 
     target: RatioTarget
     ratio: float | None
@@ -110,7 +113,7 @@ TARGETS: tuple[RatioTarget, ...] = (
 
 
 def verdicts(rows: Sequence[Row]) -> list[RatioVerdict]:
-    """A verdict on every target of the workloads in ``rows``."""
+    """Return a verdict on every target of the workloads in ``rows``."""
     seen = {row["workload"] for row in rows}
     return [_verdict(target, rows) for target in TARGETS if target.workload in seen]
 
@@ -128,7 +131,7 @@ def _verdict(target: RatioTarget, rows: Sequence[Row]) -> RatioVerdict:
 
 
 EXAMPLES = 20_000
-"""Fewer than `adadps bench` has, as making them takes longer than the steps."""
+"""Fewer than in `adadps bench`, because generating them takes longer than the steps."""
 
 TIMING = Timing(threads=1, seconds=2.0)
 
@@ -147,8 +150,8 @@ Measure = Callable[[Workload, str, Timing], Row]
 Say = Callable[[str], object]
 
 
-def check_promises(say: Say, measure: Measure = attempt) -> list[RatioVerdict]:
-    """A verdict on every promise: kept, broken (twice), or skipped for want of a package."""
+def check_promises(say: Say, measure: Measure = measure_contender) -> list[RatioVerdict]:
+    """Return a verdict on every promise: kept, broken twice, or skipped for lack of a package."""
     rows: dict[tuple[str, str], Row] = {}
 
     def row(target: RatioTarget, contender: str) -> Row:
@@ -156,14 +159,15 @@ def check_promises(say: Say, measure: Measure = attempt) -> list[RatioVerdict]:
         if key not in rows:
             workload = replace(WORKLOADS[target.workload], examples=EXAMPLES)
             rows[key] = measure(workload, contender, TIMING)
-            say(line(rows[key]))
+            say(one_line(rows[key]))
         return rows[key]
 
     found = []
     for promise in PROMISES:
         verdict = _promise_verdict(promise, row)
         if verdict.outcome == "broken":
-            say(f"{promise.workload}: {promise.compared} is {number(verdict.ratio)}, once more")
+            ratio = readable(verdict.ratio)
+            say(f"{promise.workload}: {promise.compared} is {ratio}; measuring again")
             for contender in (OURS, promise.against):
                 rows.pop((promise.workload, contender))
             verdict = _promise_verdict(promise, row)
@@ -171,8 +175,8 @@ def check_promises(say: Say, measure: Measure = attempt) -> list[RatioVerdict]:
     return found
 
 
-def are_kept(verdicts: list[RatioVerdict]) -> bool:
-    """Is none of them broken?"""
+def all_kept(verdicts: list[RatioVerdict]) -> bool:
+    """Tell whether every promise was kept or skipped."""
     return all(verdict.outcome == "kept" or _is_skipped(verdict) for verdict in verdicts)
 
 

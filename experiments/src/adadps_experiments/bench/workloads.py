@@ -1,6 +1,6 @@
-"""What is trained: synthetic data of a fixed seed, a model, and a loss of one value per example.
+"""What is trained: synthetic data with a fixed seed, a model, and a loss per example.
 
-Sizes are fields of the dataclasses, so that a smaller workload is ``replace(workload, ...)``.
+Sizes are fields of the dataclasses: ``replace(workload, ...)`` makes a smaller workload.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Features (sparse rows, or a tensor with an example along its first axis) and targets."""
+    """Features (sparse rows, or a tensor with one example per row) and targets."""
 
     features: sparse.csr_matrix[Any] | Tensor
     targets: Tensor
@@ -34,7 +34,7 @@ class SyntheticData:
         return len(self.targets)
 
     def draw(self, rng: np.random.Generator, size: int) -> SyntheticData:
-        """A uniform batch, with replacement: the cheapest draw there is."""
+        """Draw a batch uniformly with replacement, which is the cheapest way."""
         rows = rng.integers(len(self), size=size)
         index = torch.from_numpy(rows)
         if isinstance(self.features, Tensor):
@@ -43,7 +43,7 @@ class SyntheticData:
         return SyntheticData(self.features[rows], self.targets[index])
 
     def touched(self, size: int, batches: int = 50) -> float | None:
-        """Mean number of distinct features (words) in a batch; None for dense features."""
+        """Return the mean number of distinct words per batch, or None for dense features."""
         if isinstance(self.features, Tensor) and self.features.is_floating_point():
             return None
         rng = np.random.default_rng(SEED)
@@ -62,41 +62,41 @@ class Workload(ABC):
 
     @abstractmethod
     def data(self) -> SyntheticData:
-        """The same data in every process."""
+        """Make the data, which is the same in every process."""
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """The model as one writes it in plain torch."""
+        """Return the model as it is written in plain torch."""
 
     @abstractmethod
     def tiny(self) -> Workload:
-        """The same in small: to warm up, and to test."""
+        """Return a small copy of the workload, to warm up and to test with."""
 
     @property
     def loss(self) -> Loss:
-        """One value per example."""
+        """Return the loss, which gives one value per example."""
         return losses.cross_entropy
 
     def parameters(self) -> int:
-        """Number of parameters, counted without holding them."""
+        """Count the parameters without allocating them."""
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in self.model().parameters())
 
     def labels(self, rng: np.random.Generator, classes: int) -> Tensor:
-        """Labels that mean nothing."""
+        """Draw random labels."""
         return torch.from_numpy(rng.integers(classes, size=self.examples))
 
 
 @dataclass(frozen=True)
 class SparseLogisticRegression(Workload):
-    """Logistic regression on rows of about ``words`` distinct Zipf words, L2-normalised counts."""
+    """Logistic regression on L2-normalised counts of about ``words`` distinct words per row."""
 
     features: int
     classes: int
     words: int = 35
 
     def data(self) -> SyntheticData:
-        """Sparse rows; the order of the words says nothing about their frequency."""
+        """Make sparse rows; the order of the columns is unrelated to word frequency."""
         rng = np.random.default_rng(SEED)
         length = tokens_for(self.words, self.features)
         tokens = zipf(rng, (self.examples, length), self.features)
@@ -110,32 +110,32 @@ class SparseLogisticRegression(Workload):
         return SyntheticData(rows, self.labels(rng, self.classes))
 
     def tiny(self) -> SparseLogisticRegression:
-        """40 words, 3 classes."""
+        """Return a copy with 40 words and 3 classes."""
         return replace(self, **_FEW, features=40, classes=3, words=5)
 
     def model(self) -> nn.Module:
-        """One linear layer."""
+        """Return one linear layer."""
         return nn.Linear(self.features, self.classes)
 
 
 @dataclass(frozen=True)
 class Autoencoder(Workload):
-    """The autoencoder of the paper on pictures of random pixels in [0, 1]."""
+    """The paper's autoencoder on images of random pixels in [0, 1]."""
 
     widths: tuple[int, ...] = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 
     def data(self) -> SyntheticData:
-        """Every picture is its own target."""
+        """Make images, each of which is its own target."""
         rng = np.random.default_rng(SEED)
         pixels = torch.from_numpy(rng.random((self.examples, self.widths[0]), dtype=np.float32))
         return SyntheticData(pixels, pixels)
 
     def tiny(self) -> Autoencoder:
-        """12 pixels."""
+        """Return a copy with 12 pixels."""
         return replace(self, **_FEW, widths=(12, 8, 3, 8, 12))
 
     def model(self) -> nn.Module:
-        """Linear layers with ReLU between them; code and output are linear."""
+        """Return linear layers with ReLU between them; code and output are linear."""
         linear = {len(self.widths) // 2, len(self.widths) - 1}
         layers: list[nn.Module] = []
         for index, (width, following) in enumerate(pairwise(self.widths), start=1):
@@ -144,13 +144,13 @@ class Autoencoder(Workload):
 
     @property
     def loss(self) -> Loss:
-        """Mean squared error of each picture."""
+        """Return the mean squared error, one value per image."""
         return losses.squared_error
 
 
 @dataclass(frozen=True)
 class EmbeddingBagClassifier(Workload):
-    """Texts of equal length: the mean of word embeddings, and a small classifier on top."""
+    """A small classifier on the mean word embedding of texts of equal length."""
 
     vocabulary: int = 100_000
     width: int = 64
@@ -158,17 +158,17 @@ class EmbeddingBagClassifier(Workload):
     classes: int = 20
 
     def data(self) -> SyntheticData:
-        """A matrix of Zipf tokens."""
+        """Make a matrix of Zipf-distributed tokens."""
         rng = np.random.default_rng(SEED)
         tokens = zipf(rng, (self.examples, self.length), self.vocabulary)
         return SyntheticData(torch.from_numpy(tokens), self.labels(rng, self.classes))
 
     def tiny(self) -> EmbeddingBagClassifier:
-        """30 words, texts of 6 words."""
+        """Return a copy with 30 words and texts of 6 words."""
         return replace(self, **_FEW, vocabulary=30, width=4, length=6, classes=3)
 
     def model(self) -> nn.Module:
-        """The embedding bag comes first."""
+        """Return an embedding bag and two linear layers."""
         return nn.Sequential(
             nn.EmbeddingBag(self.vocabulary, self.width, mode="mean"),
             nn.Linear(self.width, self.width),
@@ -178,7 +178,7 @@ class EmbeddingBagClassifier(Workload):
 
 
 class LastOutputLstm(nn.Module):
-    """Embedding, LSTM, and a linear layer on the last output."""
+    """An embedding, an LSTM, and a linear layer on its last output."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, classes: int) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class LastOutputLstm(nn.Module):
         self.linear = nn.Linear(width, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of each class."""
+        """Return the score of each class."""
         outputs, _ = self.lstm(self.embedding(tokens))
         scores: Tensor = self.linear(outputs[:, -1])
         return scores
@@ -195,7 +195,7 @@ class LastOutputLstm(nn.Module):
 
 @dataclass(frozen=True)
 class LstmClassifier(Workload):
-    """Texts of equal length, read by an LSTM."""
+    """An LSTM classifier of texts of equal length."""
 
     vocabulary: int = 10_000
     width: int = 64
@@ -204,22 +204,22 @@ class LstmClassifier(Workload):
     classes: int = 2
 
     def data(self) -> SyntheticData:
-        """A matrix of Zipf tokens."""
+        """Make a matrix of Zipf-distributed tokens."""
         rng = np.random.default_rng(SEED)
         tokens = zipf(rng, (self.examples, self.length), self.vocabulary)
         return SyntheticData(torch.from_numpy(tokens), self.labels(rng, self.classes))
 
     def tiny(self) -> LstmClassifier:
-        """30 words, texts of 6 words."""
+        """Return a copy with 30 words and texts of 6 words."""
         return replace(self, **_FEW, vocabulary=30, width=4, length=6)
 
     def model(self) -> nn.Module:
-        """Two layers of LSTM by default."""
+        """Return the LSTM, which has two layers by default."""
         return LastOutputLstm(self.vocabulary, self.width, self.layers, self.classes)
 
 
 def frequencies(words: int) -> Array:
-    """Zipf's law: p ∝ 1/rank.
+    """Return word frequencies by Zipf's law, p ∝ 1/rank.
 
     >>> frequencies(2).round(3).tolist()
     [0.667, 0.333]
@@ -230,13 +230,13 @@ def frequencies(words: int) -> Array:
 
 
 def zipf(rng: np.random.Generator, shape: tuple[int, int], words: int) -> Array:
-    """Words with p ∝ 1/rank, under numbers that were shuffled."""
+    """Draw words with p ∝ 1/rank, numbered in random order."""
     ranks = np.searchsorted(frequencies(words).cumsum()[:-1], rng.random(shape), side="right")
     return rng.permutation(words)[ranks]
 
 
 def tokens_for(distinct: int, words: int) -> int:
-    """How many Zipf tokens hold ``distinct`` distinct words on average.
+    """Return how many Zipf tokens have ``distinct`` distinct words on average.
 
     >>> tokens_for(35, 10_000)
     42
@@ -264,4 +264,4 @@ _WORKLOADS: tuple[Workload, ...] = (
     LstmClassifier("lstm", examples=25_000, batch=64),
 )
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
-"""Every workload, by the name that `adadps bench --workload` takes."""
+"""All workloads by the name that `adadps bench --workload` takes."""

@@ -1,4 +1,4 @@
-"""`adadps bench`: time and memory of a step beside others."""
+"""`adadps bench`: time and memory of a training step beside other libraries."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from adadps.cli.commands.console import errors_as_messages, out, say
 
 def bench(
     workload: Annotated[
-        list[str] | None, typer.Option(help="Which to measure; may be repeated. Default: all.")
+        list[str] | None, typer.Option(help="Workload to measure; may be repeated. Default: all.")
     ] = None,
     contender: Annotated[
-        list[str] | None, typer.Option(help="Who takes part; may be repeated. Default: all.")
+        list[str] | None, typer.Option(help="Contender to measure; may be repeated. Default: all.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Exact number of steps to time.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Default: all usable cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of threads. Default: all usable cores.")
+    ] = None,
     epoch: Annotated[
         bool,
         typer.Option("--epoch", help="Time one whole epoch of logreg-10k instead of single steps."),
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write rows here, each as soon as it is there.")
+        Path | None, typer.Option("--json", help="Write rows here, each as soon as it is measured.")
     ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Keep the rows of the JSON file; measure what is missing."),
     ] = False,
     from_file: Annotated[
-        Path | None, typer.Option("--from", help="Measure nothing: show the rows of this file.")
+        Path | None, typer.Option("--from", help="Show the rows of this file and measure nothing.")
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Measure only the ratios that we promise; exit 1 if broken."),
+        typer.Option("--check", help="Measure only the promised ratios; exit 1 if one is broken."),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw bars of the times here (png).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw a bar chart of the times here (png).")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")] = False,
 ) -> None:
     """Time a step beside plain torch, Opacus and a microbatch loop, and compare with targets.
 
-    Each contender runs in its own process, one after the other. Opacus comes with the extra bench.
+    Each contender runs in its own process, one after the other. Opacus is in the extra "bench".
 
     Workloads: logreg-10k, logreg-10k-50, logreg-1m-50, autoencoder-64, autoencoder-256,
     embedding-bag, lstm. Contenders: adadps, adadps-feature, adadps-dp-sgd, torch, torch-sparse,
     opacus-hooks, opacus-ghost, microbatch-loop.
 
-    `adadps bench --check` takes about a minute: processor time of a few pairs, with one thread.
+    `adadps bench --check` takes about a minute: processor time of a few pairs on one thread.
 
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
@@ -64,12 +68,12 @@ def bench(
             session.require_alone(*others)
             verdicts = targets.check_promises(say)
             out.print(sheets.as_rich(sheets.promise_sheet(verdicts)))
-            raise typer.Exit(0 if targets.are_kept(verdicts) else 1)
+            raise typer.Exit(0 if targets.all_kept(verdicts) else 1)
         if from_file:
-            rows = session.stored(from_file, *named)
+            rows = session.stored_rows(from_file, *named)
         else:
             timing = session.timing_of(steps, threads)
-            jobs = [] if epoch else session.jobs_of(*named)
+            jobs = [] if epoch else session.pairs_to_measure(*named)
             file = RowFile(json_file, resume=resume)
             if epoch:
                 rows = session.measure_an_epoch(timing, file, say)

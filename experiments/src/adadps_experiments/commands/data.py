@@ -1,4 +1,4 @@
-"""`adadps data`: the data sets that are known by name, where they lie, and how to get them."""
+"""`adadps data`: data sets known by name, where they are, and how to get them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adadps.cli.commands.console import errors_as_messages, out, print_json, printable, say
-from adadps.cli.commands.help_text import command
+from adadps.cli.commands.console import command, errors_as_messages, out, print_json, printable, say
 from adadps.errors import DataError
 
-app = typer.Typer(help="Data sets by name: list them, find them, fetch them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Data sets by name: list them, find them, fetch them.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
 
-Name = Annotated[str, typer.Argument(help="A name that `adadps data list` shows.")]
+Name = Annotated[str, typer.Argument(help="A name from `adadps data list`.")]
 
 
 @command(app, "list")
 def list_sets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the data sets, and where their files are; files that are there are verified.
+    """List the data sets and where their files are; files that are found are verified.
 
     Example: adadps data list
     """
@@ -40,7 +43,7 @@ def list_sets(
 
 @command(app, "path")
 def path_of_set(name: Name) -> None:
-    """Print the paths of the files of a data set, one a line, or say where to put them.
+    """Print the paths of the files of a data set, one per line, or say where to put them.
 
     Example: adadps data path imdb
     """
@@ -58,12 +61,12 @@ def path_of_set(name: Name) -> None:
 def fetch_set(
     name: Name,
     force: Annotated[
-        bool, typer.Option("--force", help="Fetch it anew even if it is there.")
+        bool, typer.Option("--force", help="Fetch it again even if it is there.")
     ] = False,
 ) -> None:
     """Download a data set from its public home, verify it, and put it into the cache.
 
-    An interrupted download goes on from where it was when the command is called again.
+    Repeat the command to resume an interrupted download.
 
     Example: adadps data fetch imdb
     """
@@ -71,20 +74,20 @@ def fetch_set(
     from adadps_experiments.data.fetching import fetch
     from adadps_experiments.data.named_sets import named_set
 
-    with errors_as_messages(interrupted="what has arrived is kept; call again to go on"):
+    with errors_as_messages(interrupted="downloaded data is saved; repeat the command to resume"):
         known = named_set(name)
         with progress_of_bytes(f"fetching {name}") as moved:
             paths = fetch(known, arrived=moved, say=say, force=force)
         if not paths:
-            say(f"'{name}' comes with adadps.")
+            say(f"'{name}' is part of adadps.")
         for path in paths or [_embedded()]:
             typer.echo(printable(str(path)))
 
 
 def get_if_absent(names: Iterable[str]) -> None:
-    """Fetch the sets that are not on this machine; if that fails, say where to put their files.
+    """Fetch the data sets that are not on this machine; if that fails, say where to put the files.
 
-    A file with other content is no file of the set, as for the loaders.
+    As for the loaders, a file with other content counts as absent.
     """
     from adadps.training.progress import progress_of_bytes
     from adadps_experiments.data.fetching import fetch
@@ -112,12 +115,12 @@ def _facts(name: str) -> dict[str, Any]:
         genuine = find_genuine(file)
         path = genuine or find(file)
         if genuine is not None:
-            state = "verified" if file.has_digest else "present, no digest known"
+            state = "verified" if file.has_digest else "present, no known digest"
         else:
             state = "absent" if path is None else "other content"
         files.append(_file_facts(file.name, path, state))
     if known.embedded:
-        files.append(_file_facts(_embedded().name, _embedded(), "comes with adadps"))
+        files.append(_file_facts(_embedded().name, _embedded(), "part of adadps"))
     return {
         "name": name,
         "what": known.what,
@@ -141,7 +144,7 @@ def _embedded() -> Path:
 
 
 def _table(facts: list[dict[str, Any]]) -> Table:
-    table = Table(title="Data sets", caption="adadps data fetch NAME gets what is absent")
+    table = Table(title="Data sets", caption="adadps data fetch NAME downloads what is absent")
     for heading in ("name", "what", "where", "size", "terms"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("name", "size"))
     for known in facts:
@@ -153,7 +156,7 @@ def _table(facts: list[dict[str, Any]]) -> Table:
 
 
 def _where(files: list[dict[str, Any]]) -> str:
-    """The state of the files and the folder they are in, told once for all that share both."""
+    """Say the state and the folder of the files, once for all that share both."""
     shared: dict[str, list[str]] = {}
     for file in files:
         folder = "" if file["path"] is None else f": {Path(file['path']).parent}"

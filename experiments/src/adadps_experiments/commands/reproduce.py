@@ -1,4 +1,4 @@
-"""`adadps reproduce`: experiments of the paper, its numbers beside ours."""
+"""`adadps reproduce`: the paper's experiments, its results beside ours."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "so-titles": ("stackoverflow-titles",),
     "so-titles-general-words": ("stackoverflow-titles",),
     "debian-tags": ("debian",),
-    "stackoverflow": (),  # its lines are there only where its files are
+    "stackoverflow": (),  # has lines only where its files are found
 }
-"""The named sets behind a problem, to be fetched if absent."""
+"""The named data sets behind each problem, which are fetched if absent."""
 PROXIES = {"imdb": "amazon"}
-"""The named set whose texts are public ones of another source for a problem."""
+"""The named data set whose texts are public data from another source, for each problem."""
 _COLUMNS = {
     "method": "method",
     "side": "side",
@@ -45,12 +45,13 @@ _COLUMNS = {
 def reproduce(
     experiment: Annotated[str, typer.Argument(help=", ".join(NAMES))],
     seeds: Annotated[
-        int | None, typer.Option(help="Runs of each method: 3; toy problem 5, federated 10.")
+        int | None,
+        typer.Option(help="Runs of each method. Default: 3; 5 for toy, 10 for federated."),
     ] = None,
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="One seed, some methods, a few minutes: a first look, no verdict."
+            "--quick", help="One seed and a few methods, in minutes: a first look, not a verdict."
         ),
     ] = False,
     tune: Annotated[
@@ -65,29 +66,29 @@ def reproduce(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Write the figure here (png); default: beside the JSON.")
+        Path | None, typer.Option(help="Write the figure here (png). Default: beside the JSON.")
     ] = None,
     winners: Annotated[
         Path | None,
-        typer.Option(help="Settings from a file of --tune; default: those of the package."),
+        typer.Option(help="Settings from a file of --tune. Default: those of the package."),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help=f"Only the lines of one data set, of {', '.join(NEEDED)}; default: all."),
+        typer.Option(help=f"Only the lines of one data set: {', '.join(NEEDED)}. Default: all."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Runs at once; default: one a core. Fewer need less memory."),
+        typer.Option(help="Parallel runs. Default: one per core. Fewer need less memory."),
     ] = None,
 ) -> None:
-    """Run an experiment of the paper and show its numbers beside ours.
+    """Run an experiment of the paper and show its results beside ours.
 
-    Every run is kept in runs.jsonl beside the JSON as it ends (every trial of --tune in
-    trials.jsonl): stop at any time and repeat the command to go on.
+    Every finished run is saved in runs.jsonl beside the JSON (every trial of --tune in
+    trials.jsonl): stop at any time, and repeat the command to resume.
 
     Example: adadps reproduce imdb --quick --json results/imdb.json
     """
-    with errors_as_messages(interrupted="what has ended is kept; repeat the command to go on"):
+    with errors_as_messages(interrupted="finished runs are saved; repeat the command to resume"):
         if experiment not in NAMES:
             raise SettingError(
                 f"Expected an experiment, found '{experiment}'. Known: {', '.join(NAMES)}."
@@ -95,15 +96,15 @@ def reproduce(
         if seeds is not None and seeds < 1:
             raise SettingError(f"Expected at least one seed, found {seeds}. Use --seeds 3.")
         if quick and seeds is not None:
-            raise SettingError("Expected --quick or --seeds, found both. --quick has one seed.")
+            raise SettingError("Expected --quick or --seeds, found both. --quick uses one seed.")
         if workers is not None and workers < 1:
             raise SettingError(f"Expected at least one worker, found {workers}. Use --workers 1.")
         if tune and winners:
             raise SettingError(
-                "Expected --tune or --winners, found both. --tune goes on with the file that "
+                "Expected --tune or --winners, found both. --tune continues with the file that "
                 "--json names."
             )
-        _require_meant(
+        _require_effect(
             experiment,
             quick=quick,
             tune=tune,
@@ -134,8 +135,8 @@ def reproduce(
             _text(experiment, dataset, count, rows, picture, winners, workers, quick=quick)
 
 
-def _require_meant(experiment: str, **given: object) -> None:
-    """Refuse options that would do nothing: whoever gives one expects something of it."""
+def _require_effect(experiment: str, **given: object) -> None:
+    """Refuse options that would have no effect on an experiment."""
     known = {
         "toy": ("winners", "dataset"),
         "moments": tuple(given),
@@ -150,7 +151,7 @@ def _require_meant(experiment: str, **given: object) -> None:
 
 
 def _require_tuning(*, tune: bool, **given: object) -> None:
-    """Refuse options of runs beside --tune, which makes trials."""
+    """Refuse options of runs together with ``--tune``, which makes trials."""
     for name in given if tune else ():
         if given[name]:
             raise SettingError(
@@ -160,7 +161,7 @@ def _require_tuning(*, tune: bool, **given: object) -> None:
 
 
 def _needed(lines: Sequence[TableLine]) -> list[str]:
-    """The named sets behind these lines, each once."""
+    """Return the named data sets behind these lines, without duplicates."""
     names = [name for line in lines for name in NEEDED[line.dataset]]
     proxies = [PROXIES[line.dataset] for line in lines if line.public.proxy]
     return list(dict.fromkeys([*names, *proxies]))
@@ -177,8 +178,10 @@ def _toy(
         write_json(rows, toy_table.tune(RecordFile(rows.parent / "trials.jsonl"), workers))
         out.print(f"Trials and winners: {rows}")
         return
-    kept = RecordFile(rows.parent / "runs.jsonl")
-    found, figure = toy_table.reproduce(seeds, quick=quick, kept=kept, workers=workers)
+    record_file = RecordFile(rows.parent / "runs.jsonl")
+    found, figure = toy_table.reproduce(
+        seeds, quick=quick, record_file=record_file, workers=workers
+    )
     write_json(rows, found)
     write_file(picture, figure)
     out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
@@ -222,23 +225,23 @@ def _text(
         run_lines,
         tables_of,
     )
-    from adadps_experiments.reproduce.text.tuning import chosen as choice_of
+    from adadps_experiments.reproduce.text.tuning import tuned_setting
 
     known, chosen = experiment_of(experiment, dataset), read_winners(winners)
     lines = known.quick if quick else known.lines
     for line in lines:
-        choice_of(line, chosen)  # what was never tuned is refused before anything is fetched
+        tuned_setting(line, chosen)  # refuse what was never tuned before fetching anything
     get_if_absent(_needed(lines))
-    kept = RecordFile(path.parent / "runs.jsonl")
-    say(f"{len(lines)} lines, {seeds} seeds each; what was run before is in {kept.path}")
-    run_lines(lines, seeds, chosen, kept, experiment, workers)
-    rows = rows_of(known, lines, seeds, chosen, kept)
+    record_file = RecordFile(path.parent / "runs.jsonl")
+    say(f"{len(lines)} lines, {seeds} seeds each; earlier runs are in {record_file.path}")
+    run_lines(lines, seeds, chosen, record_file, experiment, workers)
+    rows = rows_of(known, lines, seeds, chosen, record_file)
     write_json(path, rows)
-    write_file(picture, figure_of(lines, seeds, chosen, kept))
+    write_file(picture, figure_of(lines, seeds, chosen, record_file))
     for title, columns, part in tables_of(known, rows):
         out.print(table_of_rows(title, columns, part))
     for run in published_runs(lines):
-        out.print(run.told())
+        out.print(run.describe())
     out.print(f"Rows: {path}\nFigure: {picture}")
 
 
@@ -283,9 +286,9 @@ def _defaults(
         out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
         return
     chosen = read_winners(winners, "defaults")
-    kept = RecordFile(path.parent / "runs.jsonl")
-    say(f"{seeds} seeds of each line; what was run before is in {kept.path}")
-    rows = defaults_table.run_rows(problems, chosen, seeds, kept, workers)
+    record_file = RecordFile(path.parent / "runs.jsonl")
+    say(f"{seeds} seeds of each line; earlier runs are in {record_file.path}")
+    rows = defaults_table.run_rows(problems, chosen, seeds, record_file, workers)
     write_json(path, rows)
     write_file(picture, defaults_table.figure_of(rows))
     out.print(
@@ -319,7 +322,7 @@ def _federated(
     chosen_set = dataset or federated_data.DATASET
     if chosen_set not in known or (tune and dataset is not None):
         raise SettingError(
-            f"Expected --dataset among {', '.join(known)}, and none with --tune, which is done on "
+            f"Expected --dataset among {', '.join(known)}, and none with --tune, which uses "
             f"{known[0]}, found {chosen_set}. Leave it out."
         )
     if tune:
@@ -327,16 +330,16 @@ def _federated(
         out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
         return
     chosen = read_winners(winners, "federated")
-    kept = RecordFile(path.parent / "runs.jsonl")
+    record_file = RecordFile(path.parent / "runs.jsonl")
     many = f"{seeds} seeds" if seeds > 1 else "One seed"
-    say(f"{many} of each line; what was run before is in {kept.path}")
+    say(f"{many} of each line; earlier runs are in {record_file.path}")
     rows, records = federated_table.run_rows(
-        chosen, seeds, kept, workers, quick=quick, dataset=chosen_set
+        chosen, seeds, record_file, workers, quick=quick, dataset=chosen_set
     )
     write_json(path, rows)
     write_file(picture, federated_table.figure_of(records))
     for title, part in federated_table.tables_of(rows):
         out.print(table_of_rows(title, federated_table.COLUMNS, part))
     if seeds == 1:
-        out.print("One seed: methods that are a few points apart cannot be told apart.")
+        out.print("One seed: a difference of a few points between methods means nothing.")
     out.print(f"Rows: {path}\nFigure: {picture}")

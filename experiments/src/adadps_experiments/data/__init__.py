@@ -1,1 +1,1 @@
-"""Data sets that are known by name."""
+"""Named data sets: where they are, how they are fetched and verified, and loaders."""

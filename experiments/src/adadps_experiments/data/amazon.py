@@ -1,7 +1,7 @@
 """Amazon reviews of four kinds of goods with positive and negative labels (Blitzer et al. 2007).
 
-2,000 of each kind, balanced; ratings above three stars are positive, below three negative. Other
-goods, other people and another shop than IMDB: public data from another distribution.
+There are 2,000 of each kind, balanced; ratings above three stars are positive, below three
+negative. They differ from IMDB in subject and authors: public data from another distribution.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Amazon:
 
 
 def amazon_reviews() -> Amazon:
-    """All 8,000 reviews.
+    """Load all 8,000 reviews.
 
     >>> amazon_reviews().domains.count("books")  # doctest: +SKIP
     2000

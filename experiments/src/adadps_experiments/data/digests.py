@@ -1,7 +1,7 @@
-"""Digests of a file, of what is packed in it, and of the rows of a table whatever their form.
+"""Digests of a file, of its uncompressed content, and of the rows of a table in any form.
 
-The same rows can be packed by another zlib, stand in another order or have other blanks in their
-texts. So a table is known by three digests, each more forgiving than the one before.
+The same rows can be compressed by another zlib, come in another order, or differ in white space. So
+a table has three digests, each more tolerant than the one before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEITHER_LETTER_NOR_DIGIT = re.compile(r"[^0-9A-Za-z]+")
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
-    """The digest of a file as it lies on the disk.
+    """Return the digest of a file as it is on disk.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "empty"
@@ -34,7 +34,7 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def content_digest(path: Path) -> str:
-    """SHA-256 of what is packed in a gzip file: the same whoever packed it.
+    """Return the SHA-256 of the uncompressed content of a gzip file.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "empty.gz"
@@ -54,11 +54,11 @@ def _streamed(stream: BinaryIO | gzip.GzipFile) -> str:
 
 
 def rows_digest(rows: Iterable[Sequence[str]], exact: Collection[int] = ()) -> str:
-    """SHA-256 of the ASCII letters and digits of all rows, in sorted order.
+    """Return the SHA-256 of the ASCII letters and digits of all rows, in sorted order.
 
-    It ignores the order of rows, blanks, punctuation, HTML entities and whatever a reader with
-    another encoding would see differently. Columns in ``exact``, such as labels and tags, are taken
-    as they are: c, c# and c++ are three of them.
+    It ignores the order of rows, white space, punctuation, HTML entities and everything that
+    depends on the encoding. Columns in ``exact``, such as labels and tags, count literally: c, c#
+    and c++ are different.
 
     >>> rows_digest([["1", "a &amp; b"], ["0", "c"]]) == rows_digest([["0", " c"], ["1", "a & b"]])
     True
@@ -79,7 +79,7 @@ def _reduced(value: str) -> str:
 
 
 def table_digest(path: Path, columns: Sequence[str], exact: Collection[str] = ()) -> str:
-    """`rows_digest` of some columns of a table in a file.
+    """Return the `rows_digest` of some columns of a table in a file.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "fruit.csv"

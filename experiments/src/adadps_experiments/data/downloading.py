@@ -1,8 +1,8 @@
-"""Download a file from its public home: into a part beside its place, resumed where it broke off.
+"""Download a file from its public home, and resume an interrupted download.
 
-The part keeps what has arrived. When all of it is there and its checksum is right it is given its
-name; a wrong checksum costs the part, and one new start if the part had been resumed, for then the
-file at its home may have changed in between.
+Received bytes go to a part file beside the target, which is renamed once it is complete and its
+checksum is right. If the checksum is wrong the part is discarded, and downloaded once more if it
+had been resumed, because the file at its home may have changed in the meantime.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SECONDS_OF_SILENCE = 60
 _RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 
 Arrived = Callable[[int, int | None], None]
-"""Called with the bytes that are there and, if the home says so, with the bytes to come in all."""
+"""Called with the bytes received so far and, if the home states it, the total size."""
 
 
-def download(url: str, target: Path, published: Checksum | None, arrived: Arrived) -> None:
-    """Bring what lies at ``url`` to ``target``; it is whole, and its checksum is right.
+def download(url: str, target: Path, checksum: Checksum | None, arrived: Arrived) -> None:
+    """Download ``url`` to ``target``, complete and with the right checksum.
 
-    An interruption leaves ``target`` with ``.part`` at the end of its name; the next call goes on
-    from there. A target that is there with the right checksum is not downloaded again.
+    An interruption leaves ``target`` with ``.part`` appended to its name, from which the next call
+    resumes. An existing target with the right checksum is not downloaded again.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -45,28 +45,28 @@ def download(url: str, target: Path, published: Checksum | None, arrived: Arrive
     >>> (folder / "x").read_bytes()
     b'words'
     """
-    if published and target.is_file() and _is(target, published):
+    if checksum and target.is_file() and _is(target, checksum):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    with _alone_with(part) as stream:
+    with _locked_part(part) as stream:
         resumed = _length(stream) > 0
         _receive(url, stream, arrived)
-        if published and resumed and not _is(part, published):
-            stream.truncate(0)  # the file at its home may be another one by now
+        if checksum and resumed and not _is(part, checksum):
+            stream.truncate(0)  # the file at its home may have changed
             _receive(url, stream, arrived)
-        if published and not _is(part, published):
+        if checksum and not _is(part, checksum):
             stream.truncate(0)
             raise DataError(
-                f"Expected a file with {published.algorithm} {published.digest} at {url}, found "
-                "another one. Nothing was kept; try again, or look whether its home has moved."
+                f"Expected a file with {checksum.algorithm} {checksum.digest} at {url}, found "
+                "another one. Nothing was saved; try again, or check whether its home has moved."
             )
         sync(part)
         replace(part, target)
 
 
-def _is(path: Path, published: Checksum) -> bool:
-    return file_digest(path, published.algorithm) == published.digest
+def _is(path: Path, checksum: Checksum) -> bool:
+    return file_digest(path, checksum.algorithm) == checksum.digest
 
 
 def _length(stream: IO[bytes]) -> int:
@@ -74,7 +74,7 @@ def _length(stream: IO[bytes]) -> int:
 
 
 def _receive(url: str, stream: IO[bytes], arrived: Arrived) -> None:
-    """Add to the part what it lacks."""
+    """Append the missing bytes to the part."""
     with _explained(url), _answer(url, _length(stream)) as (answer, begin):
         held = begin
         left = answer.headers.get("Content-Length")
@@ -88,13 +88,13 @@ def _receive(url: str, stream: IO[bytes], arrived: Arrived) -> None:
         if total is not None and held != total:
             raise DataError(
                 f"Expected {total} bytes from {url}, found {held} when the connection ended. "
-                "Call again: it goes on from there."
+                "Call again to resume."
             )
 
 
 @contextmanager
 def _answer(url: str, held: int) -> Iterator[tuple[http.client.HTTPResponse, int]]:
-    """The answer, and the byte at which it begins: ``held``, or 0 if its home cannot resume."""
+    """Yield the response and the byte at which it starts: ``held``, or 0 if not resumable."""
     headers = {"User-Agent": "adadps", "Accept-Encoding": "identity"}
     if held:
         headers["Range"] = f"bytes={held}-"
@@ -112,7 +112,7 @@ def _answer(url: str, held: int) -> Iterator[tuple[http.client.HTTPResponse, int
         with error:
             if not (held and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
                 raise
-        with _answer(url, 0) as whole:  # the part is as long as the file, or longer: begin anew
+        with _answer(url, 0) as whole:  # the part is as long as the file, or longer: start over
             yield whole
 
 
@@ -124,20 +124,19 @@ def _explained(url: str) -> Iterator[None]:
         raise
     except urllib.error.HTTPError as error:
         raise DataError(
-            f"Expected a file at {url}, found HTTP {error.code} ({error.reason}). Look whether "
-            "its home has moved, or put the file in place by hand."
+            f"Expected a file at {url}, found HTTP {error.code} ({error.reason}). Check "
+            "whether its home has moved, or put the file in place yourself."
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise DataError(
-            f"Expected to reach {url}, found: {reason}. Check the network and call again: it goes "
-            "on from where it was."
+            f"Expected to reach {url}, found: {reason}. Check the network and call again to resume."
         ) from error
 
 
 @contextmanager
-def _alone_with(part: Path) -> Iterator[IO[bytes]]:
-    """The part, open for adding and locked as long as this process holds it; not left if empty."""
+def _locked_part(part: Path) -> Iterator[IO[bytes]]:
+    """Open the part for appending and lock it; it is removed in the end if it is empty."""
     require_no_ledger(part)
     with part.open("ab", buffering=0) as stream:
         _lock(stream, part)
@@ -149,10 +148,10 @@ def _alone_with(part: Path) -> Iterator[IO[bytes]]:
 
 
 def _lock(stream: IO[bytes], part: Path) -> None:
-    """Whoever had the lock may have ended just now, and the file be no part any more."""
+    """Lock the part, unless a process that has just ended renamed or removed it."""
     mine = locked(stream.fileno()) and part.exists()
     if not mine or not os.path.samestat(os.fstat(stream.fileno()), part.stat()):
         raise DataError(
-            f"Expected to be alone with {part}, found another process that downloads it. Wait for "
-            "it to end."
+            f"Expected to be the only process that downloads {part}, found another process. Wait "
+            "for it to end."
         )

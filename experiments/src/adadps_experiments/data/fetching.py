@@ -1,8 +1,8 @@
-"""Fetch a named data set: download the originals, convert them, verify, put in place.
+"""Fetch a named data set: download its archives, convert and verify them, put files in place.
 
-Files get their names in the cache at the very end, each whole; what an interruption leaves is a
-download, or a part of one, from which the next call goes on, and nothing else. A process that is
-killed leaves its empty lock file too, which keeps nobody away and goes with the next call.
+Files get their names in the cache at the very end, each complete. An interruption leaves only a
+download, or a part of one, from which the next call resumes. A killed process also leaves its empty
+lock file, which blocks nobody and is removed by the next call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adadps_experiments.data.named_sets import Archive, NamedSet, SetFile
 
 DOWNLOADS = "downloads"
 ATTEMPTS = 100
-"""So often is a lock tried that others take away, ending at just that moment."""
+"""How often a lock is tried while other processes remove it as they end."""
 
 Say = Callable[[str], None]
 
@@ -33,25 +33,25 @@ def fetch(
     arrived: Arrived = lambda _held, _total: None,
     say: Say = lambda _text: None,
     force: bool = False,
-    url: Callable[[Archive], str] = lambda original: original.url,
+    url: Callable[[Archive], str] = lambda archive: archive.url,
 ) -> list[Path]:
-    """The paths of all files of a set, after fetching those that are not there.
+    """Return the paths of all files of a data set, after fetching those that are absent.
 
-    With ``force`` all are fetched anew, to the cache. ``url`` says where an original is downloaded
-    from, for mirrors. One process at a time fetches a set; others are refused. What has a published
-    checksum is compared with it; what is made of an original is compared with its own digests, if
-    they are known.
+    With ``force`` all are fetched again, to the cache. ``url`` says where to download an archive
+    from, for mirrors. One process at a time fetches a data set; others are refused. An archive is
+    compared with its published checksum, if there is one, and the files made from it with their own
+    digests, if they are known.
 
     >>> from adadps_experiments.data.named_sets import DEBIAN
-    >>> fetch(DEBIAN)  # comes with the package
+    >>> fetch(DEBIAN)  # part of the package
     []
     """
     if known.embedded:
         return []
     if force or _absent(known):
-        with _alone_with(known):  # and another one may have brought it before that
-            for original in known.originals if force else _absent(known):
-                _fetch(known, original, url(original), arrived, say)
+        with _locked_set(known):  # another process may have fetched it just before
+            for archive in known.archives if force else _absent(known):
+                _fetch(known, archive, url(archive), arrived, say)
     found = {file.name: find(file) for file in known.files}
     missing = [name for name, path in found.items() if path is None]
     if missing:
@@ -63,24 +63,24 @@ def fetch(
 
 
 def _absent(known: NamedSet) -> list[Archive]:
-    """The originals of which something is not there."""
+    """Return the archives of which a file is absent."""
     return [
-        original
-        for original in known.originals
-        if not all(_present(known.file(name)) for name in original.makes)
+        archive
+        for archive in known.archives
+        if not all(_present(known.file(name)) for name in archive.makes)
     ]
 
 
 def _present(file: SetFile) -> bool:
     try:
         return find_genuine(file) is not None
-    except DataError:  # it cannot be read; one in the cache is replaced
+    except DataError:  # unreadable; a file in the cache is replaced
         return False
 
 
 @contextmanager
-def _alone_with(known: NamedSet) -> Iterator[None]:
-    """Keep other processes away from a set; folders that are empty in the end are not left."""
+def _locked_set(known: NamedSet) -> Iterator[None]:
+    """Lock a data set against other processes; folders that end up empty are removed."""
     downloads = cache_folder() / DOWNLOADS
     made = [downloads] + [folder for folder in (cache_folder(),) if not folder.exists()]
     lock = downloads / f"{known.name}.lock"
@@ -89,22 +89,22 @@ def _alone_with(known: NamedSet) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # some systems keep files that are open
+            with suppress(OSError):  # some systems do not remove open files
                 remove_file(lock)
             os.close(descriptor)
     finally:
         for folder in made:
-            remove_if_empty(folder)  # or parts of downloads, or data, are in it
+            remove_if_empty(folder)  # it may hold partial downloads or data
 
 
 def _locked(known: NamedSet, lock: Path) -> int:
-    """The descriptor of the lock; one that its last holder has taken away is made anew."""
+    """Return the descriptor of the lock file, which is created again if its holder removed it."""
     for attempt in range(ATTEMPTS):
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            removed = isinstance(error, FileNotFoundError)  # the empty folder, by another process
+            removed = isinstance(error, FileNotFoundError)  # the folder, by another process
             if removed and attempt < ATTEMPTS - 1:
                 continue
             raise DataError(_not_written(error)) from error
@@ -116,8 +116,8 @@ def _locked(known: NamedSet, lock: Path) -> int:
                 return descriptor
         os.close(descriptor)
     raise DataError(
-        f"Expected to be alone in fetching the data set '{known.name}' to {cache_folder()}, found "
-        "another process that fetches it. Wait for it to end, and call again."
+        f"Expected to be the only process that fetches the data set '{known.name}' to "
+        f"{cache_folder()}, found another process. Wait for it to end, and call again."
     )
 
 
@@ -128,36 +128,36 @@ def _not_written(error: OSError) -> str:
     )
 
 
-def _fetch(known: NamedSet, original: Archive, url: str, arrived: Arrived, say: Say) -> None:
-    archive = cache_folder() / DOWNLOADS / original.name
+def _fetch(known: NamedSet, archive: Archive, url: str, arrived: Arrived, say: Say) -> None:
+    downloaded = cache_folder() / DOWNLOADS / archive.name
     try:
         say(f"downloading {url}")
-        download(url, archive, original.published, arrived)
-        say(f"converting {original.name}")
-        _convert(known, original, archive)
-        remove_file(archive)
+        download(url, downloaded, archive.checksum, arrived)
+        say(f"converting {archive.name}")
+        _convert(known, archive, downloaded)
+        remove_file(downloaded)
     except DataError:
-        remove_file(archive)
+        remove_file(downloaded)
         raise
     except OSError as error:
         raise DataError(_not_written(error)) from error
 
 
-def _convert(known: NamedSet, original: Archive, archive: Path) -> None:
-    files = [known.file(name) for name in original.makes]
-    with draft_folder(archive.parent) as folder:
-        original.convert(archive, folder)
+def _convert(known: NamedSet, archive: Archive, downloaded: Path) -> None:
+    files = [known.file(name) for name in archive.makes]
+    with draft_folder(downloaded.parent) as folder:
+        archive.convert(downloaded, folder)
         for file in files:
-            _require_genuine(known, original, folder / file.name, file)
+            _require_genuine(known, archive, folder / file.name, file)
         for file in files:
             with new_file(cache_folder() / file.name, overwrite=True) as draft:
                 replace(folder / file.name, draft)
 
 
-def _require_genuine(known: NamedSet, original: Archive, made: Path, file: SetFile) -> None:
+def _require_genuine(known: NamedSet, archive: Archive, made: Path, file: SetFile) -> None:
     if not is_genuine(made, file):
         raise DataError(
-            f"Expected {original.name} to become {file.name} of the data set '{known.name}' with "
-            "the content that is known of it, found other content. Nothing was kept; its home may "
-            "have published something else."
+            f"Expected {archive.name} to give {file.name} of the data set '{known.name}' with its "
+            "known content, found other content. Nothing was saved; its home may have published "
+            "something else."
         )

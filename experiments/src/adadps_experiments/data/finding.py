@@ -1,4 +1,4 @@
-"""Where the files of named data sets lie: under ``ADADPS_DATA`` first, then in the cache."""
+"""Where the files of named data sets are: in ``ADADPS_DATA`` first, then in the cache."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from adadps_experiments.data.digests import content_digest, file_digest, table_d
 from adadps_experiments.data.named_sets import NamedSet, SetFile
 
 DATA, CACHE = "ADADPS_DATA", "ADADPS_CACHE"
-"""Environment variables: a folder with files of your own, and where fetched files go."""
+"""Environment variables: a folder with your own files, and the folder for fetched files."""
 
 
 def cache_folder() -> Path:
-    """``ADADPS_CACHE``, or the place where this platform keeps what can be made again.
+    """Return ``ADADPS_CACHE``, or the cache folder of this platform.
 
     >>> cache_folder().name in ("adadps", Path(os.environ.get(CACHE, "")).name)
     True
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 def data_folders() -> tuple[Path, ...]:
-    """The folders that are searched, in this order.
+    """Return the folders that are searched, in this order.
 
     >>> data_folders()[-1] == cache_folder()
     True
@@ -43,9 +43,9 @@ def data_folders() -> tuple[Path, ...]:
 
 
 def find(file: SetFile) -> Path | None:
-    """The first file of that name in `data_folders`; its content is not looked at.
+    """Return the first file of that name in `data_folders`, whatever its content.
 
-    `find_genuine` is what loaders go by.
+    Loaders use `find_genuine` instead.
 
     >>> find(SetFile("no such file")) is None
     True
@@ -55,9 +55,9 @@ def find(file: SetFile) -> Path | None:
 
 
 def find_genuine(file: SetFile) -> Path | None:
-    """The first file of that name whose digest is right; others are passed over.
+    """Return the first file of that name whose digest is right; others are skipped.
 
-    Digests are taken once in a process for each file, and again if the file has changed.
+    The digest of a file is computed once per process, and again if the file has changed.
 
     >>> find_genuine(SetFile("no such file")) is None
     True
@@ -71,7 +71,7 @@ def find_genuine(file: SetFile) -> Path | None:
 
 
 def require(known: NamedSet, file: SetFile) -> Path:
-    """The path that `find_genuine` finds, or an error that says where the file is to be had.
+    """Return the path that `find_genuine` finds, or raise an error that says where to get it.
 
     >>> from adadps_experiments.data.named_sets import MNIST
     >>> require(MNIST, SetFile("no such file"))
@@ -92,7 +92,7 @@ def require(known: NamedSet, file: SetFile) -> Path:
 
 def _absent(known: NamedSet, file: SetFile) -> str:
     places = " or ".join(str(folder / file.name) for folder in data_folders())
-    unset = "" if os.environ.get(DATA) else f" ({DATA}, a folder of your own, is not set)"
+    unset = "" if os.environ.get(DATA) else f" ({DATA}, for a folder of your own, is not set)"
     return (
         f"Expected the data set '{known.name}' at {places}{unset}, found nothing. Get it from its "
         f"public home, {known.home}, with: adadps data fetch {known.name}"
@@ -105,7 +105,7 @@ def _is_genuine(path: Path, file: SetFile, _size: int, _changed: int) -> bool:
 
 
 def is_genuine(path: Path, file: SetFile) -> bool:
-    """Has the file one of its digests? The quickest is tried first; true if none is known.
+    """Tell whether the file has one of its digests, quickest first; True if none is known.
 
     >>> import tempfile
     >>> place = Path(tempfile.mkdtemp()) / "x"
@@ -124,7 +124,7 @@ def is_genuine(path: Path, file: SetFile) -> bool:
         return known is not None and (
             table_digest(path, known.columns, known.exact) == known.sha256
         )
-    except (DataError, gzip.BadGzipFile, EOFError, zlib.error):  # not even of the same form
+    except (DataError, gzip.BadGzipFile, EOFError, zlib.error):  # not even the same format
         return False
     except OSError as error:
         raise DataError(

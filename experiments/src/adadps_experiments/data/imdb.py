@@ -1,10 +1,10 @@
 """Film reviews from IMDB with positive and negative labels (Maas et al. 2011).
 
-The official split: 25,000 reviews to train on, 25,000 to test, balanced; one film and
-123 texts stand in both parts, as in the original. 50,000 more reviews have no label: published text
-of the same kind about other films, for public word statistics. 374 texts of the training part and
-269 of the test part stand among them, word for word: give ``texts=`` wherever both meet, and such
-rows of the private data are left out.
+The official split has 25,000 training and 25,000 test reviews, balanced; one film and 123 texts are
+in both parts, as in the original. 50,000 more reviews have no label: published text of the same
+kind about other films, for public word statistics. 374 training texts and 269 test texts are among
+them, word for word: give ``texts=`` wherever both are used, and such rows are removed from the
+private data.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Imdb:
 
 
 def imdb() -> Imdb:
-    """The 50,000 labelled reviews; ``<br />`` is replaced by a blank.
+    """Load the 50,000 labelled reviews, with ``<br />`` replaced by a space.
 
     >>> imdb().train.labels.count(1)  # doctest: +SKIP
     12500
@@ -49,7 +49,7 @@ def imdb() -> Imdb:
 
 
 def imdb_unlabelled() -> tuple[str, ...]:
-    """The texts of the 50,000 reviews without a label.
+    """Load the texts of the 50,000 reviews without a label.
 
     >>> len(imdb_unlabelled())  # doctest: +SKIP
     50000

@@ -1,8 +1,8 @@
-"""The data sets that adadps knows by name: their files, digests, homes and terms.
+"""The data sets that `adadps data` knows by name: their files, digests, homes and terms.
 
-Nothing of them comes with the package but Debian's descriptions. Digests are facts about the files
-that the loaders read; where a home publishes none for its own archive, what is made of the archive
-is compared with these instead.
+Only Debian's descriptions are part of the package. Digests are those of the files that the loaders
+read; where a home publishes no checksum of its archive, the files made from it are still compared
+with these.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adadps.errors import SettingError
-from adadps_experiments.data import original_forms
+from adadps_experiments.data import conversion
 
 GITHUB = "https://github.com"
 GOOGLE = "https://storage.googleapis.com"
@@ -28,15 +28,15 @@ class RowsDigest:
     columns: tuple[str, ...]
     sha256: str
     exact: tuple[str, ...] = ()
-    """Columns in which every character counts."""
+    """The columns in which every character counts."""
 
 
 @dataclass(frozen=True)
 class SetFile:
-    """A file that a loader reads, and how it is known: by any one of its digests.
+    """A file that a loader reads, identified by any one of its digests.
 
-    ``sha256`` is that of the file itself, ``content`` that of what is packed in it. Without any
-    digest the file is taken as it is.
+    ``sha256`` is that of the file itself, ``content`` that of its uncompressed content. Without a
+    digest the file is not verified.
     """
 
     name: str
@@ -46,13 +46,13 @@ class SetFile:
 
     @property
     def has_digest(self) -> bool:
-        """Can it be verified?"""
+        """Tell whether the file can be verified."""
         return bool(self.sha256 or self.content or self.rows)
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """A checksum as its publishers, or those who use the archive, give it."""
+    """The checksum of an archive, as its publishers or its users state it."""
 
     algorithm: str
     digest: str
@@ -60,37 +60,37 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive at its public home, and how the files of a set are made of it."""
+    """An archive at its public home, and how files of a data set are made from it."""
 
     url: str
     makes: tuple[str, ...]
     convert: Callable[[Path, Path], None]
-    published: Checksum | None = None
+    checksum: Checksum | None = None
 
     @property
     def name(self) -> str:
-        """Of the archive."""
+        """Return the file name of the archive."""
         return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A data set: what it is, where it lives, on which terms, and its files."""
+    """A data set: what it is, its home, its terms, its files and archives."""
 
     name: str
     what: str
     home: str
     terms: str
     files: tuple[SetFile, ...] = ()
-    originals: tuple[Archive, ...] = ()
+    archives: tuple[Archive, ...] = ()
 
     @property
     def embedded(self) -> bool:
-        """Does it come with the package?"""
+        """Tell whether it is part of the package."""
         return not self.files
 
     def file(self, name: str) -> SetFile:
-        """The file of that name."""
+        """Return the file of that name."""
         return next(file for file in self.files if file.name == name)
 
 
@@ -120,11 +120,11 @@ IMDB = NamedSet(
             ),
         ),
     ),
-    originals=(
+    archives=(
         Archive(
             f"{STANFORD}/aclImdb_v1.tar.gz",
             ("imdb_labelled_50k.csv.gz", "imdb_unsup_50k.csv.gz"),
-            original_forms.imdb_tables,
+            conversion.imdb_tables,
             Checksum("md5", "7c2ac02c03563afcf9b574c7e56c153a"),
         ),
     ),
@@ -147,11 +147,11 @@ AMAZON = NamedSet(
             ),
         ),
     ),
-    originals=(
+    archives=(
         Archive(
             f"{JHU}/domain_sentiment_data.tar.gz",
             ("amazon_multidomain_8k.csv.gz",),
-            original_forms.amazon_table,
+            conversion.amazon_table,
         ),
     ),
 )
@@ -173,11 +173,11 @@ TITLES = NamedSet(
             ),
         ),
     ),
-    originals=(
+    archives=(
         Archive(
             f"{GITHUB}/hse-aml/natural-language-processing/releases/download/week1/validation.tsv",
             ("stackoverflow_titles_30k_100tags.csv.gz",),
-            original_forms.titles_table,
+            conversion.titles_table,
         ),
     ),
 )
@@ -197,23 +197,23 @@ STACKOVERFLOW = NamedSet(
             "stackoverflow.tag_count",
         )
     ),
-    originals=(
+    archives=(
         Archive(
             f"{GOOGLE}/tff-datasets-public/stackoverflow.word_count.tar.bz2",
             ("stackoverflow.word_count",),
-            original_forms.members("stackoverflow.word_count"),
+            conversion.members("stackoverflow.word_count"),
             Checksum("sha256", "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c"),
         ),
         Archive(
             f"{GOOGLE}/tff-datasets-public/stackoverflow.tag_count.tar.bz2",
             ("stackoverflow.tag_count",),
-            original_forms.members("stackoverflow.tag_count"),
+            conversion.members("stackoverflow.tag_count"),
             Checksum("sha256", "6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d"),
         ),
         Archive(
             f"{GOOGLE}/tff-datasets-public/stackoverflow.tar.bz2",
             ("stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"),
-            original_forms.members(
+            conversion.members(
                 "stackoverflow_train.h5", "stackoverflow_held_out.h5", "stackoverflow_test.h5"
             ),
             Checksum("sha256", "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2"),
@@ -235,11 +235,11 @@ MNIST = NamedSet(
             ),
         ),
     ),
-    originals=(
+    archives=(
         Archive(
             f"{GOOGLE}/tensorflow/tf-keras-datasets/mnist.npz",
             ("mnist.npz",),
-            original_forms.as_it_is("mnist.npz"),
+            conversion.as_it_is("mnist.npz"),
             Checksum("sha256", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"),
         ),
     ),
@@ -248,7 +248,7 @@ MNIST = NamedSet(
 DEBIAN = NamedSet(
     name="debian",
     what="30,300 descriptions of Debian packages with section and tags",
-    home="comes with adadps; made by scripts/build_debian_packages.py from Debian's package index",
+    home="part of adadps; made by scripts/build_debian_packages.py from Debian's package index",
     terms="free under the Debian Free Software Guidelines, see NOTICE",
 )
 
@@ -256,7 +256,7 @@ NAMED_SETS = {known.name: known for known in (IMDB, AMAZON, DEBIAN, TITLES, STAC
 
 
 def named_set(name: str) -> NamedSet:
-    """The set that is called ``name``.
+    """Return the data set called ``name``.
 
     >>> named_set("imdb").files[0].name
     'imdb_labelled_50k.csv.gz'

@@ -1,8 +1,8 @@
-"""Words of technical English, and how many descriptions of software have each: public knowledge.
+"""Words of technical English, and the share of software descriptions with each: public knowledge.
 
-Counted by ``scripts/build_technical_words.py`` in the descriptions of those Debian
-packages that carry no tags. Many share paragraphs with packages that do: it is public knowledge for
-other texts, not for Debian's packages themselves.
+``scripts/build_technical_words.py`` counted them in the descriptions of Debian packages without
+tags. Many of these share paragraphs with packages that have tags: the counts are public knowledge
+for other texts, not for Debian's packages themselves.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from importlib.resources import files
 from adadps.errors import DataError
 
 TECHNICAL_TOKEN = r"(?u)\b\w[\w+#]*"
-"""Words where names such as c, c# and c++ matter."""
+"""The token pattern that keeps names such as c, c# and c++ apart."""
 
 EMBEDDED = files("adadps_experiments.data").joinpath("embedded")
 
 
 @cache
 def technical_shares() -> dict[str, float]:
-    """The share of descriptions that have each of 20,000 words, the commonest first.
+    """Return the share of descriptions with each of 20,000 words, the most common first.
 
     >>> shares = technical_shares()
     >>> shares["library"] > shares["kernel"] > 0
@@ -37,7 +37,7 @@ def technical_shares() -> dict[str, float]:
 
 
 def technical_vocabulary(size: int) -> tuple[str, ...]:
-    """The ``size`` commonest words.
+    """Return the ``size`` most common words.
 
     >>> technical_vocabulary(3)
     ('the', 'for', 'this')

@@ -1,10 +1,10 @@
 """The words and tags of Stack Overflow that TensorFlow Federated publishes with its counts.
 
-Both files count *over the training set itself*: in how many users' posts a word or tag occurs. They
-are a public release of TensorFlow Federated, made without differential privacy. Whoever takes the
-vocabulary from them declares them public; on data of one's own this would be a leak.
+Both files count *over the training set itself*: in how many users' posts a word or tag occurs.
+TensorFlow Federated released them without differential privacy. Anyone who takes the vocabulary
+from them declares them public; on private data this would be a leak.
 
-``stackoverflow.word_count`` is text, a word and its count a line, the most frequent first;
+``stackoverflow.word_count`` is text, one word and its count per line, the most frequent first;
 ``stackoverflow.tag_count`` is a JSON object of tags and counts.
 """
 
@@ -36,7 +36,7 @@ class Vocabulary:
 
 
 def stackoverflow_vocabulary(*, words: int = WORDS, tags: int = TAGS) -> Vocabulary:
-    """The most frequent words and tags of TensorFlow Federated's public counts.
+    """Load the most frequent words and tags of TensorFlow Federated's public counts.
 
     >>> len(stackoverflow_vocabulary().words)  # doctest: +SKIP
     10000
@@ -53,7 +53,7 @@ def _path(name: str) -> Path:
 
 
 def word_counts(path: Path, most: int) -> dict[str, int]:
-    """The first ``most`` words of a file of words and counts.
+    """Read the first ``most`` words of a file of words and counts.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "stackoverflow.word_count"
@@ -82,7 +82,7 @@ def _lines(path: Path, most: int) -> list[str]:
 
 
 def tag_counts(path: Path, most: int) -> dict[str, int]:
-    """The ``most`` most frequent tags of a JSON object; equal counts stay in the file's order.
+    """Read the ``most`` most frequent tags of a JSON object; ties keep the file's order.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "stackoverflow.tag_count"

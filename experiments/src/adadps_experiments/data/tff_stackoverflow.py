@@ -1,10 +1,10 @@
 """Stack Overflow by user, from the h5 files of TensorFlow Federated.
 
-Layout: a group ``examples/<user>`` for each user with the datasets ``tokens``, ``title``, ``tags``,
-``score``, ``creation_date`` and ``type``, one entry a sentence of a question or an answer; tags are
-separated by ``|``. The file for training has 342,477 users, so users are read one at a time. Files
-are as trustworthy as where they come from: the HDF5 library is not made for hostile ones, and with
-some damage it reads for ever.
+Layout: a group ``examples/<user>`` per user with the datasets ``tokens``, ``title``, ``tags``,
+``score``, ``creation_date`` and ``type``, one entry per sentence of a question or an answer; tags
+are separated by ``|``. The training file has 342,477 users, so users are read one at a time. Use
+files from trusted sources only: the HDF5 library is not hardened against hostile files, and some
+damaged ones make it read forever.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from adadps_experiments.data.named_sets import STACKOVERFLOW
 TEXTS = ("tokens", "title", "tags", "creation_date", "type")
 FIELDS = (*TEXTS, "score")
 MOST_ENTRIES = 10**7
-"""Of one user; the largest of the real set has a small part of it."""
+"""The most entries of one user; real users have far fewer."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """One entry: words of a question or an answer, with what is known of the question."""
+    """One entry: a sentence of a question or an answer, with facts about its question."""
 
     tokens: str
     title: str
@@ -39,14 +39,14 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """Words and title, as tag prediction sees them."""
+        """Return sentence and title, the input of tag prediction."""
         return f"{self.tokens} {self.title}"
 
 
 class StackOverflowUsers:
-    """The users of one file, read when they are asked for.
+    """The users of one file, each read on request.
 
-    A context manager: the file is open until the end of the block.
+    It is a context manager: the file is open until the end of the block.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -76,12 +76,12 @@ class StackOverflowUsers:
         return len(self.users)
 
     def __iter__(self) -> Iterator[tuple[str, tuple[Sentence, ...]]]:
-        """Users in the order of the file, each with all entries."""
+        """Yield users in the order of the file, each with all entries."""
         for user in self.users:
             yield user, self.sentences(user)
 
     def sentences(self, user: str) -> tuple[Sentence, ...]:
-        """All entries of a user, in the order of the file."""
+        """Return all entries of a user, in the order of the file."""
         with _explained(self.path):
             group = self._groups.get(user)
             if not isinstance(group, _h5py().Group):
@@ -93,7 +93,7 @@ class StackOverflowUsers:
         lengths = {name: len(column) for name, column in held.items()}
         if len(set(lengths.values())) != 1:
             raise DataError(
-                f"Expected as many entries in each dataset of user '{user}' in {self.path}, found "
+                f"Expected datasets of equal length for user '{user}' in {self.path}, found "
                 f"{lengths}. The file is damaged: get it again."
             )
         rows = zip(*(held[name] for name in FIELDS), strict=True)
@@ -119,7 +119,7 @@ class StackOverflowUsers:
         return [_text(where, v) if name in TEXTS else _whole(where, v) for v in values]
 
     def close(self) -> None:
-        """Close the file; nothing can be read after that."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -135,7 +135,7 @@ class StackOverflowUsers:
 
 
 def stackoverflow_train() -> StackOverflowUsers:
-    """Posts before 2018 of 342,477 users.
+    """Open the posts before 2018 of 342,477 users.
 
     >>> with stackoverflow_train() as users:  # doctest: +SKIP
     ...     print(users.sentences(users.users[0])[0].tags)
@@ -145,7 +145,7 @@ def stackoverflow_train() -> StackOverflowUsers:
 
 
 def stackoverflow_held_out() -> StackOverflowUsers:
-    """All posts of the 38,758 users whose number ends in zero; they are in neither other file.
+    """Open all posts of the 38,758 users whose number ends in zero, who are in no other file.
 
     >>> len(stackoverflow_held_out())  # doctest: +SKIP
     38758
@@ -154,7 +154,7 @@ def stackoverflow_held_out() -> StackOverflowUsers:
 
 
 def stackoverflow_test() -> StackOverflowUsers:
-    """Posts from 2018 on of 204,088 users.
+    """Open the posts from 2018 on of 204,088 users.
 
     >>> len(stackoverflow_test())  # doctest: +SKIP
     204088
@@ -192,13 +192,13 @@ def _whole(where: str, value: object) -> int:
 
 
 def _h5py() -> Any:
-    """The optional package that reads h5 files."""
+    """Import the optional package that reads h5 files."""
     try:
         import h5py
     except ImportError as error:
         raise DataError(
             "Expected the package h5py to read Stack Overflow's h5 files, found none. Install it: "
-            "pip install 'adadps[h5]'"
+            "pip install 'adadps-experiments[h5]'"
         ) from error
     return h5py
 
@@ -212,7 +212,7 @@ def _explained(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataError(f"Expected a file at {path}, found nothing. Check the path.") from error
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
-        # h5py tells of damage by any of these
+        # h5py raises any of these for damaged files
         raise DataError(
             f"Expected a whole HDF5 file at {path}, found a damaged or another one ({error}). "
             "Get it again."

@@ -1,7 +1,7 @@
 """Titles of Stack Overflow questions with tags: 30,000 titles, one to five of 100 tags each.
 
-The set has no users. The list of tags is declared here: it belongs to the published set and is not
-read off the examples.
+The set has no users. The list of tags is declared here: it is part of the published set and is not
+taken from the examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAGS = tuple(
     windows winforms wordpress wpf xaml xcode xml
     """.split()  # noqa: SIM905
 )
-"""The 100 tags of the set, declared: not read off the data."""
+"""The 100 tags of the set, declared, not taken from the data."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Titles:
 
 @dataclass(frozen=True)
 class TitlesSplit:
-    """Four fifths to train on and one to test."""
+    """Four fifths for training and one fifth for testing."""
 
     train: Titles
     test: Titles
 
 
 def stackoverflow_titles() -> TitlesSplit:
-    """All 30,000 titles, split by what they say: titles that are the same are in the same part.
+    """Load all 30,000 titles, split by content: equal titles are in the same part.
 
     >>> len(stackoverflow_titles().train)  # doctest: +SKIP
     23866
@@ -66,7 +66,7 @@ def stackoverflow_titles() -> TitlesSplit:
 
 
 def held_out(title: str) -> bool:
-    """Is the title in the test part? One in five is, by a digest of its letters and digits.
+    """Tell whether a title is in the test part: one in five is, by a hash of its characters.
 
     >>> held_out("How to sort a list?") == held_out("how to sort a LIST")
     True

@@ -1,4 +1,8 @@
-"""Records of runs, one JSON line each, kept as they end: what is there is not run again."""
+"""Records of runs, one JSON line each, so that no run is repeated; and checks of their content.
+
+A file of records can be edited, merged or damaged between two commands. What a run cannot have
+written is refused with an error that names the file and says how to run it again.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,20 @@ from adadps.files.strict_json import parse_json
 
 Record = dict[str, Any]
 BEGIN = b'{"job": '
-"""How a line begins that was written here."""
+"""How every line begins that `RecordFile` has written."""
 
 
 class RecordFile:
     """A file of records, each with a ``job`` that says what was run.
 
-    A process that has opened it is alone with it until it ends. A record is written whole and
-    synced before the next one begins. A last line that was cut short, as a killed process leaves
-    it, is dropped and its job is run again; any other damage is an error, and the file stays as it
-    is.
+    The process that opens it locks it until the process ends. Every record is written and synced
+    before the next one. An incomplete last line, as a killed process leaves it, is dropped and its
+    job is run again; any other damage is an error, and the file stays unchanged.
 
     >>> import tempfile
-    >>> kept = RecordFile(Path(tempfile.mkdtemp()) / "runs.jsonl")
-    >>> kept.add({"job": {"seed": 0}, "value": 0.5})
-    >>> RecordFile(kept.path).find({"seed": 0})["value"]
+    >>> record_file = RecordFile(Path(tempfile.mkdtemp()) / "runs.jsonl")
+    >>> record_file.add({"job": {"seed": 0}, "value": 0.5})
+    >>> RecordFile(record_file.path).find({"seed": 0})["value"]
     0.5
     """
 
@@ -41,16 +44,19 @@ class RecordFile:
         return len(self._records)
 
     def find(self, job: Record) -> Record | None:
-        """The record of exactly this job, if it was run."""
+        """Return the record of exactly this job, if it was run."""
         return self._records.get(_key(job))
 
     def require(self, job: Record) -> Record:
-        """The record of a job that has been run."""
+        """Return the record of a job that has been run."""
         return self._records[_key(job)]
 
     def add(self, record: Record) -> None:
-        """Append a record, and wait until it is on the disk."""
-        ordered = {"job": record["job"], **record}  # so that it begins as `BEGIN` says
+        """Append a record and sync it to disk."""
+        ordered = {
+            "job": record["job"],
+            **record,
+        }  # `job` first, so that the line starts with `BEGIN`
         line = json.dumps(ordered, allow_nan=False) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,18 +66,18 @@ class RecordFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise DataError(
-                f"Expected to write {self.path}, found: {error}. Choose a folder that can be "
-                "written to; what was kept before is still there."
+                f"Expected to write {self.path}, found: {error}. Choose a writable folder; "
+                "earlier records are still there."
             ) from error
         self._records[_key(record["job"])] = record
 
 
 _held: dict[Path, int] = {}
-"""The files that this process has locked, with their descriptors."""
+"""The files that this process has locked, and their descriptors."""
 
 
 def _lock(path: Path) -> None:
-    """Hold the file against other processes, which would run the same jobs and cut lines off."""
+    """Lock out other processes, which would run the same jobs and truncate lines."""
     if path.resolve() in _held:
         return
     try:
@@ -79,13 +85,13 @@ def _lock(path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
         raise DataError(
-            f"Expected to write {path}, found: {error}. Choose a folder that can be written to."
+            f"Expected to write {path}, found: {error}. Choose a writable folder."
         ) from error
     if not locked(descriptor):
         os.close(descriptor)
         raise DataError(
-            f"Expected to be alone with {path}, found another process that runs into it. Wait for "
-            "it to end, or name another folder with --json."
+            f"Expected to be the only process that writes {path}, found another process. Wait "
+            "for it to end, or name another folder with --json."
         )
     _held[path.resolve()] = descriptor
 
@@ -103,7 +109,7 @@ def _read(path: Path) -> list[Record]:
         ) from error
     *lines, rest = content.split(b"\n")
     records = [_record(path, line, number) for number, line in enumerate(lines, start=1)]
-    if _is_json(rest):  # an editor may leave the last line without an end
+    if _is_json(rest):  # an editor may omit the newline at the end
         records.append(_record(path, rest, len(lines) + 1))
         _mend(path, len(content), b"\n")
     elif rest:
@@ -139,12 +145,12 @@ def _is_json(line: bytes) -> bool:
 
 
 def _is_begun(line: bytes) -> bool:
-    """Can a killed process have left it? Blocks that never reached the disk are read as zeros."""
+    """Tell whether a killed process can have left it; blocks not yet on disk read as zeros."""
     return BEGIN.startswith(line.rstrip(b"\0")[: len(BEGIN)])
 
 
 def _mend(path: Path, size: int, end: bytes) -> None:
-    """Take off a line that a killed process has left half-written, or end a whole one."""
+    """Remove a line that a killed process left incomplete, or terminate a complete one."""
     try:
         with path.open("r+b") as file:
             file.truncate(size)
@@ -152,8 +158,7 @@ def _mend(path: Path, size: int, end: bytes) -> None:
             file.write(end)
     except OSError as error:
         raise DataError(
-            f"Expected to mend the last line of {path}, found: {error}. Choose a file that can be "
-            "written to."
+            f"Expected to mend the last line of {path}, found: {error}. Choose a writable file."
         ) from error
 
 
@@ -168,39 +173,39 @@ IN_EVERY_RUN = {
 }
 
 
-def sound_run(kept: RecordFile, job: Record) -> Record:
-    """The record of a run on text: shares with a name, a curve of shares, and what it cost."""
-    return _sound(kept, job, _is_run)
+def valid_run(record_file: RecordFile, job: Record) -> Record:
+    """Return the record of a run on text, once its accuracies, curve and costs are checked."""
+    return _valid(record_file, job, _is_run)
 
 
-def sound_trial(kept: RecordFile, job: Record) -> Record:
-    """The record of a trial on text: its accuracy is a share.
+def valid_trial(record_file: RecordFile, job: Record) -> Record:
+    """Return the record of a trial on text, once its accuracy is checked.
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> kept = RecordFile(Path(tempfile.mkdtemp()) / "trials.jsonl")
-    >>> kept.add({"job": {"method": "adam"}, "values": {}})
-    >>> sound_trial(kept, {"method": "adam"})
+    >>> record_file = RecordFile(Path(tempfile.mkdtemp()) / "trials.jsonl")
+    >>> record_file.add({"job": {"method": "adam"}, "values": {}})
+    >>> valid_trial(record_file, {"method": "adam"})
     Traceback (most recent call last):
     adadps.errors.DataError: Expected the record of a run of adam in ... to run it again.
     """
-    return _sound(kept, job, lambda record: _is_share(record["values"]["accuracy"]))
+    return _valid(record_file, job, lambda record: _is_share(record["values"]["accuracy"]))
 
 
-def sound_toy_run(kept: RecordFile, job: Record) -> Record:
-    """The record of a run on the toy problem: losses are numbers, or null beyond all numbers."""
-    return _sound(kept, job, _is_toy_run)
+def valid_toy_run(record_file: RecordFile, job: Record) -> Record:
+    """Return the record of a toy run, once its losses are checked; null is an infinite loss."""
+    return _valid(record_file, job, _is_toy_run)
 
 
-def _sound(kept: RecordFile, job: Record, is_whole: Callable[[Record], bool]) -> Record:
-    record = kept.require(job)
+def _valid(record_file: RecordFile, job: Record, is_whole: Callable[[Record], bool]) -> Record:
+    record = record_file.require(job)
     try:
         if not is_whole(record):
-            raise ValueError("a value is missing or cannot be")
+            raise ValueError("a value is missing or impossible")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"Expected the record of a run of {job['method']} in {kept.path}, found a damaged one "
-            f"({error}). Delete the line with {record['job']} to run it again."
+            f"Expected the record of a run of {job['method']} in {record_file.path}, found a "
+            f"damaged one ({error}). Delete the line with {record['job']} to run it again."
         ) from error
     return record
 

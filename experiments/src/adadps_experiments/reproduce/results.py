@@ -1,4 +1,4 @@
-"""Rows of results, and settings recorded by tuning."""
+"""Rows of results, and the settings that ``--tune`` recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Winners = dict[str, Any]
 
 
 def summary(*, values: Sequence[float], settings: dict[str, Any], **facts: Any) -> Row:
-    """Mean and standard deviation over seeds, with infinite or missing numbers as null.
+    """Return a row with mean and standard deviation over seeds; infinite values become null.
 
     >>> summary(values=[1.0, 3.0], settings={}, method="sgd", epsilon_pld=math.inf)["mean"]
     2.0

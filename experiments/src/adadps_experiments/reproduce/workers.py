@@ -1,4 +1,4 @@
-"""Run independent pieces of an experiment on the cores there are, with a progress bar."""
+"""Run independent jobs of an experiment in parallel processes, with a progress bar."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def run_all(
     done: Callable[[Answer], None] | None = None,
     most: int | None = None,
 ) -> list[Answer]:
-    """``[work(*job) for job in jobs]``, one process a core, one thread a process.
+    """Return ``[work(*job) for job in jobs]``, computed in processes of one thread each.
 
-    There are at most ``most`` processes; by default as many as this process may use cores.
-    ``done`` is called here with each answer as it comes; jobs that have not begun are dropped if
-    one fails.
+    There are at most ``most`` processes, by default one per usable core. ``done`` is called in this
+    process with each answer as it arrives. If a job fails, those that have not started are dropped.
     """
     if not jobs:
         return []
@@ -51,20 +50,20 @@ def run_all(
                 bar.advance()
         except BrokenProcessPool as error:
             raise DataError(
-                f"Expected {label} to run to its end, found that a worker process was killed, "
-                "perhaps for lack of memory. What has ended is kept: repeat the command to go on. "
-                f"It ran {workers} at once; --workers sets how many, and fewer need less memory."
+                f"Expected {label} to finish, found that a worker process was killed, perhaps for "
+                "lack of memory. Finished runs are saved: repeat the command to resume. "
+                f"{workers} ran at once; --workers sets how many, and fewer need less memory."
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():  # their runs would be for nobody
+            for worker in multiprocessing.active_children():  # nobody would read their answers
                 worker.terminate()
             raise
     return [answers[index] for index in range(len(jobs))]
 
 
 def _begin() -> None:
-    """One thread for the work, and one that ends the worker when nobody waits for it any more."""
+    """Limit the worker to one thread, and end it when its parent process ends."""
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -77,10 +76,10 @@ def _end_with_parent() -> None:
 
 
 class DescribedJob(Protocol):
-    """A job that says everything it depends on but its randomness."""
+    """A job that describes everything its run depends on except randomness."""
 
     def describe(self) -> Record:
-        """The job as it is kept."""
+        """Return the job as it is recorded."""
 
 
 Job = TypeVar("Job", bound=DescribedJob)
@@ -89,10 +88,10 @@ Job = TypeVar("Job", bound=DescribedJob)
 def run_missing(
     run: Callable[[Job], Record],
     jobs: Iterable[Job],
-    kept: RecordFile,
+    record_file: RecordFile,
     label: str,
     workers: int | None = None,
 ) -> None:
-    """Run what is not kept, in processes of its own, and keep each record as it comes."""
-    left = {str(job.describe()): job for job in jobs if kept.find(job.describe()) is None}
-    run_all(run, [(job,) for job in left.values()], label, done=kept.add, most=workers)
+    """Run the jobs that have no record, and save each record as it arrives."""
+    left = {str(job.describe()): job for job in jobs if record_file.find(job.describe()) is None}
+    run_all(run, [(job,) for job in left.values()], label, done=record_file.add, most=workers)

@@ -24,12 +24,11 @@ from adadps.accounting.ledger.protocol import (
     LedgerTerms,
     RunFacts,
     canonical,
-    known_payer,
     require_another_run,
     require_same_plan,
     terms_of,
 )
-from adadps.accounting.ledger.spending import Spending
+from adadps.accounting.ledger.spending import Spending, known_payer
 from adadps.errors import ContractError, DataError
 from adadps.types import Accountant, Relation
 

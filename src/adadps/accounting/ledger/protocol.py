@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -126,14 +126,6 @@ def require_another_run(terms: LedgerTerms, runs: int) -> None:
             "Expected one run on a PLD ledger, found another one: PLD composes only what was "
             "fixed beforehand. Run with accountant RDP to compose runs chosen one by one."
         )
-
-
-def known_payer(run: str | None, latest: str | None, known: Container[str]) -> str:
-    """Return the run that pays: the named one, else the one that was opened last."""
-    payer = run if run is not None else latest
-    if payer is None or payer not in known:
-        raise ContractError("Expected `open` before anything is charged. Open a run first.")
-    return payer
 
 
 class Ledger(Protocol):

@@ -8,22 +8,33 @@ order. *Further runs* are chosen after looking at earlier results, and then the 
 be chosen afterwards: the theorem of the Rényi filter is for one order that is fixed in advance
 (Feldman and Zrnic 2021). The event that the first run plans most often fixes it
 (`RenyiCurve.order_for`).
+
+`MemoryLedger` is the ledger that ends with its process; `adadps.accounting.ledger.disk` has the one
+on disk.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
+import threading
+from collections.abc import Container, Sequence
 
 import numpy as np
 from dp_accounting import DpEvent
 
 from adadps.accounting.calibration import largest
-from adadps.accounting.epsilon import Budget, epsilon_of
+from adadps.accounting.epsilon import Budget, Life, epsilon_of
 from adadps.accounting.events import composed, delta_of, exposes, is_free, without_delta
-from adadps.accounting.ledger.protocol import LedgerTerms
+from adadps.accounting.ledger.protocol import (
+    LedgerTerms,
+    RunFacts,
+    require_another_run,
+    require_same_plan,
+)
 from adadps.accounting.renyi import RenyiCurve, renyi_curve
 from adadps.errors import BudgetError, ContractError, SettingError
-from adadps.types import Accountant
+from adadps.types import Accountant, Relation
 
 
 class Spending:
@@ -48,17 +59,17 @@ class Spending:
 
     def is_planned_most(self, event: DpEvent, ahead: int) -> bool:
         """Return whether ``event`` is planned most often, while there is still only one run."""
-        if is_free(without_delta(event)) or exposes(event):
-            return False
         known = self.most_planned
-        return known is None or (self.runs == 1 and ahead > known[1])
+        if known is not None and (self.runs > 1 or ahead <= known[1]):
+            return False
+        return not is_free(without_delta(event)) and not exposes(event)
 
     def charge(self, event: DpEvent, count: int = 1) -> None:
         """Count ``event`` as spent."""
         self.entries += count
-        if is_free(event):
-            return
         key = repr(event)
+        if key not in self._charged and is_free(event):
+            return
         self._charged[key] = (event, self._count(key) + count)
         if key not in self._affordable:
             self._affordable = {}
@@ -67,11 +78,12 @@ class Spending:
         """Refuse ``event`` if it does not fit."""
         if self.terms is None:
             raise ContractError("Expected `open` before anything is charged. Open a run first.")
-        if self.budget is None or is_free(event):
+        if self.budget is None:
             return
         key = repr(event)
-        known = self._count(key) < self._affordable.get(key, 0)
-        if not known and self.room(event, max(1, ahead)) == 0:
+        if self._count(key) < self._affordable.get(key, 0) or is_free(event):
+            return
+        if self.room(event, max(1, ahead)) == 0:
             raise self._refusal(self.budget, event)
 
     def room(self, event: DpEvent, wanted: int) -> int:
@@ -186,3 +198,111 @@ class Spending:
             f"{self.entries} charges and a next step that {why}. Left: {self.left():.4g}{at}. "
             "Plan fewer steps or more noise, or agree on a larger budget."
         )
+
+
+class MemoryLedger:
+    """A ledger that lasts as long as the process.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> ledger = MemoryLedger(Budget(epsilon=1.0, delta=1e-5))
+    >>> ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
+    >>> ledger.authorise(GaussianDpEvent(10.0))
+    >>> ledger.authorise(GaussianDpEvent(1.0))
+    Traceback (most recent call last):
+    adadps.errors.BudgetError: Expected a step within the budget of epsilon = 1 ...
+    """
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.identity = secrets.token_hex(16)
+        self._lock = threading.RLock()
+        self._spending = Spending(budget)
+        self._charged: dict[str, dict[str, tuple[DpEvent, int]]] = {}
+        self._plans: dict[str, str] = {}
+        self._lives: dict[
+            str, list[tuple[int, int]]
+        ] = {}  # charges, and how many came before the first step
+        self._latest: str | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget of all runs together; None if charges are only counted."""
+        return self._spending.budget
+
+    @property
+    def entries(self) -> int:
+        """The number of charges."""
+        return self._spending.entries
+
+    def choose_accountant(self, fitting: Sequence[Accountant]) -> Accountant:
+        """Return the accountant of this ledger if it has one, else the preferred one."""
+        held = self._spending.terms
+        return held.accountant if held and held.accountant in fitting else fitting[0]
+
+    def open(
+        self,
+        run: str,
+        relation: Relation,
+        accountant: Accountant,
+        facts: RunFacts | None = None,
+    ) -> None:
+        """Begin or continue a run under this ledger's relation, accountant and unit."""
+        facts = facts or RunFacts()
+        terms, plan = (
+            LedgerTerms(relation, accountant, facts.unit),
+            facts.plan_hash(relation, accountant),
+        )
+        with self._lock:
+            (self._spending.terms or terms).require_same(terms)
+            if run in self._plans:
+                require_same_plan(run, self._plans[run], plan)
+            else:
+                require_another_run(terms, self._spending.runs)
+                self._spending.begin_run(terms)
+                self._plans[run], self._lives[run], self._charged[run] = plan, [], {}
+            self._lives[run].append((0, facts.paid_first))
+            self._latest = run
+
+    def authorise(
+        self,
+        event: DpEvent,
+        *,
+        run: str | None = None,
+        ahead: int = 1,
+        at_once: int = 1,  # noqa: ARG002  (no disk to wait for)
+    ) -> None:
+        """Charge ``event`` if the budget allows it."""
+        with self._lock:
+            payer = known_payer(run, self._latest, self._plans)
+            self._spending.require_room(event, ahead)
+            if self._spending.is_planned_most(event, ahead):
+                self._spending.most_planned = (event, ahead)
+            self._spending.charge(event)
+            charges, paid_first = self._lives[payer][-1]
+            self._lives[payer][-1] = (charges + 1, paid_first)
+            key, held = repr(event), self._charged[payer]
+            held[key] = (event, held.get(key, (event, 0))[1] + 1)
+
+    def charged(self, run: str) -> tuple[tuple[DpEvent, int], ...]:
+        """Return all charges of a run."""
+        return tuple(self._charged.get(run, {}).values())
+
+    def lives(self, run: str) -> tuple[Life, ...]:
+        """Return what each life of a run has been charged for."""
+        return tuple(Life.of(*held) for held in self._lives.get(run, ()))
+
+    def room(self, event: DpEvent, wanted: int) -> int:
+        """Return how many of ``wanted`` such events fit now."""
+        with self._lock:
+            return self._spending.room(event, wanted)
+
+    def epsilon(self, delta: float) -> float:
+        """Return epsilon of all charges so far; infinite if something was exposed."""
+        return self._spending.epsilon(delta)
+
+
+def known_payer(run: str | None, latest: str | None, known: Container[str]) -> str:
+    """Return the run that pays: the named one, else the one that was opened last."""
+    payer = run if run is not None else latest
+    if payer is None or payer not in known:
+        raise ContractError("Expected `open` before anything is charged. Open a run first.")
+    return payer

@@ -48,7 +48,7 @@ class NameCounts(Generic[Name]):
         held = torch.tensor(list(self.counts.values()), dtype=torch.float64)
         noisy = randomness.release(held, standard_deviation=price.deviation)
         above = (noisy > price.threshold).tolist()
-        return [name for name, kept in zip(self.counts, above, strict=True) if kept]
+        return [name for name, passes in zip(self.counts, above, strict=True) if passes]
 
 
 Numbers = npt.NDArray[np.float64]

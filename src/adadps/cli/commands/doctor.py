@@ -10,12 +10,13 @@ import typer
 from adadps.cli.commands.console import (
     errors_as_messages,
     out,
+    panel,
     print_json,
     printable,
     say_on_terminal,
     table_of_rows,
+    whole_number,
 )
-from adadps.cli.commands.help_text import panel, whole_number
 from adadps.cli.commands.table_options import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import Missing, Rare
-from adadps.cli.commands.help_text import panel, whole_number
+from adadps.cli.commands.console import Missing, Rare, panel, whole_number
 
 MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
 _column, _privacy = panel("More about columns"), panel("Privacy")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adadps.cli.commands import table_options as options
-from adadps.cli.commands.help_text import panel, whole_number
+from adadps.cli.commands.console import panel, whole_number
 from adadps.cli.commands.table_options import MOST_EXAMPLES
 from adadps.cli.commands.table_training import show_overlap, train_and_show
 from adadps.estimators.planner.named_methods import Method

@@ -15,9 +15,9 @@ from adadps.methods.paper import (
     plain_adam,
 )
 from adadps.methods.side import Frequencies, frequency
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 
 NOT_PRIVATE = "Adam, no privacy"
 

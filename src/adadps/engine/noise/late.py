@@ -31,7 +31,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +41,13 @@ from torch.autograd.graph import increment_version
 
 from adadps.engine.noise.pending_updates import PendingUpdates
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION, grid
-from adadps.engine.waist import Noise
 from adadps.errors import ContractError, SettingError
 from adadps.files.processes import process
 from adadps.tensors.kernels.release import release_rows
 from adadps.tensors.sums import RowSparse, in_main_memory
+
+if TYPE_CHECKING:
+    from adadps.engine.waist import Noise
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]

@@ -1,1 +1,1 @@
-"""How a model is run on private rows: checked on synthetic rows first, and in isolation."""
+"""What a pass over private rows must not do: checks on synthetic rows, state, generators."""

@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_leaves
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
-from adadps.engine.passes.isolation import secret_generators
+from adadps.engine.passes.generators import secret_generators
 from adadps.engine.passes.model_state import ModelState, described, same_state
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.layers import LayerSequence
 from adadps.errors import ModelError
 
 _CURE = (

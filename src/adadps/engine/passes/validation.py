@@ -17,8 +17,8 @@ from adadps.data.examples import Examples, Features
 from adadps.engine.choice import engine_for, require_gradients
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
-from adadps.engine.objective import Objective
-from adadps.engine.passes.isolation import Isolation, secret_generators
+from adadps.engine.objective import Isolation, Objective
+from adadps.engine.passes.generators import secret_generators
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.side_effects import (
     forward,

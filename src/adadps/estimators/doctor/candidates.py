@@ -18,7 +18,7 @@ from enum import StrEnum
 from adadps.accounting.events import is_free
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side import Frequencies, frequency, idf
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 DP_SGD = "DP-SGD"
 PAPER_SHAPE, FEATURE_SHAPE, TWO_SIDED_SHAPE = (0.01, 1.0), (0.01, 1.0), (0.01, 0.5)

@@ -29,7 +29,7 @@ from adadps.estimators.doctor.request import Request
 from adadps.estimators.planner.named_methods import Method, shaped
 from adadps.estimators.tables.word_list import frequencies_from_file
 from adadps.methods.side import Frequencies, word_frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 DOORS: dict[Method, Callable[[str, Fixed], Candidate]] = {
     Method.DP_SGD_WEIGHTED: into_the_features,

@@ -20,9 +20,9 @@ from adadps.estimators.doctor.terms import gradient_norms, moments_at
 from adadps.estimators.planner.defaults import Choice, choose, first_gradient
 from adadps.methods.paper import adadps, adadps_public, adadps_two_sided, dp_sgd, dp_sgd_weighted
 from adadps.methods.side import RMSPropStatistics
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 
 PUBLIC_BATCH = 256
 

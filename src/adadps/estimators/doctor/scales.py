@@ -9,7 +9,7 @@ from sklearn.preprocessing import normalize
 
 from adadps.estimators.doctor.candidates import Candidate, Door
 from adadps.estimators.doctor.case import Array, Case, Matrix
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 
 def inverse_of(candidate: Candidate, case: Case) -> Array:

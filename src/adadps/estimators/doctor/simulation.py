@@ -26,7 +26,7 @@ from adadps.engine.losses import cross_entropy
 from adadps.engine.noise.randomness import reproducible_not_private
 from adadps.estimators.doctor.case import Array, Case
 from adadps.estimators.doctor.plans import Plan
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import accuracy, on_public
 from adadps.training.private_run import PrivateRun

@@ -13,9 +13,9 @@ from adadps.errors import SideInformationError
 from adadps.estimators.planner.defaults import WORDS_PER_TEXT
 from adadps.methods.paper import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
 from adadps.methods.side import Frequencies, frequency, idf
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 
 IDF_POWER = 1.0
 FLOOR, POWER_BEFORE, POWER_ON_BOTH_SIDES = 0.01, 1.0, 0.5

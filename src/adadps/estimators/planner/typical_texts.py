@@ -13,7 +13,7 @@ from sklearn.preprocessing import normalize
 
 from adadps.estimators.planner.defaults import WORDS_PER_TEXT
 from adadps.methods.side import Frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 
 TYPICAL_TEXTS = 400
 Numbers = npt.NDArray[np.float64]

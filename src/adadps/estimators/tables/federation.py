@@ -16,7 +16,7 @@ from adadps.errors import SettingError, require, require_positive
 from adadps.estimators.planner.defaults import Choice
 from adadps.estimators.planner.named_methods import Method
 from adadps.estimators.tables.users import OfUsers
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import (
     Chain,
     adam,

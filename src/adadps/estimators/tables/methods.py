@@ -25,7 +25,7 @@ from adadps.estimators.tables.federation import Federation
 from adadps.estimators.tables.targets import Targets
 from adadps.estimators.tables.users import OfUsers
 from adadps.methods.side import Frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, by_user, privatize
 from adadps.types import Accountant, Unit
 

@@ -68,4 +68,4 @@ def _writer(stream: BinaryIO, out: Path, chunk: Table, columns: Columns) -> Any:
             "it."
         )
     numbers = [name for name, values in columns.items() if not isinstance(values[0], str)]
-    return table_writer(stream, out, [*chunk.header, *columns], chunk.kinds, numbers)
+    return table_writer(stream, out, [*chunk.header, *columns], chunk.column_types, numbers)

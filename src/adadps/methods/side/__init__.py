@@ -5,13 +5,14 @@ and `observe`. Where A is known before training, return a `fixed(...)` source in
 class, as `frequency` and `tfidf` do. tests/contract/test_side_sources.py runs the shared checks.
 """
 
-from adadps.methods.side.fixed import fixed, from_private_data, uniform
 from adadps.methods.side.frequency import (
     Frequencies,
     corpus_frequencies,
     frequencies_of_private_data,
     frequency,
     given_frequencies,
+    idf,
+    tfidf,
     word_frequencies,
 )
 from adadps.methods.side.noisy import noisy_frequencies
@@ -23,8 +24,7 @@ from adadps.methods.side.public import (
     oracle,
     public,
 )
-from adadps.methods.side.source import SideSource, Transform
-from adadps.methods.side.tfidf import idf, tfidf
+from adadps.methods.side.source import SideSource, Transform, fixed, from_private_data, uniform
 
 __all__ = [
     "AdaGradStatistics",

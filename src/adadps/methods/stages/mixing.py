@@ -11,8 +11,7 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
-from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.methods.stages.informed import ReadsPublic
+from adadps.methods.stages.chain import AFTER_RELEASE, ReadsPublic
 from adadps.tensors.sums import Params
 from adadps.types import Kind
 
@@ -25,7 +24,7 @@ class Mix(ReadsPublic):
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Post-processing."""
+        """Takes and gives released or exposed gradients."""
         return AFTER_RELEASE
 
     def init(self, params: Params) -> None:
@@ -51,7 +50,7 @@ class Momentum:
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Post-processing."""
+        """Takes and gives released or exposed gradients."""
         return AFTER_RELEASE
 
     def init(self, params: Params) -> Params:

@@ -27,7 +27,7 @@ class UpdateRule:
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:
-        """Ends a chain."""
+        """Takes released or exposed gradients and gives an update, which ends a chain."""
         return TO_UPDATE
 
     def init(self, params: Params) -> Any:  # noqa: ARG002

@@ -45,8 +45,8 @@ def fitting_audit(
             f"found one of ε = {found[0]:.4g} at δ = {found[1]:.4g} ({found[2]}). Repeat the audit "
             f"with --epsilon {claimed[0]:.6g} --delta {claimed[1]:.6g}; nothing was changed."
         )
-    kept = {name: outcome[name] for name in (*_TEXTS, *_NUMBERS, *_COUNTS)}
-    return {**kept, "of": _of_what(outcome.get("settings"))}
+    entries = {name: outcome[name] for name in (*_TEXTS, *_NUMBERS, *_COUNTS)}
+    return {**entries, "of": _of_what(outcome.get("settings"))}
 
 
 def audit_in(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import clip_weights
-from adadps.methods.side.fixed import Uniform
+from adadps.methods.side.source import Uniform
 from adadps.tensors.feature_major import lay_out_by_feature
 from adadps.tensors.sums import Params, RowSparse, Sum, dense
 from adadps.training.federated.task import Task

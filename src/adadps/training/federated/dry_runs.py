@@ -60,7 +60,7 @@ class Preview:
     @property
     def nobody(self) -> Examples | None:
         """No rows, of the declared kind."""
-        return None if self.kind is None else self.kind.nobody()
+        return None if self.kind is None else self.kind.no_examples()
 
     @classmethod
     def of(cls, model: nn.Module, task: Task, kind: RowKind | None = None) -> Preview:

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable
 import torch
 
 from adadps.errors import ContractError, DataError, require, require_positive
-from adadps.training.batches import Batch
 from adadps.training.federated.dry_runs import Refusal, described, refusing, require_ready
 from adadps.training.federated.server import FederatedRun
+from adadps.training.stepper import Batch
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord

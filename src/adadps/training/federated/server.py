@@ -33,10 +33,11 @@ from adadps.accounting.ledger import Ledger
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.row_kind import RowKind
+from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.local import Part, of_updates, table_axis
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.objective import ChunkedGradients, predict
+from adadps.engine.objective import predict
 from adadps.engine.passes.validation import objective, require_separate_examples
 from adadps.engine.waist import Step
 from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError, require
@@ -44,7 +45,6 @@ from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.users import Users
 from adadps.report.result import Measurement
 from adadps.tensors.sums import Params
-from adadps.training.batches import Batch
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
@@ -53,7 +53,7 @@ from adadps.training.federated.dry_runs import Preview, Refusal, require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
 from adadps.training.payment import PaymentTerms
 from adadps.training.run import Run
-from adadps.training.stepper import Stepper
+from adadps.training.stepper import Batch, Stepper
 from adadps.types import Accountant
 
 NOT_COMPARED = "no user has rows of the public data, with which devices cannot be compared"

@@ -9,12 +9,12 @@ from typing import Any
 from adadps.engine.local import LocalSteps
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION
 from adadps.errors import ContractError, require, require_positive
-from adadps.methods.side.fixed import Fixed, Uniform
+from adadps.methods.side.source import Fixed, Uniform
 from adadps.methods.stages.chain import Chain, Release
 from adadps.methods.stages.local import TrainLocally, TrainLocallyInformed
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
-from adadps.training.batches import require_price_for
+from adadps.training.preflight import require_price_for
 from adadps.types import Unit
 
 

@@ -1,4 +1,4 @@
-"""Every contender, in the order of the tables."""
+"""The ways to train that `adadps bench` compares, in the order of its tables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from adadps_experiments.bench.contenders import microbatch, opacus_steps, ours, 
 from adadps_experiments.bench.contenders.trainer import Trainer
 
 OURS = "adadps"
-"""The contender that the others are compared with."""
+"""The contender that all others are compared with."""
 
 _CONTENDERS: tuple[Trainer, ...] = (
-    Trainer(OURS, "AdaDPS, A for every weight", ours.preparing(ours.full), ours.needs),
-    Trainer("adadps-feature", "AdaDPS, A by feature", ours.preparing(ours.by_feature), ours.needs),
-    Trainer("adadps-dp-sgd", "DP-SGD in adadps", ours.preparing(ours.dp_sgd), ours.needs),
+    Trainer(OURS, "AdaDPS, A for every weight", ours.prepare_with(ours.full), ours.needs),
+    Trainer(
+        "adadps-feature", "AdaDPS, A by feature", ours.prepare_with(ours.by_feature), ours.needs
+    ),
+    Trainer("adadps-dp-sgd", "DP-SGD in adadps", ours.prepare_with(ours.dp_sgd), ours.needs),
     Trainer("torch", "SGD, no privacy, dense gradients", plain.prepare_dense, plain.needs),
     Trainer(
         "torch-sparse",
@@ -22,7 +24,7 @@ _CONTENDERS: tuple[Trainer, ...] = (
     ),
     Trainer(
         "opacus-hooks",
-        "DP-SGD in Opacus, a gradient for each example",
+        "DP-SGD in Opacus, one gradient per example",
         opacus_steps.prepare_hooks,
         opacus_steps.needs_hooks,
         package="opacus",
@@ -39,4 +41,4 @@ _CONTENDERS: tuple[Trainer, ...] = (
     ),
 )
 CONTENDERS: dict[str, Trainer] = {contender.name: contender for contender in _CONTENDERS}
-"""Every contender, by the name that `adadps bench --contender` takes."""
+"""All contenders by the name that `adadps bench --contender` takes."""

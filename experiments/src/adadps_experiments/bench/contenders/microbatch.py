@@ -1,7 +1,7 @@
 """The loop of the paper's published code: one backward pass for each group of four examples.
 
-Each group's mean gradient is scaled by 1/A, clipped and added up; then comes the noise. It is here
-for its time. Its guarantee is another matter: groups by position in a batch have no ε in adadps.
+Each group's mean gradient is scaled by 1/A and clipped; noise is added to the sum. Only its time is
+of interest here: groups by position in a batch have no ε in adadps.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from adadps_experiments.bench.workloads import (
 )
 
 GROUP = 4
-"""Examples in a microbatch: 16 microbatches in a batch of 64."""
+"""Examples per microbatch: a batch of 64 has 16 microbatches."""
 
 
 def prepare(workload: Workload, data: SyntheticData) -> Build:
-    """Dense rows, a full A for every parameter."""
+    """Prepare training on dense rows, with one entry of A per weight."""
     return lambda: _running(workload, data)
 
 
 def needs(workload: Workload) -> int:
-    """Weights, A, gradient, scaled gradient, sum and noise, and a batch of dense rows."""
+    """Estimate the bytes of weights, A, gradients, sum and noise, and of a batch of dense rows."""
     rows = (
         workload.batch * workload.features if isinstance(workload, SparseLogisticRegression) else 0
     )
@@ -45,7 +45,7 @@ def needs(workload: Workload) -> int:
 
 
 def dense_features(batch: SyntheticData) -> Tensor:
-    """The features as a tensor; sparse rows are filled up with zeros."""
+    """Return the features as a dense tensor."""
     if isinstance(batch.features, Tensor):
         return batch.features
     return torch.from_numpy(batch.features.toarray())
@@ -60,7 +60,7 @@ def clipped_sum(
     clip_norm: float,
     group: int,
 ) -> list[Tensor]:
-    """Σ over groups of clip(g/A), with g the gradient of the group's mean loss."""
+    """Return the sum over groups of clip(g/A), with g the gradient of the group's mean loss."""
     params = list(model.parameters())
     total = [torch.zeros_like(parameter) for parameter in params]
     features, targets = batch

@@ -1,8 +1,8 @@
-"""DP-SGD as Opacus does it: flat clipping, noise without its secure mode, its fastest settings.
+"""DP-SGD in Opacus with its fastest settings: flat clipping, and noise without its secure mode.
 
-Models are the workload's own where Opacus takes them. Two are written in another way: its LSTM is
-`DPLSTM`, and an embedding bag is an embedding and a mean, because its embedding bag counts a
-repeated word once, and has no ghost form.
+Models are the workload's own where Opacus accepts them. Two are replaced: the LSTM by its `DPLSTM`,
+and the embedding bag by an embedding and a mean, because in Opacus an embedding bag counts a
+repeated word once and has no ghost form.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReducibleLoss(nn.Module):
         self.reduction = "mean"
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One number, or one an example."""
+        """Return the mean loss, or one value per example."""
         losses = self.workload.loss(outputs, targets)
         return losses if self.reduction == "none" else losses.mean()
 
@@ -52,33 +52,33 @@ class MeanEmbedding(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The mean of the embeddings of each row."""
+        """Return the mean embedding of each row."""
         mean: Tensor = self.embedding(tokens).mean(1)
         return mean
 
 
 def prepare_hooks(workload: Workload, data: SyntheticData) -> Build:
-    """A gradient of every example is held (``grad_sample_mode="hooks"``)."""
+    """Prepare training that stores per-example gradients (``grad_sample_mode="hooks"``)."""
     return _prepare(workload, data, "hooks")
 
 
 def prepare_ghost(workload: Workload, data: SyntheticData) -> Build:
-    """Norms first, then a second backward pass (``grad_sample_mode="ghost"``)."""
+    """Prepare training by norms and a second backward pass (``grad_sample_mode="ghost"``)."""
     return _prepare(workload, data, "ghost")
 
 
 def needs_hooks(workload: Workload) -> int:
-    """A gradient for each example, twice while it is copied; weights, sum, noise, gradient."""
+    """Estimate the bytes of per-example gradients and their copy, weights, sum and noise."""
     return (2 * workload.batch + 4) * workload.parameters() * BYTES + _dense_rows(workload)
 
 
 def needs_ghost(workload: Workload) -> int:
-    """Weights, gradient, sum, noise and a copy."""
+    """Estimate the bytes of weights, gradient, sum, noise and a copy."""
     return 6 * workload.parameters() * BYTES + _dense_rows(workload)
 
 
 def model_of(workload: Workload) -> nn.Module:
-    """The workload's model in a form that Opacus takes."""
+    """Return the workload's model in a form that Opacus accepts."""
     from opacus import PrivacyEngine
 
     model = workload.model()
@@ -89,7 +89,7 @@ def model_of(workload: Workload) -> nn.Module:
 
 
 def _prepare(workload: Workload, data: SyntheticData, mode: str) -> Build:
-    import opacus  # noqa: F401  (its import is no part of the memory of a step)
+    import opacus  # noqa: F401  (its import does not count as memory of a step)
 
     return lambda: _running(workload, data, mode)
 

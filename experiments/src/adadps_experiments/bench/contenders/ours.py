@@ -1,4 +1,4 @@
-"""adadps itself: a `PrivateRun` with Poisson sampling, secure noise, and its own ledger."""
+"""adadps itself: a `PrivateRun` with Poisson sampling, secure noise and a ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadps.methods import paper as methods
 from adadps.methods import side
 from adadps.methods.side.source import Named
 from adadps.methods.stages import Chain, privatize
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.private_run import PrivateRun
 from adadps_experiments.bench.contenders.trainer import (
@@ -27,33 +27,33 @@ from adadps_experiments.bench.contenders.trainer import (
 from adadps_experiments.bench.workloads import SparseLogisticRegression, SyntheticData, Workload
 
 MOST_STEPS = 10_000
-"""Steps that a run is declared for; a measurement takes as many of them as it needs."""
+"""The declared length of a run, of which a measurement uses as many steps as it needs."""
 
 Method = Callable[[nn.Module], Chain]
 
 
 def full(model: nn.Module) -> Chain:
-    """AdaDPS with a number of A for every weight: no structure that could save work."""
+    """Return AdaDPS with one entry of A per weight: there is no structure that could save work."""
     return _adadps(full_side(model))
 
 
 def by_feature(model: nn.Module) -> Chain:
-    """AdaDPS with a number of A for every input feature, word or unit."""
+    """Return AdaDPS with one entry of A per input feature, word or unit."""
     return _adadps(feature_side(model))
 
 
 def dp_sgd(model: nn.Module) -> Chain:  # noqa: ARG001  (every method is made for a model)
-    """DP-SGD: no side information."""
+    """Return DP-SGD, which has no side information."""
     return methods.dp_sgd(_privacy(), lr=LR)
 
 
 def full_side(model: nn.Module) -> Named:
-    """A random number for every weight; biases get the median."""
+    """Draw a random A for every weight; biases get the median."""
     return {name: _positive(weight) for name, weight in _weights(model).items()}
 
 
 def feature_side(model: nn.Module) -> Named:
-    """A random vector along the inputs of each layer: axis 0 of an embedding, else axis 1."""
+    """Draw a random A along the inputs of each layer: axis 0 of an embedding, else axis 1."""
     axes = {
         f"{name}.weight": 0
         for name, module in model.named_modules()
@@ -73,8 +73,8 @@ METHODS: dict[str, Method] = {
 }
 
 
-def preparing(method: Method) -> Callable[[Workload, SyntheticData], Build]:
-    """A contender that trains by ``method``."""
+def prepare_with(method: Method) -> Callable[[Workload, SyntheticData], Build]:
+    """Return the ``prepare`` of a contender that trains by ``method``."""
 
     def prepare(workload: Workload, data: SyntheticData) -> Build:
         held = examples(data.features, data.targets)
@@ -86,7 +86,7 @@ def preparing(method: Method) -> Callable[[Workload, SyntheticData], Build]:
 def private_run(
     workload: Workload, held: Examples, method: Method, steps: int | None
 ) -> PrivateRun:
-    """A run of ``steps`` steps, by default one epoch."""
+    """Return a run of ``steps`` steps, or of one epoch if ``steps`` is None."""
     model = model_of(workload)
     sampler = poisson(examples=workload.examples, expected_size=workload.batch)
     return PrivateRun(
@@ -100,14 +100,14 @@ def private_run(
 
 
 def model_of(workload: Workload) -> nn.Module:
-    """The workload's model; on sparse rows with a weight that lies feature by feature."""
+    """Return the workload's model; for sparse rows, its weight is stored feature-major."""
     if isinstance(workload, SparseLogisticRegression):
         return sparse_linear(workload.features, workload.classes)
     return workload.model()
 
 
 def needs(workload: Workload) -> int:
-    """Weights, and A, D and their squares in float64. More would end in an error, not a crash."""
+    """Estimate the bytes of the weights, and of A, D and their squares in float64."""
     return 12 * workload.parameters() * BYTES
 
 
@@ -122,7 +122,7 @@ def _privacy() -> Privatize:
 
 def _adadps(named: Named) -> Chain:
     known = side.fixed(
-        named, source="drawn at random", public_because="it knows nothing about any data"
+        named, source="drawn at random", public_because="it does not depend on any data"
     )
     return methods.adadps(known, _privacy(), lr=LR)
 
@@ -132,5 +132,5 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _positive(like: Tensor) -> Tensor:
-    """Random numbers in the shape and memory layout of ``like``."""
+    """Draw random values in the shape and memory layout of ``like``."""
     return torch.empty_like(like, requires_grad=False).uniform_(0.1, 1.0)

@@ -1,4 +1,4 @@
-"""Plain torch without privacy: forward, backward, step of SGD."""
+"""Plain torch without privacy: forward pass, backward pass, SGD update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adadps_experiments.bench.workloads import (
 
 
 class BagLinear(nn.Module):
-    """A linear layer on sparse rows as an `nn.EmbeddingBag` of sums: what torch does fastest."""
+    """A linear layer on sparse rows as an `nn.EmbeddingBag` of sums, the fastest form in torch."""
 
     def __init__(self, features: int, classes: int, *, sparse: bool) -> None:
         super().__init__()
@@ -30,33 +30,33 @@ class BagLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(classes))
 
     def forward(self, columns: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Scores of each class."""
+        """Return the score of each class."""
         scores: Tensor = self.bag(columns, offsets, per_sample_weights=values) + self.bias
         return scores
 
 
 def prepare_dense(workload: Workload, data: SyntheticData) -> Build:
-    """Gradients and updates of every weight."""
+    """Prepare training in which every weight has a gradient and an update."""
     return lambda: _running(workload, data, sparse=False)
 
 
 def prepare_sparse(workload: Workload, data: SyntheticData) -> Build:
-    """Gradients and updates of the rows that the batch touches."""
+    """Prepare training in which only the rows that a batch touches are updated."""
     return lambda: _running(workload, data, sparse=True)
 
 
 def has_sparse_form(workload: Workload) -> bool:
-    """Is there a layer whose gradient torch can hold as rows?"""
+    """Tell whether torch can hold the gradient of a layer as rows."""
     return isinstance(workload, SparseLogisticRegression | EmbeddingBagClassifier)
 
 
 def needs(workload: Workload) -> int:
-    """Weights, gradients, and a copy of either."""
+    """Estimate the bytes of weights, gradients, and a copy of each."""
     return 4 * workload.parameters() * BYTES
 
 
 def model_of(workload: Workload, *, sparse: bool) -> nn.Module:
-    """The workload's model in the form that is fastest in torch."""
+    """Return the workload's model in the form that is fastest in torch."""
     if isinstance(workload, SparseLogisticRegression):
         return BagLinear(workload.features, workload.classes, sparse=sparse)
     model = workload.model()
@@ -67,7 +67,7 @@ def model_of(workload: Workload, *, sparse: bool) -> nn.Module:
 
 
 def inputs_of(batch: SyntheticData) -> tuple[Tensor, ...]:
-    """What the model takes: columns, offsets and values of sparse rows, or the tensor itself."""
+    """Return the model's inputs: columns, offsets and values of sparse rows, or the tensor."""
     if isinstance(batch.features, Tensor):
         return (batch.features,)
     rows = batch.features
@@ -83,7 +83,7 @@ def _running(workload: Workload, data: SyntheticData, *, sparse: bool) -> TimedS
 def sgd_step(
     model: nn.Module, workload: Workload, draw: Callable[[], SyntheticData]
 ) -> Callable[[], None]:
-    """One step of SGD on a fresh batch."""
+    """Return a function that makes one SGD step on a fresh batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
     def step() -> None:

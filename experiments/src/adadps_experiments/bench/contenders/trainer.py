@@ -1,4 +1,4 @@
-"""What a contender is: it prepares data, builds a model, and then steps."""
+"""What a contender is: it prepares data, builds a model, and takes training steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BYTES = 4  # of a float32
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A model in training: ``step`` draws a fresh batch and moves the weights.
+    """A model in training: ``step`` draws a fresh batch and updates the weights.
 
-    ``weights`` reads all of them once at the end, where that is work of its own.
+    ``weights`` reads all weights once at the end, for contenders that defer work until then.
     """
 
     step: Callable[[], object]
@@ -26,7 +26,7 @@ class TimedStep:
 
 
 Build = Callable[[], TimedStep]
-"""Makes the model and everything that it needs; memory is counted from here on."""
+"""Makes the model and all that training needs; memory is measured from this call on."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Trainer:
     about: str
     prepare: Callable[[Workload, SyntheticData], Build]
     needs: Callable[[Workload], int]
-    """Estimate of the bytes that it needs, so that no machine is brought down."""
+    """An estimate of the bytes it needs, so that no measurement exhausts the machine."""
     exists: Callable[[Workload], bool] = lambda _: True
     package: str | None = None
-    """A package outside of adadps that it needs."""
+    """The package other than adadps that it needs, if any."""

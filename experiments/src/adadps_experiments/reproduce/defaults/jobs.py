@@ -1,4 +1,4 @@
-"""One run of the comparison of default settings: a job that is plain data, and its record.
+"""One run of the comparison of default settings: a job as plain data, and its record.
 
 A setting is a rule's constants (`adadps.estimators.planner.defaults.Rule`) and how word frequencies
 enter: as weights of the features (IDF), before the clip, on both sides of the noise, or not at all.
@@ -28,13 +28,13 @@ from adadps.estimators.planner.named_methods import (
 from adadps.estimators.planner.typical_texts import typical_norm
 from adadps.methods import paper as methods
 from adadps.methods.side import Frequencies, frequency, idf, word_frequencies
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, average, chain, privatize, reparametrise, sgd
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
 from adadps.types import Accountant
-from adadps_experiments.reproduce.defaults.problems import DefaultsProblem, task
+from adadps_experiments.reproduce.defaults.problems import DefaultsProblem, load_problem
 from adadps_experiments.reproduce.records import Record
 
 TRIAL_STEPS, STEPS = 200, 400
@@ -53,14 +53,14 @@ before the clip, `adadps.estimators.planner.named_methods.POWER_BEFORE`, which w
 in the demo.
 """
 VERSION = 1
-"""Raise it when what is behind a job changes; records of older versions are run again."""
+"""Increase it when the code behind a job changes, so that older records are not reused."""
 
 Setting = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class DefaultsJob:
-    """A setting on a problem, once; ``epsilon`` is None without privacy."""
+    """One run of a setting on a problem; ``epsilon`` is None without privacy."""
 
     dataset: str
     epsilon: float | None
@@ -70,11 +70,11 @@ class DefaultsJob:
 
     @property
     def steps(self) -> int:
-        """Half as many in trials."""
+        """Return the number of steps; trials have half as many."""
         return TRIAL_STEPS if self.tuning else STEPS
 
     def describe(self) -> Record:
-        """The job as it is kept."""
+        """Return the job as it is recorded."""
         return {
             "experiment": "defaults",
             "version": VERSION,
@@ -88,7 +88,7 @@ class DefaultsJob:
 
 
 def run(job: DefaultsJob) -> Record:
-    """Train, and measure on held-out rows: the test rows, or those held out for tuning."""
+    """Train, and evaluate on the test rows, or on those held out for tuning."""
     start = time.perf_counter()
     given, train, test = _problem(job.dataset, job.tuning)
     model = sparse_linear(_width(train), len(given.classes), bias=False)
@@ -182,7 +182,7 @@ def _idf(setting: Setting, known: Frequencies) -> Fixed:
 
 @lru_cache(maxsize=4)
 def _problem(dataset: str, tuning: bool) -> tuple[DefaultsProblem, Examples, Examples]:
-    given = task(dataset).for_tuning() if tuning else task(dataset)
+    given = load_problem(dataset).for_tuning() if tuning else load_problem(dataset)
     return given, given.examples(given.train), given.examples(given.test)
 
 

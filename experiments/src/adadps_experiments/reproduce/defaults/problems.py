@@ -1,6 +1,6 @@
 """The problems on which default settings are judged, with features as `adadps train` makes them.
 
-Public are the words of general English and of the names of the classes, and how common each is.
+Public knowledge is the words of general English and of the class names, and how common each is.
 MNIST's pixels are the case without side information.
 """
 
@@ -31,32 +31,32 @@ from adadps_experiments.reproduce.text.corpus import VALIDATION_FOLD, Array, fol
 from adadps_experiments.reproduce.text.words import words_of_tags
 
 VOCABULARY, FEWER_WORDS = 10_000, 2_000
-"""598 tags make more than a million weights of the second already."""
+"""The second is for 598 tags, with which it already makes a million weights."""
 TEST_FOLD = 0
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows, targets, and a name for what must not be split."""
+    """Rows, targets, and the group of each row; groups are never split."""
 
     rows: Array | list[str] = field(repr=False)
     targets: Array = field(repr=False)
-    together: Sequence[str] = field(repr=False)
+    groups: Sequence[str] = field(repr=False)
 
     def take(self, chosen: Array) -> LabelledRows:
-        """Some of the rows."""
+        """Return the rows of a mask."""
         places = np.flatnonzero(chosen).tolist()
         rows = self.rows
         return LabelledRows(
             [rows[place] for place in places] if isinstance(rows, list) else rows[places],
             self.targets[places],
-            [self.together[place] for place in places],
+            [self.groups[place] for place in places],
         )
 
 
 @dataclass(frozen=True)
 class DefaultsProblem:
-    """A problem: texts of which ``words`` are counted, or rows of numbers if there are none."""
+    """A problem on texts, whose ``words`` are counted, or on rows of numbers if it has none."""
 
     train: LabelledRows
     test: LabelledRows
@@ -66,34 +66,34 @@ class DefaultsProblem:
 
     @property
     def loss(self) -> Loss:
-        """Cross-entropy, against all labels of an example where it has several."""
+        """Return cross-entropy, over all labels of an example if it can have several."""
         return losses.label_cross_entropy if self.several else losses.cross_entropy
 
     @property
     def metric(self) -> Metric:
-        """Share of examples whose top-scored class is right."""
+        """Return the share of examples whose top-scored class is right."""
         return top_label_accuracy if self.several else accuracy
 
     def for_tuning(self) -> DefaultsProblem:
-        """The training rows alone: a fifth of them is the test."""
-        held_out = np.array([fold_of(name) for name in self.train.together]) == VALIDATION_FOLD
+        """Return the training rows alone, with a fifth of them as the test rows."""
+        held_out = np.array([fold_of(name) for name in self.train.groups]) == VALIDATION_FOLD
         return replace(self, train=self.train.take(~held_out), test=self.train.take(held_out))
 
     def frequencies(self) -> Frequencies | None:
-        """How common the words are in general English."""
+        """Return how common the words are in general English."""
         return word_frequencies(self.words) if self.words else None
 
     def examples(self, part: LabelledRows) -> Examples:
-        """Rows of norm 1."""
+        """Return the rows as examples of norm 1."""
         if isinstance(part.rows, list):
             return examples(BagOfWords(self.words, dampened=True)(part.rows), part.targets)
         return examples(normalize(part.rows).astype(np.float32), part.targets)
 
 
 @cache
-def task(name: str) -> DefaultsProblem:
-    """Load one of `TASKS` once a process."""
-    return TASKS[name]()
+def load_problem(name: str) -> DefaultsProblem:
+    """Load one of `PROBLEMS`, once per process."""
+    return PROBLEMS[name]()
 
 
 def _words(classes: Sequence[str], size: int) -> tuple[str, ...]:
@@ -134,12 +134,12 @@ def _titles() -> DefaultsProblem:
 
 
 def _amazon() -> DefaultsProblem:
-    """There is no published split: a fifth is held out, by text."""
+    """Load Amazon, which has no published split: a fifth is held out, by text."""
     shop = amazon_reviews()
     whole = LabelledRows(
         list(shop.texts), np.array(shop.labels), [normalised(text) for text in shop.texts]
     )
-    held_out = np.array([fold_of(name) for name in whole.together]) == TEST_FOLD
+    held_out = np.array([fold_of(name) for name in whole.groups]) == TEST_FOLD
     words = _words(("negative", "positive"), VOCABULARY)
     return DefaultsProblem(
         whole.take(~held_out), whole.take(held_out), ("negative", "positive"), words
@@ -169,7 +169,7 @@ def _mnist() -> DefaultsProblem:
     return DefaultsProblem(train, test, tuple("0123456789"), ())
 
 
-TASKS: dict[str, Callable[[], DefaultsProblem]] = {
+PROBLEMS: dict[str, Callable[[], DefaultsProblem]] = {
     "debian-sections": _sections,
     "debian-tags": _tags,
     "so-titles": _titles,
@@ -185,4 +185,4 @@ NEEDED = {
     "imdb": "imdb",
     "mnist": "mnist",
 }
-"""The named set behind each."""
+"""The named data set behind each problem."""

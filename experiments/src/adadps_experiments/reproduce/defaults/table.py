@@ -1,9 +1,9 @@
-"""Are default settings good enough? Against tuned DP-SGD, the best of all trials, and no privacy.
+"""Default settings against tuned DP-SGD, the best of all trials, and training without privacy.
 
 For each problem the constants of the rule are chosen on the *other* problems: those with the
-smallest mean loss against the best trial there, over all of their epsilons. So no number in the
-line "defaults" comes from a constant that the problem had a part in. The other lines are tuned on
-a fifth of the problem's own training rows. No trial is part of an epsilon.
+smallest mean loss against the best trial there, over all epsilons. So no problem had a part in the
+constants of its own line "defaults". The other lines are tuned on a fifth of the problem's own
+training rows. No trial is part of an epsilon.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from adadps_experiments.reproduce.workers import run_missing
 EPSILONS = (1.0, 3.0, 8.0)
 NOISES, CLIPS = (0.3, 0.6, 1.2), (0.25, 0.7)
 OTHER_CLIPS = (0.1, 1.5)
-"""More clip norms for DP-SGD without side information, which has none of the other doors."""
+"""More clip norms for DP-SGD without side information, which has no other doors to try."""
 POWER = 1.0
-"""Of inverse document frequencies."""
+"""The power of inverse document frequencies."""
 RATES = tuple(4.0**power for power in range(1, 6))
 TUNING_SEED = 1000
 
@@ -54,7 +54,7 @@ LINES = {
 
 
 def plain_settings() -> list[Setting]:
-    """Twelve settings of DP-SGD without side information."""
+    """Return twelve settings of DP-SGD without side information."""
     return [
         {"door": NO_DOOR, "noise": noise, "clip": clip}
         for clip, noise in product((*CLIPS, *OTHER_CLIPS), NOISES)
@@ -62,7 +62,7 @@ def plain_settings() -> list[Setting]:
 
 
 def rules() -> list[Setting]:
-    """The candidates among which constants of the rule are chosen."""
+    """Return the candidates among which the constants of the rule are chosen."""
     weighted = [
         {"door": FEATURES, "power": POWER, "noise": noise, "clip": clip}
         for clip, noise in product(CLIPS, NOISES)
@@ -76,14 +76,14 @@ def rules() -> list[Setting]:
 
 
 def settings_of(dataset: str) -> list[Setting]:
-    """All private trials on a problem; without words there is one door."""
+    """Return the settings of all private trials; a problem without words has no doors."""
     if dataset == WITHOUT_SIDE:
         return plain_settings()
     return [*plain_settings(), *(one for one in rules() if one["door"] != NO_DOOR)]
 
 
 def rates_of(dataset: str) -> list[Setting]:
-    """The trials without privacy."""
+    """Return the settings of the trials without privacy."""
     plain: list[Setting] = [{"door": NO_DOOR, "lr": lr} for lr in RATES]
     if dataset == WITHOUT_SIDE:
         return plain
@@ -91,7 +91,7 @@ def rates_of(dataset: str) -> list[Setting]:
 
 
 def trials_of(dataset: str) -> list[DefaultsJob]:
-    """Every trial of a problem."""
+    """Return every trial of a problem."""
     private = [
         DefaultsJob(dataset, epsilon, setting, TUNING_SEED, tuning=True)
         for epsilon, setting in product(EPSILONS, settings_of(dataset))
@@ -103,25 +103,25 @@ def trials_of(dataset: str) -> list[DefaultsJob]:
     return [*private, *public]
 
 
-def tune(datasets: Iterable[str], kept: RecordFile, workers: int | None = None) -> Record:
-    """Run the trials that are not kept yet; winners of each problem, and constants for each."""
+def tune(datasets: Iterable[str], record_file: RecordFile, workers: int | None = None) -> Record:
+    """Run the trials that have no record; return winners and constants for each problem."""
     names = tuple(datasets)
     for dataset in names:
-        run_missing(run, trials_of(dataset), kept, f"trials of {dataset}", workers)
+        run_missing(run, trials_of(dataset), record_file, f"trials of {dataset}", workers)
     texts = [dataset for dataset in names if dataset in TEXTS]
     return {
-        "datasets": {dataset: _winners(dataset, kept) for dataset in names},
+        "datasets": {dataset: _winners(dataset, record_file) for dataset in names},
         "rules": {
-            dataset: best_rule([other for other in texts if other != dataset], kept)
+            dataset: best_rule([other for other in texts if other != dataset], record_file)
             for dataset in names
         },
-        "shipped": best_rule(texts, kept),
+        "shipped": best_rule(texts, record_file),
     }
 
 
-def best_rule(datasets: Sequence[str], kept: RecordFile) -> Record:
-    """The constants that lose least against the best trial, on average over these problems."""
-    losses = {json.dumps(rule): _mean_loss(rule, datasets, kept) for rule in rules()}
+def best_rule(datasets: Sequence[str], record_file: RecordFile) -> Record:
+    """Return the constants with the smallest mean loss against the best trial."""
+    losses = {json.dumps(rule): _mean_loss(rule, datasets, record_file) for rule in rules()}
     winner = min(losses, key=lambda rule: losses[rule])
     return {
         "winner": json.loads(winner),
@@ -131,22 +131,22 @@ def best_rule(datasets: Sequence[str], kept: RecordFile) -> Record:
     }
 
 
-def _mean_loss(rule: Setting, datasets: Sequence[str], kept: RecordFile) -> float:
+def _mean_loss(rule: Setting, datasets: Sequence[str], record_file: RecordFile) -> float:
     found = []
     for dataset, epsilon in product(datasets, EPSILONS):
-        best = max(_score(dataset, epsilon, one, kept) for one in settings_of(dataset))
-        found.append(best - _score(dataset, epsilon, rule, kept))
+        best = max(_score(dataset, epsilon, one, record_file) for one in settings_of(dataset))
+        found.append(best - _score(dataset, epsilon, rule, record_file))
     return fmean(found)
 
 
-def _score(dataset: str, epsilon: float | None, setting: Setting, kept: RecordFile) -> float:
+def _score(dataset: str, epsilon: float | None, setting: Setting, record_file: RecordFile) -> float:
     job = DefaultsJob(dataset, epsilon, setting, TUNING_SEED, tuning=True)
-    return float(kept.require(job.describe())["values"]["accuracy"])
+    return float(record_file.require(job.describe())["values"]["accuracy"])
 
 
-def _winners(dataset: str, kept: RecordFile) -> Record:
+def _winners(dataset: str, record_file: RecordFile) -> Record:
     def best(epsilon: float | None, settings: Iterable[Setting]) -> Record:
-        trials = [(setting, _score(dataset, epsilon, setting, kept)) for setting in settings]
+        trials = [(setting, _score(dataset, epsilon, setting, record_file)) for setting in settings]
         setting, score = max(trials, key=lambda trial: trial[1])
         return {"winner": setting, "accuracy": score, "trials": [list(trial) for trial in trials]}
 
@@ -165,7 +165,7 @@ def _winners(dataset: str, kept: RecordFile) -> Record:
 def jobs_of(
     dataset: str, winners: Record, seeds: int
 ) -> dict[tuple[str, float], list[DefaultsJob]]:
-    """The runs behind each row of a problem, by line and epsilon."""
+    """Return the jobs behind each row of a problem, by line and epsilon."""
     held, rule = winners["datasets"][dataset], winners["rules"][dataset]["winner"]
     if dataset == WITHOUT_SIDE:
         rule = {**rule, "door": NO_DOOR}
@@ -189,18 +189,18 @@ def run_rows(
     datasets: Sequence[str],
     winners: Record,
     seeds: int,
-    kept: RecordFile,
+    record_file: RecordFile,
     workers: int | None = None,
 ) -> list[Row]:
-    """Run what is not kept yet; one row for each problem, epsilon and line."""
+    """Run the jobs that have no record; return one row per problem, epsilon and line."""
     lines = {dataset: jobs_of(dataset, winners, seeds) for dataset in datasets}
     jobs = [job for mine in lines.values() for held in mine.values() for job in held]
-    run_missing(run, jobs, kept, "defaults", workers)
+    run_missing(run, jobs, record_file, "defaults", workers)
     rows = []
     for dataset, mine in lines.items():
         for (line, epsilon), jobs in mine.items():
             rows.append(
-                _row(dataset, line, epsilon, [kept.require(job.describe()) for job in jobs])
+                _row(dataset, line, epsilon, [record_file.require(job.describe()) for job in jobs])
             )
     return rows
 
@@ -239,7 +239,7 @@ COLUMNS = {"problem": "dataset", "ε": "epsilon", **{label: line for line, label
 
 
 def wide(rows: Sequence[Row]) -> list[Row]:
-    """One row for each problem and epsilon, one column a line."""
+    """Return one row per problem and epsilon, with one column per line."""
     found: dict[tuple[str, float], Row] = {}
     for row in rows:
         epsilon = row["settings"]["target_epsilon"]
@@ -251,7 +251,7 @@ def wide(rows: Sequence[Row]) -> list[Row]:
 
 
 def figure_of(rows: Sequence[Row]) -> bytes:
-    """Accuracy against epsilon, one panel a problem, as PNG."""
+    """Draw accuracy over epsilon, one panel per problem, as PNG."""
     panels = []
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         curves = []

@@ -1,9 +1,9 @@
-"""Who takes part in the federated comparison, and what each of them holds.
+"""The users of the federated comparison and the texts that each of them holds.
 
-Debian's packages by the person who looks after them; where its files are, Stack Overflow's posts by
-user. Each user's texts are split into training and test by what belongs together (packages of one
-source, posts of the same words), and the training texts once more for tuning: the test texts are
-not read then. Everybody keeps something to train on.
+Users are the maintainers of Debian's packages, or the users of Stack Overflow where its files are
+found. Each user's texts are split into training and test by group (packages of one source, posts of
+the same words), and the training texts again for tuning, which does not read the test texts. Every
+user keeps some training texts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from adadps_experiments.reproduce.text.corpus import FOLDS, Array, Corpus, Label
 from adadps_experiments.reproduce.text.recipes import PAPER, Features, Recipe, typical_counts
 
 DATASET, PUBLISHED_DATASET = "debian-tags", "stackoverflow"
-"""Debian's packages come with adadps; the paper's posts are used where their files are."""
+"""Debian's packages are part of adadps; the paper's posts are used where their files are found."""
 FEATURES = {"paper": PAPER, "best for DP-SGD": Recipe(dampened=True, power=1.0)}
-"""The second is what DP-SGD was best with on these texts (`recorded/text.json`)."""
+"""The second is what DP-SGD did best on with these texts (`recorded/text.json`)."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class FederatedTexts:
     typical: sparse.csr_matrix
 
     def norm(self, a: Array | None = None) -> float:
-        """Of a typical row, or of x / A, over rows that are made of public frequencies."""
+        """Return the median norm of x, or of x / A, over rows drawn from public frequencies."""
         return median_norm(self.typical, a)
 
 
 @lru_cache(maxsize=4)
 def federation(dataset: str, most_users: int | None, features: str, tuning: bool) -> FederatedTexts:
-    """The same users whether settings are tuned or not: those with the most texts."""
+    """Return the users with the most texts, who are the same for tuning and for testing."""
     whole = _by_user(dataset)
     everything = _held(whole, "test")
     chosen = _with_most(_users(everything.train), most_users)
@@ -63,8 +63,8 @@ def federation(dataset: str, most_users: int | None, features: str, tuning: bool
     )
 
 
-def held_out_within(users: Array, together: Sequence[str], *, salt: str) -> Array:
-    """Which texts are held out: of each user's k things, (k + 2) // 5 by hash, hence never all.
+def held_out_within(users: Array, groups: Sequence[str], *, salt: str) -> Array:
+    """Return which texts are held out: (k + 2) // 5 of a user's k groups, by hash; never all.
 
     >>> users, sources = np.array([7] * 5 + [8]), ["a", "a", "b", "c", "d", "e"]
     >>> int(held_out_within(users, sources, salt="test")[:5].sum()) in (1, 2)
@@ -73,7 +73,7 @@ def held_out_within(users: Array, together: Sequence[str], *, salt: str) -> Arra
     False
     """
     owned: dict[int, set[str]] = defaultdict(set)
-    for user, thing in zip(users.tolist(), together, strict=True):
+    for user, thing in zip(users.tolist(), groups, strict=True):
         owned[user].add(thing)
     held: set[tuple[int, str]] = set()
     for user, things in owned.items():
@@ -81,23 +81,23 @@ def held_out_within(users: Array, together: Sequence[str], *, salt: str) -> Arra
             things, key=lambda name: hashlib.sha256(f"{salt} {name}".encode()).digest()
         )
         held.update((user, thing) for thing in shuffled[: (len(things) + FOLDS // 2) // FOLDS])
-    return np.array([pair in held for pair in zip(users.tolist(), together, strict=True)])
+    return np.array([pair in held for pair in zip(users.tolist(), groups, strict=True)])
 
 
 def _by_user(dataset: str) -> Corpus:
-    """All texts of the users, as training texts.
+    """Return all texts of the users as training texts.
 
-    Stack Overflow's test file has other users than its training file, so it is of no use here;
-    among its posts, those of the same words belong together.
+    Stack Overflow's test file has other users than its training file, so only the latter is used;
+    its posts of the same words form a group.
     """
     found = corpus(dataset)
     if dataset == PUBLISHED_DATASET:
-        return replace(found, train=replace(found.train, together=found.train.texts))
+        return replace(found, train=replace(found.train, groups=found.train.texts))
     return replace(found, train=found.train.and_also(found.test))
 
 
 def _held(whole: Corpus, salt: str) -> Corpus:
-    out = held_out_within(_users(whole.train), whole.train.together, salt=salt)
+    out = held_out_within(_users(whole.train), whole.train.groups, salt=salt)
     return replace(whole, train=whole.train.take(~out), test=whole.train.take(out))
 
 
@@ -108,5 +108,5 @@ def _with_most(users: Array, most: int | None) -> Array:
 
 
 def _users(labelled: LabelledTexts) -> Array:
-    assert labelled.users is not None  # packages and posts have somebody
+    assert labelled.users is not None  # packages have maintainers, posts have users
     return labelled.users

@@ -1,8 +1,8 @@
-"""One run of the federated comparison: a job that is plain data, and its record.
+"""One run of the federated comparison: a job as plain data, and the record that it leaves.
 
-Settings are free of scale: ``length`` is how far an output moves in a round if all users agree,
-``clip`` the norm at which a user's update is clipped, relative to that of a typical row, ``rate``
-the learning rate on the device in the same units.
+Settings are scale-free: ``length`` is how far an output moves in a round if all users agree,
+``clip`` the clip norm of a user's update relative to the norm of a typical row, ``rate`` the
+learning rate on the device in the same units.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adadps.accounting.delta import without_delta_warning
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.samplers import poisson
 from adadps.methods.side import frequency
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import (
     Chain,
     adam,
@@ -42,29 +42,29 @@ from adadps_experiments.reproduce.text.corpus import Array
 
 LOCAL_BATCH, MOST_ROWS, POINTS = 100, 1000, 11
 VERSION = 2
-"""Raise it when what is behind a job changes; records of older versions are run again."""
+"""Increase it when the code behind a job changes, so that older records are not reused."""
 Setting = dict[str, float]
 
 
 @dataclass(frozen=True)
 class FederatedScenario:
-    """Who takes part, how many a round, and what it may cost; with neither, no privacy."""
+    """The users, cohort and rounds, and a noise multiplier or an epsilon; no privacy without."""
 
     name: str
     cohort: int
     rounds: int
     users: int | None = None
-    """The users with the most packages; None: everybody."""
+    """The number of users, those with the most packages; all if None."""
     noise_multiplier: float | None = None
     epsilon: float | None = None
     delta: float | None = None
     momentum: float = 0.0
     lengths: tuple[float, ...] = (3.0, 5.0, 8.0, 13.0, 21.0)
-    """Tried for how far an output moves in a round; farther where a round has less noise."""
+    """The grid of ``length``, with larger values where a round has less noise."""
 
     @property
     def private(self) -> bool:
-        """Is there noise?"""
+        """Tell whether there is noise."""
         return self.noise_multiplier is not None or self.epsilon is not None
 
 
@@ -82,7 +82,7 @@ INFORMED = (LOCAL, SERVER, TWO_SIDED)
 
 @dataclass(frozen=True)
 class FederatedJob:
-    """A method with a setting in a scene, once."""
+    """One run of a method with a setting in a scenario."""
 
     scene: str
     features: str
@@ -93,7 +93,7 @@ class FederatedJob:
     dataset: str = DATASET
 
     def describe(self) -> Record:
-        """The job as it is kept."""
+        """Return the job as it is recorded."""
         scene = SCENARIOS[self.scene]
         return {
             "experiment": "federated",
@@ -114,7 +114,7 @@ class FederatedJob:
 
 
 def run(job: FederatedJob) -> Record:
-    """Train, and measure on packages of the same users that were held out."""
+    """Train, and evaluate on held-out packages of the same users."""
     start = time.perf_counter()
     scene = SCENARIOS[job.scene]
     given = federation(job.dataset, scene.users, job.features, job.tuning)
@@ -170,7 +170,7 @@ def run(job: FederatedJob) -> Record:
 def build(
     method: str, setting: Setting, given: FederatedTexts, sigma: float, server_momentum: float
 ) -> Chain:
-    """The chain of a method; without noise, its twin."""
+    """Return the chain of a method, or its counterpart without privacy if ``sigma`` is 0."""
     side, a = None, None
     if method in INFORMED:
         side, a = _informed(given, setting)

@@ -1,9 +1,4 @@
-"""The federated comparison (figure "so_fed"): twenty trials a method, the same features for all.
-
-A trial is the mean of three runs, since cohorts of 20 make single ones differ by points. Settings
-are chosen on a fifth of each user's training packages, by source package; the test packages are not
-used. As in the paper, trials are not part of the epsilons.
-"""
+"""The federated comparison (figure "so_fed"): trials, runs over seeds, tables and the figure."""
 
 from __future__ import annotations
 
@@ -31,6 +26,12 @@ from adadps_experiments.reproduce.records import Record, RecordFile
 from adadps_experiments.reproduce.results import Row, summary
 from adadps_experiments.reproduce.workers import run_missing
 
+PROTOCOL = (
+    "Twenty settings for each method on the same features. A trial is the mean of three runs, "
+    "because single runs with cohorts of 20 differ by points. Settings are chosen on a fifth of "
+    "each user's training packages, by source package; the test packages are not used. As in the "
+    "paper, trials are not part of the epsilons."
+)
 TUNING_SEEDS = (1000, 1001, 1002)
 CLIPS = (0.007, 0.02, 0.05, 0.15)
 SHAPES, CLIP_OF_SHAPES = ((0.01, 0.5), (0.01, 1.0), (0.03, 0.5), (0.1, 0.5)), 0.15
@@ -44,17 +45,17 @@ LABELS = {
     SERVER: ("AdaDPS, at the server", "AdaS, at the server"),
     TWO_SIDED: ("AdaDPS, on the device and after the noise", None),
 }
-"""What a method is called with and without privacy; two-sided, it would only have another A."""
+"""The label of a method with and without privacy, where two-sided only means another A."""
 PAPER_SAYS = "no numbers: AdaDPS about 5 points ahead of both others at a claimed epsilon of 34"
 
 
 def label_of(method: str, scene: FederatedScenario) -> str | None:
-    """What a method is called in a scene; None where it has no place in it."""
+    """Return the label of a method in a scenario, or None if it is not part of it."""
     return LABELS[method][0 if scene.private else 1]
 
 
 def settings_of(method: str, scene: FederatedScenario) -> list[Setting]:
-    """Twenty settings for each method."""
+    """Return the twenty settings of a method."""
     if method in INFORMED:
         shapes = [{"floor": floor, "power": power} for floor, power in SHAPES]
         if scene.private:
@@ -65,7 +66,7 @@ def settings_of(method: str, scene: FederatedScenario) -> list[Setting]:
         return [{**s, "rate": x} for s, x in product(shapes, RATES)]
     if method == FEDADAM:
         own = (
-            [{"clip": clip, "length": 1.0} for clip in CLIPS]  # Adam has no use for its length
+            [{"clip": clip, "length": 1.0} for clip in CLIPS]  # Adam does not depend on the length
             if scene.private
             else [{"rate": rate} for rate in RATES[:4]]
         )
@@ -76,7 +77,7 @@ def settings_of(method: str, scene: FederatedScenario) -> list[Setting]:
 
 
 def trials_of(scene: str, features: str, method: str) -> list[tuple[Setting, list[FederatedJob]]]:
-    """Every setting of a line with its runs."""
+    """Return every setting of a line with the jobs of its runs."""
     return [
         (
             setting,
@@ -90,7 +91,7 @@ def trials_of(scene: str, features: str, method: str) -> list[tuple[Setting, lis
 
 
 def lines(*, quick: bool = False) -> list[tuple[str, str, str]]:
-    """Scene, features and method of each line."""
+    """Return scenario, features and method of each line."""
     if quick:
         return [("400 users", "paper", method) for method in (FEDAVG, FEDADAM, LOCAL)]
     return [
@@ -100,21 +101,21 @@ def lines(*, quick: bool = False) -> list[tuple[str, str, str]]:
     ]
 
 
-def tune(kept: RecordFile, workers: int | None = None) -> Record:
-    """Run the trials that are not kept yet; the winner of each line with all its trials."""
+def tune(record_file: RecordFile, workers: int | None = None) -> Record:
+    """Run the trials that have no record; return the winner of each line and all its trials."""
     jobs = [job for line in lines() for _, runs in trials_of(*line) for job in runs]
-    run_missing(run, jobs, kept, "trials", workers)
+    run_missing(run, jobs, record_file, "trials", workers)
     return {
-        "protocol": __doc__,
-        "datasets": {DATASET: {_key(*line): _winner(line, kept) for line in lines()}},
+        "protocol": PROTOCOL,
+        "datasets": {DATASET: {_key(*line): _winner(line, record_file) for line in lines()}},
     }
 
 
-def _winner(line: tuple[str, str, str], kept: RecordFile) -> Record:
+def _winner(line: tuple[str, str, str], record_file: RecordFile) -> Record:
     trials = [
         (
             setting,
-            mean(float(kept.require(job.describe())["values"]["accuracy"]) for job in runs),
+            mean(float(record_file.require(job.describe())["values"]["accuracy"]) for job in runs),
         )
         for setting, runs in trials_of(*line)
     ]
@@ -125,15 +126,15 @@ def _winner(line: tuple[str, str, str], kept: RecordFile) -> Record:
 def run_rows(
     winners: Record,
     seeds: int,
-    kept: RecordFile,
+    record_file: RecordFile,
     workers: int | None = None,
     *,
     quick: bool = False,
     dataset: str = DATASET,
 ) -> tuple[list[Row], dict[tuple[str, str, str], list[Record]]]:
-    """Run what is not kept yet; one row a line, and the records behind it.
+    """Run the jobs that have no record; return one row per line, and the records behind it.
 
-    Settings are free of scale: on another data set those found on Debian's packages are used.
+    Settings are scale-free: another data set uses those found on Debian's packages.
     """
     held = winners["datasets"][DATASET]
     jobs = {
@@ -143,8 +144,12 @@ def run_rows(
         ]
         for line in lines(quick=quick)
     }
-    run_missing(run, [job for mine in jobs.values() for job in mine], kept, "federated", workers)
-    records = {line: [kept.require(job.describe()) for job in mine] for line, mine in jobs.items()}
+    run_missing(
+        run, [job for mine in jobs.values() for job in mine], record_file, "federated", workers
+    )
+    records = {
+        line: [record_file.require(job.describe()) for job in mine] for line, mine in jobs.items()
+    }
     return [_row(line, mine) for line, mine in records.items()], records
 
 
@@ -197,20 +202,20 @@ COLUMNS = {
 
 
 def tables_of(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """A title and its rows, for each scene and kind of features."""
+    """Return title and rows for each scenario and kind of features."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         held = row["settings"]
         title = (
-            f"{row['dataset']} by user, {held['scene']} ({held['users']:,}), {held['cohort']} a "
-            f"round, {held['rounds']} rounds: test accuracy, user-level ε\n{held['features']}"
+            f"{row['dataset']} by user, {held['scene']} ({held['users']:,}), {held['cohort']} "
+            f"per round, {held['rounds']} rounds: test accuracy, user-level ε\n{held['features']}"
         )
         found.setdefault(title, []).append(row)
     return list(found.items())
 
 
 def figure_of(records: Mapping[tuple[str, str, str], Sequence[Record]]) -> bytes:
-    """Accuracy against rounds, one panel a scene and kind of features, as PNG."""
+    """Draw accuracy over rounds, one panel per scenario and kind of features, as PNG."""
     panels = []
     for features in FEATURES:
         for name, scene in SCENARIOS.items():

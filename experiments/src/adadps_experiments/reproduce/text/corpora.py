@@ -1,8 +1,8 @@
-"""The text problems: private counts and targets, and everything about them that is public.
+"""The text problems: private word counts and targets, and everything public about them.
 
-Each keeps the words of a public vocabulary. Texts are split into training and test as published, or
-by a hash of what belongs together; for tuning, a fifth of the *training* texts takes the place of
-the test texts, and those are not read.
+Each counts the words of a public vocabulary. Texts are split into training and test as published,
+or by a hash of their group. For tuning, a fifth of the *training* texts replaces the test texts,
+which are not read.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from adadps_experiments.reproduce.text.words import (
 VOCABULARY = 10_000
 STACK_OVERFLOW_POSTS = 246_092
 DEBIAN_WORDS = 2_000
-"""Fewer than the others have: 598 tags make more than a million weights of them."""
+"""Fewer than in other problems: with 598 tags they already make a million weights."""
 WORDS_OF_A_PACKAGE, WORDS_OF_A_TITLE, WORDS_OF_A_POST = 60, 9, 40
-"""Typical lengths of the texts, declared."""
+"""Typical numbers of words per text, declared."""
 SINGLE: dict[str, Metric] = {"accuracy": accuracy}
 SEVERAL: dict[str, Metric] = {"accuracy": top_label_accuracy, "recall@5": recall_at(5)}
 
 
 @cache
 def corpus(name: str) -> Corpus:
-    """Load one of `CORPORA` once a process."""
+    """Load one of `CORPORA`, once per process."""
     return CORPORA[name]()
 
 
 def _imdb() -> Corpus:
-    """Reviews whose text is among the public ones are not private, for whichever method."""
+    """Load IMDB without the training reviews whose text is among the public ones."""
     reviews, unlabelled = imdb(), imdb_unlabelled()
     published = {normalised(text) for text in unlabelled}
     private = np.array([normalised(text) not in published for text in reviews.train.texts])
@@ -105,7 +105,7 @@ def _imdb() -> Corpus:
 
 
 def _imdb_private_words() -> Corpus:
-    """As the published code has it: words and their frequencies from the private texts."""
+    """Load IMDB as the published code does: words and frequencies from the private texts."""
     reviews = imdb()
     counter = CountVectorizer(token_pattern=TOKEN, max_features=VOCABULARY).fit(reviews.train.texts)
     train, test = (
@@ -128,7 +128,7 @@ def _imdb_private_words() -> Corpus:
 
 
 def _debian_tags() -> Corpus:
-    """With words of general English: technical ones were counted in texts of the same sources."""
+    """Load Debian with words of general English: technical ones come from the same sources."""
     known = general_words(DEBTAGS, DEBIAN_WORDS, length=WORDS_OF_A_PACKAGE)
     counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=known.words)
 
@@ -172,9 +172,9 @@ def _questions(name: str, known: PublicVocabulary) -> Corpus:
 
 
 def _stackoverflow() -> Corpus:
-    """The published problem from the h5 files: 500 tags, 246,092 posts of users drawn at random.
+    """Load the published problem from its h5 files: 500 tags, 246,092 posts of random users.
 
-    The words are public ones: the counts that come with the files are of the private posts.
+    The vocabulary is a public one, because the counts beside the files are of the private posts.
     """
     tags = stackoverflow_vocabulary().tags
     known = technical_words(tags, VOCABULARY)
@@ -186,7 +186,7 @@ def _stackoverflow() -> Corpus:
 def _posts(
     opened: StackOverflowUsers, most: int, words: list[str], tags: Sequence[str]
 ) -> LabelledTexts:
-    """At most so many posts that have a known tag, user by user in a random order."""
+    """Return up to ``most`` posts with a known tag, of users in random order."""
     texts: list[str] = []
     labels: list[list[str]] = []
     users: list[int] = []
@@ -227,7 +227,7 @@ WORD_STATISTICS = {
     "so-titles-general-words": GENERAL,
     "stackoverflow": TECHNICAL,
 }
-"""What the ``frequencies`` of each are called, without loading it."""
+"""What tables call the ``frequencies`` of each problem, without loading it."""
 
 
 def _with_tags(
@@ -238,7 +238,7 @@ def _with_tags(
     tags: Sequence[str],
     length: int,
 ) -> Corpus:
-    """A problem with several tags for a text."""
+    """Return a problem in which a text can have several tags."""
     counter = CountVectorizer(token_pattern=TECHNICAL_TOKEN, vocabulary=known.words)
     shares = known.frequencies.values.numpy()
     return Corpus(

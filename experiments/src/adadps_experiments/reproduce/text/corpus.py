@@ -1,4 +1,4 @@
-"""What a text problem consists of: private counts and targets, and what is public about them."""
+"""What a text problem consists of: private word counts and targets, and what is public."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ VALIDATION_FOLD, FOLDS = 1, 5
 class LabelledTexts:
     """Counts of public words, targets, and the texts behind them.
 
-    ``together`` names what must not be split, such as all reviews of one film; ``users`` who wrote
-    a text, where that is known.
+    Texts of the same group, such as all reviews of one film, are never split. ``users`` says who
+    wrote each text, where that is known.
     """
 
     counts: sparse.csr_matrix
     targets: Array
     texts: Sequence[str] = field(repr=False)
-    together: Sequence[str] = field(repr=False)
+    groups: Sequence[str] = field(repr=False)
     users: Array | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, rows: Array) -> LabelledTexts:
-        """Some of the rows, in their order."""
+        """Return the rows of a mask or of indices, in that order."""
         numbers = (np.flatnonzero(rows) if rows.dtype == bool else rows).tolist()
         return LabelledTexts(
             sparse.csr_matrix(self.counts[numbers]),
             self.targets[numbers],
             [self.texts[number] for number in numbers],
-            [self.together[number] for number in numbers],
+            [self.groups[number] for number in numbers],
             None if self.users is None else self.users[numbers],
         )
 
     def and_also(self, other: LabelledTexts) -> LabelledTexts:
-        """These rows, then those of the other."""
+        """Return these rows followed by those of ``other``."""
         users = None
         if self.users is not None and other.users is not None:
             users = np.concatenate([self.users, other.users])
@@ -56,23 +56,23 @@ class LabelledTexts:
             sparse.csr_matrix(sparse.vstack([self.counts, other.counts])),
             np.concatenate([self.targets, other.targets]),
             [*self.texts, *other.texts],
-            [*self.together, *other.together],
+            [*self.groups, *other.groups],
             users,
         )
 
     def with_words(self, words: int) -> LabelledTexts:
-        """The same texts with the first ``words`` words."""
+        """Return the same texts with the first ``words`` words of the vocabulary."""
         return replace(self, counts=sparse.csr_matrix(self.counts[:, :words]))
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """One problem. ``frequencies`` are public: the share of texts that have each word.
+    """One text problem, with everything that is public about it.
 
-    ``tfidf`` is the mean TF-IDF of each word over public texts. ``other_frequencies`` come from
-    another public source, ``proxy`` loads labelled public texts from another distribution, for
-    those who train on them; ``names`` are the names of the tags as texts. ``length`` is a typical
-    number of words, declared and not measured.
+    ``frequencies`` are public: the share of texts that contain each word. ``tfidf`` is the mean
+    TF-IDF of each word over public texts. ``other_frequencies`` come from another public source,
+    ``proxy`` loads labelled public texts from another distribution, and ``names`` are the names of
+    the tags as texts. ``length`` is a typical number of words per text, declared, not measured.
     """
 
     name: str
@@ -89,16 +89,16 @@ class Corpus:
     proxy: Callable[[], LabelledTexts] | None = None
     names: LabelledTexts | None = None
     private_words: bool = False
-    """Was the vocabulary read off the private texts? Then nothing trained on it is private."""
+    """Whether the vocabulary comes from the private texts; if so, no run on it is private."""
 
     def for_tuning(self) -> Corpus:
-        """The training texts alone: a fifth of them, by what belongs together, is the test."""
-        folds = np.array([fold_of(name) for name in self.train.together])
+        """Return the training texts alone, with a fifth of them, by group, as the test texts."""
+        folds = np.array([fold_of(name) for name in self.train.groups])
         held_out = folds == VALIDATION_FOLD
         return replace(self, train=self.train.take(~held_out), test=self.train.take(held_out))
 
     def narrowed(self, words: int) -> Corpus:
-        """The same problem with the first ``words`` words alone."""
+        """Return the same problem with the first ``words`` words of the vocabulary."""
         proxy = self.proxy
         return replace(
             self,
@@ -116,7 +116,7 @@ class Corpus:
 
 
 def fold_of(name: str) -> int:
-    """One of five parts, the same on every machine.
+    """Return one of five folds for a name, the same on every machine.
 
     >>> fold_of("tt0000001") == fold_of("tt0000001")
     True
@@ -125,7 +125,7 @@ def fold_of(name: str) -> int:
 
 
 def uniform_over(labels: Sequence[Sequence[str]], known: Sequence[str]) -> Array:
-    """One row an example: 1/m at each of its m labels.
+    """Return one row per example, with 1/m at each of its m labels.
 
     >>> uniform_over([["b"], ["a", "b"]], ["a", "b"]).tolist()
     [[0.0, 1.0], [0.5, 0.5]]

@@ -1,4 +1,4 @@
-"""Which lines each experiment has: one for each contender, features, epsilon and public data."""
+"""The lines of each experiment: one for each method, features, epsilon and public data."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from adadps_experiments.reproduce.text import published
 from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
 
 PAPER, TF_IDF, PLAIN, BEST = "paper", "tf-idf", "plain", "best for DP-SGD"
-"""Kinds of features. The last two are found by tuning DP-SGD, without and with public IDF."""
+"""Kinds of features. The last two are found by tuning DP-SGD without and with public IDF."""
 READ = (
     "stackoverflow_train.h5",
     "stackoverflow_test.h5",
     "stackoverflow.word_count",
     "stackoverflow.tag_count",
 )
-"""The files of Stack Overflow itself that its lines are made of; held-out users are not read."""
+"""The files of Stack Overflow that its lines need; held-out users are not read."""
 
 
 @dataclass(frozen=True)
 class TableLine:
-    """One row of a table, before it is run."""
+    """One row of a table before it is run."""
 
     dataset: str
     features: str
@@ -70,12 +70,12 @@ DOORS = (
     "adadps-two-sided",
     "dp-sgd-weighted",
 )
-"""Side information nowhere, and at each of its doors."""
+"""No side information, and side information through each of its doors."""
 AT_OTHER_EPSILONS = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted")
 BOUNDS = ("ideal", "adam", "public-only")
 WITHOUT_PRIVACY = ("sgd", "adam", "public-only")
 BY_NAME, NAMES = ("warm-start", "adadps-warm-start"), PublicTexts(names=True)
-"""Who starts from the names of the tags, as texts that have their own tag."""
+"""Methods that start from the names of the tags, as texts with their own tag."""
 QUICK, FEW = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 4
 IN_FIGURES = (
     "dp-sgd",
@@ -97,7 +97,7 @@ def _lines(
     tables: tuple[str, ...] = (),
     public: PublicTexts = ONE_PERCENT,
 ) -> tuple[TableLine, ...]:
-    """``tables`` are those of the paper at this epsilon; it has not all of the methods in them."""
+    """Return one line per method; ``tables`` are those of the paper at this epsilon."""
     known = paper or {}
     return tuple(
         TableLine(
@@ -111,7 +111,7 @@ def _lines(
 def _of(
     lines: Iterable[TableLine], dataset: str, features: str, epsilon: float, methods: Iterable[str]
 ) -> tuple[TableLine, ...]:
-    """Some of the lines, for a quick look."""
+    """Return the lines of one kind with these methods, for ``--quick``."""
     kind, wanted = (dataset, features, epsilon), tuple(methods)
     mine = [line for line in lines if (line.dataset, line.features, line.epsilon) == kind]
     return tuple(line for line in mine if line.method in wanted)
@@ -152,9 +152,9 @@ MAIN = ("dp-sgd", "dp-adam", "adadps", "adadps-public", *WITHOUT_PRIVACY)
 
 
 def _tags(dataset: str, on_paper: Iterable[str] = EVERYBODY) -> tuple[TableLine, ...]:
-    """All methods on the features that are best for DP-SGD, the doors on plain ones.
+    """Return all methods on the features best for DP-SGD, and the doors on plain features.
 
-    The published numbers are for Stack Overflow at 0.84 and stand beside that epsilon.
+    The published results are for Stack Overflow at ε = 0.84 and stand beside that epsilon.
     """
     known, tables = published.STACK_OVERFLOW_ACCURACY, published.COMPARISONS
     lines: list[TableLine] = []
@@ -176,7 +176,7 @@ def _tags(dataset: str, on_paper: Iterable[str] = EVERYBODY) -> tuple[TableLine,
 
 
 def _without_knowledge(dataset: str) -> tuple[TableLine, ...]:
-    """The same texts with words of general English: what there is without side information."""
+    """Return lines on the same texts with words of general English: no side information."""
     name = f"{dataset}-general-words"
     lines = [
         *_lines(name, PLAIN, ("dp-sgd", "dp-adam", *WITHOUT_PRIVACY), 3.0),
@@ -191,7 +191,7 @@ def _stackoverflow() -> Experiment:
     lines = (
         *_tags("so-titles"),
         *_without_knowledge("so-titles"),
-        *_tags("debian-tags", MAIN),  # a run on packages takes several times as long
+        *_tags("debian-tags", MAIN),  # runs on packages take several times as long
     )
     quick = _of(lines, "so-titles", BEST, 3.0, QUICK)
     title = "Tag prediction: the top tag is one of the text's (accuracy), test texts"
@@ -199,7 +199,7 @@ def _stackoverflow() -> Experiment:
 
 
 def _ood() -> Experiment:
-    """The published numbers for Stack Overflow are at 0.84 and stand beside no line at 3."""
+    """Published results for Stack Overflow are at ε = 0.84, so lines at 3 have none."""
     paper, tables = {"dp-sgd": 0.63, "adadps-public": 0.79}, (published.OOD,)
     methods = (
         "adadps-public",
@@ -228,7 +228,7 @@ def _ood() -> Experiment:
 
 
 def _public_size() -> Experiment:
-    """The published numbers for Stack Overflow are at 0.84 and stand beside no line at 3."""
+    """Published results for Stack Overflow are at ε = 0.84, so lines at 3 have none."""
     sizes = {0.01: 0.80, 0.002: 0.80, 0.0004: 0.75}
     lines: list[TableLine] = []
     for dataset, epsilon in (("imdb", 1.5), ("so-titles", 3.0)):
@@ -273,9 +273,9 @@ EXPERIMENTS = {
 
 
 def experiment_of(name: str, dataset: str | None = None) -> Experiment:
-    """An experiment, on Stack Overflow itself too where its files are found.
+    """Return an experiment, with lines on Stack Overflow itself where its files are found.
 
-    With ``dataset`` it has the lines of that data set alone, and a few of them for a quick look.
+    With ``dataset`` it has only the lines of that data set, and a few of them for ``--quick``.
 
     >>> {line.dataset for line in experiment_of("ood", "imdb").lines}
     {'imdb'}
@@ -290,16 +290,16 @@ def experiment_of(name: str, dataset: str | None = None) -> Experiment:
         there = ", ".join(dict.fromkeys(line.dataset for line in known.lines))
         raise SettingError(
             f"Expected a data set of '{name}', found '{dataset}'. It has: {there}. (Stack Overflow "
-            "itself is there when `adadps data list` finds its files.)"
+            "itself is included when `adadps data list` finds its files.)"
         )
     quick = tuple(line for line in known.quick if line.dataset == dataset)
     return replace(known, lines=mine, quick=quick or _a_few(mine))
 
 
 def _a_few(lines: tuple[TableLine, ...]) -> tuple[TableLine, ...]:
-    """What `QUICK` names, at the epsilon of the first line; the first four if there is too little.
+    """Return the methods of `QUICK` at the epsilon of the first line, or else the first four lines.
 
-    The features are those that are best for DP-SGD, where some lines have them.
+    The features are those best for DP-SGD if a line has them.
     """
     first = next((line for line in lines if line.features == BEST), lines[0])
     few = _of(lines, first.dataset, first.features, first.epsilon, QUICK)

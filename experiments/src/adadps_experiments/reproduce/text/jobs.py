@@ -1,7 +1,7 @@
-"""One run of an experiment: a job that is plain data, and the record that it leaves.
+"""One run of a text experiment: a job as plain data, and the record that it leaves.
 
-A job says everything that the run depends on but its randomness, so that a record can be found
-again and belongs to nothing else.
+A job describes everything the run depends on except randomness: that description is the key under
+which its record is found.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from adadps_experiments.reproduce.text.recipes import Recipe
 
 POINTS = 10
 VERSION = 1
-"""Raise it when what is behind a job changes; records of older versions are run again."""
+"""Increase it when the code behind a job changes, so that older records are not reused."""
 
 
 @dataclass(frozen=True)
 class TrainingSize:
-    """How long a problem is trained, and its delta."""
+    """How long a problem is trained, on how many words, and its delta."""
 
     words: int
     batch: int
@@ -47,11 +47,11 @@ class TrainingSize:
     tuning_steps: int
     delta: float
     lengths: tuple[float, ...]
-    """The grid of `Setting`'s length for steps along clipped gradients."""
+    """The grid of ``length`` for steps along clipped gradients."""
     tuned_at: float
     """The epsilon at which settings are chosen."""
     narrow: int | None = None
-    """How many words are kept while tuning, those of the tags first; all if None."""
+    """The number of words while tuning, those of the tags first; all if None."""
 
 
 TITLES = TrainingSize(10_000, 1024, 400, 200, 1 / 30_000, (1.0, 3.0, 8.0, 20.0), 3.0, narrow=4000)
@@ -69,7 +69,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class TextJob:
-    """A contender with a setting on a problem, once."""
+    """One run of a method with a setting on a problem."""
 
     dataset: str
     recipe: Recipe
@@ -81,24 +81,24 @@ class TextJob:
     tuning: bool = False
 
     @property
-    def contender(self) -> TextMethod:
-        """Who runs."""
+    def text_method(self) -> TextMethod:
+        """Return the method itself."""
         return TEXT_METHODS[self.method]
 
     @property
     def steps(self) -> int:
-        """Fewer while tuning."""
+        """Return the number of steps, which is smaller while tuning."""
         size = SIZES[self.dataset]
         return size.tuning_steps if self.tuning else size.steps
 
     @property
     def words(self) -> int:
-        """How many words the texts have at most."""
+        """Return the size of the vocabulary."""
         size = SIZES[self.dataset]
         return size.narrow if self.tuning and size.narrow else size.words
 
     def describe(self) -> Record:
-        """The job as it is kept."""
+        """Return the job as it is recorded."""
         size = SIZES[self.dataset]
         return {
             "version": VERSION,
@@ -107,24 +107,24 @@ class TextJob:
             "words": self.words,
             "method": self.method,
             "setting": dict(self.setting),
-            "epsilon": self.epsilon if self.contender.private else None,
+            "epsilon": self.epsilon if self.text_method.private else None,
             "delta": size.delta,
             "batch": size.batch,
             "steps": self.steps,
-            "public": str(self.public) if self.contender.uses_public else None,
+            "public": str(self.public) if self.text_method.uses_public else None,
             "split": "validation" if self.tuning else "test",
             "seed": self.seed,
         }
 
 
 def run(job: TextJob) -> Record:
-    """Train, and measure on held-out texts: the test texts, or those held out for tuning."""
+    """Train, and evaluate on the test texts, or on those held out for tuning."""
     start = time.perf_counter()
-    given, contender, size = _problem(job), job.contender, SIZES[job.dataset]
-    data = given.public.examples if contender.only_public else given.train
+    given, method, size = _problem(job), job.text_method, SIZES[job.dataset]
+    data = given.public.examples if method.only_public else given.train
     sampler = poisson(examples=len(data), expected_size=min(size.batch, len(data)))
-    sigma = _noise(sampler, job) if contender.private else 0.0
-    chain = contender.build(job.setting, given, sigma, job.steps)
+    sigma = _noise(sampler, job) if method.private else 0.0
+    chain = method.build(job.setting, given, sigma, job.steps)
     shown = on_held_out(
         "validation texts" if job.tuning else "test texts",
         given.test.features,
@@ -154,7 +154,7 @@ def run(job: TextJob) -> Record:
         ],
         "examples": len(data),
         "noise_multiplier": sigma,
-        "clip_norm": result.privacy.clip_norm if contender.private else None,
+        "clip_norm": result.privacy.clip_norm if method.private else None,
         "private": private,
         "epsilon_pld": result.privacy.epsilon if private else None,
         "epsilon_rdp": _epsilon_by_rdp(chain, sampler, job) if private else None,

@@ -1,9 +1,9 @@
 """The methods of the tables on text problems.
 
-A setting is free of scale (see `adadps_experiments.reproduce.problem`): ``clip`` is in typical
-norms of what is clipped, ``length`` is what a step may move the outputs by if there were 1,000
-steps. Twice the steps then need half the rate (1/√2 of it, for adaptive updates of noisy
-gradients), which is why settings found on shortened runs hold for whole ones.
+A setting is scale-free (see `adadps_experiments.reproduce.text.problem`): ``clip`` is in typical
+norms of what is clipped, ``length`` is how far one of 1,000 steps may move an output. Twice the
+steps need half the rate (1/√2 of it for adaptive updates of noisy gradients), which is why settings
+found on shortened runs hold for full ones.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from adadps.methods.side import (
     frequency,
     public,
 )
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, chain, precondition, pretrain, privatize, rmsprop, sgd
-from adadps.methods.stages.privatize import Privatize
+from adadps.methods.stages.gradients import Privatize
 from adadps_experiments.reproduce.results import Setting
 from adadps_experiments.reproduce.text import grids
 from adadps_experiments.reproduce.text.corpus import Array
-from adadps_experiments.reproduce.text.problem import STEPS_OF_A_LENGTH, TextProblem
+from adadps_experiments.reproduce.text.problem import STEPS_PER_LENGTH, TextProblem
 
 Build = Callable[[Setting, TextProblem, float, int], Chain]
 
@@ -39,7 +39,7 @@ DECAY = 0.9
 
 @dataclass(frozen=True)
 class TextMethod:
-    """One line of a table. ``{words}`` in ``side`` are the word statistics of the data set."""
+    """A method of a table; ``{words}`` in ``side`` stands for the data set's word statistics."""
 
     name: str
     label: str
@@ -56,11 +56,11 @@ def _privacy(setting: Setting, norm: float, sigma: float) -> Privatize:
 
 
 def _rate(setting: Setting, steps: int, divisor: float) -> float:
-    return setting["length"] * STEPS_OF_A_LENGTH / steps / divisor
+    return setting["length"] * STEPS_PER_LENGTH / steps / divisor
 
 
 def _noisy_adaptive_rate(setting: Setting, steps: int, problem: TextProblem) -> float:
-    return setting["length"] * math.sqrt(STEPS_OF_A_LENGTH / steps) / problem.total()
+    return setting["length"] * math.sqrt(STEPS_PER_LENGTH / steps) / problem.total()
 
 
 def _shape(setting: Setting, known: Frequencies) -> Fixed:
@@ -107,7 +107,7 @@ def _adadps_word_list(setting: Setting, given: TextProblem, sigma: float, steps:
 
 
 def _adadps_tfidf(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
-    """A proportional to public TF-IDF, or inversely if ``power`` is negative."""
+    """Return AdaDPS with A proportional to public TF-IDF, or inversely if ``power`` < 0."""
     scores = given.corpus.tfidf
     relative = np.maximum(scores / scores.max(), setting["floor"]) ** setting["power"]
     origin = given.corpus.frequencies.provenance
@@ -192,7 +192,7 @@ def _warm_start(setting: Setting, given: TextProblem, sigma: float, steps: int) 
 
 
 def _warm_adadps(setting: Setting, given: TextProblem, sigma: float, steps: int) -> Chain:
-    """Public examples for the start, public word frequencies before the clip."""
+    """Return AdaDPS with public word frequencies after a warm start on public examples."""
     side = _shape(setting, given.corpus.frequencies)
     privacy = _privacy(setting, given.norm(_scale(side)), sigma)
     rate = _rate(setting, steps, given.norm() * privacy.clip_norm)
@@ -229,8 +229,8 @@ def _adas_public(setting: Setting, given: TextProblem, sigma: float, steps: int)
 
 _WORDS, _PUBLIC = "{words}", "public examples"
 TEXT_METHODS = {
-    contender.name: contender
-    for contender in (
+    method.name: method
+    for method in (
         TextMethod("dp-sgd", "DP-SGD", "none", _dp_sgd, grids.clip_and_length),
         TextMethod("dp-adam", "DP-Adam", "none", _dp_adam, grids.noisy_adaptive),
         TextMethod("dp-rmsprop", "DP-RMSProp", "none", _dp_rmsprop, grids.noisy_adaptive),

@@ -1,9 +1,9 @@
-"""The picture of noisy moments (figure "moment_estimation"): what DP-Adam knows of a coordinate.
+"""Noisy second moments (figure "moment_estimation"): how well DP-Adam estimates a coordinate.
 
-Logistic regression on IMDB reviews, trained by DP-Adam. Along the way two second moments are
-followed for each word: that of the noisy gradient, which DP-Adam divides by, and that of the same
-clipped gradient before the noise. The second is never released by a private run: this picture is
-*not private*, and is made on a published data set.
+Logistic regression on IMDB reviews, trained by DP-Adam. Two second moments are tracked for each
+word: that of the noisy gradient, which DP-Adam divides by, and that of the same clipped gradient
+before the noise. A private run never releases the second one: this figure is *not private*, and is
+made on a published data set.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NOISE = (1.0, 0.3, 0.1)
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Second moments of all coordinates at the end of one run."""
+class MomentEstimate:
+    """Second moments of all coordinates after one run."""
 
     noise_multiplier: float
     clean: Array
@@ -38,21 +38,23 @@ class Estimate:
 
     @property
     def rank_correlation(self) -> float:
-        """Does the noisy moment order the words as the clean one does? 1 is yes, 0 not at all."""
+        """Return how well the noisy moments order the words: 1 as the clean ones do, 0 not."""
         return float(spearmanr(self.clean, self.noisy).statistic)
 
 
-def estimates() -> list[Estimate]:
-    """One run for each noise multiplier."""
+def estimates() -> list[MomentEstimate]:
+    """Run DP-Adam once per noise multiplier."""
     held, size = corpus("imdb"), SIZES["imdb"]
     features = PAPER(held.train.counts, held.idf)
     signs = np.where(held.train.targets == 1, 1.0, -1.0)
-    return [follow(features, signs, size.batch, sigma) for sigma in NOISE]
+    return [track_moments(features, signs, size.batch, sigma) for sigma in NOISE]
 
 
-def follow(features: sparse.csr_matrix, signs: Array, batch: int, sigma: float) -> Estimate:
-    """DP-Adam on ½-½ logistic regression, with both moments kept beside it."""
-    rng = np.random.default_rng(0)  # a picture that can be drawn again; not private anyway
+def track_moments(
+    features: sparse.csr_matrix, signs: Array, batch: int, sigma: float
+) -> MomentEstimate:
+    """Train by DP-Adam on binary logistic regression and track both moments."""
+    rng = np.random.default_rng(0)  # a figure that can be repeated, and is not private anyway
     count, words = features.shape
     weights, first, noisy, clean = (np.zeros(words) for _ in range(4))
     (beta1, beta2), norms = BETAS, np.sqrt(np.asarray(features.multiply(features).sum(1)).ravel())
@@ -70,11 +72,11 @@ def follow(features: sparse.csr_matrix, signs: Array, batch: int, sigma: float) 
             RATE * (first / (1 - beta1**step)) / (np.sqrt(noisy / (1 - beta2**step)) + EPSILON)
         )
     correction = 1 - beta2**STEPS
-    return Estimate(sigma, clean / correction, noisy / correction)
+    return MomentEstimate(sigma, clean / correction, noisy / correction)
 
 
-def rows_of(found: list[Estimate]) -> list[Row]:
-    """One row for each noise multiplier: the rank correlation of clean and noisy moments."""
+def rows_of(found: list[MomentEstimate]) -> list[Row]:
+    """Return one row per noise multiplier: the rank correlation of clean and noisy moments."""
     return [
         {
             "experiment": "moments",
@@ -102,8 +104,8 @@ def rows_of(found: list[Estimate]) -> list[Row]:
     ]
 
 
-def figure_of(found: list[Estimate]) -> bytes:
-    """Clean moments in falling order, with the noisy estimate of each word behind them."""
+def figure_of(found: list[MomentEstimate]) -> bytes:
+    """Draw the clean moments in decreasing order, with the noisy estimate of each word, as PNG."""
     import io
 
     figure = Figure(figsize=(4.4 * len(found), 3.6), layout="constrained")

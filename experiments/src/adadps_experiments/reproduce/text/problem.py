@@ -1,8 +1,8 @@
-"""One problem as a contender sees it: private and public examples, and public scales.
+"""One problem as a method sees it: private and public examples, and public scales.
 
-Settings are free of scale, so that one grid fits all features: a clip norm is given in typical
-norms of preconditioned rows, a learning rate as the length of a step. Typical rows are made of
-public word frequencies, never of the private texts.
+Settings are scale-free, so that one grid fits all features: a clip norm is given in typical norms
+of preconditioned rows, a learning rate as the length of a step. Typical rows come from public word
+frequencies, never from the private texts.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from adadps.tensors.feature_major import sparse_linear
 from adadps_experiments.reproduce.text.corpus import Array, Corpus, LabelledTexts
 from adadps_experiments.reproduce.text.recipes import Features, Recipe, typical_counts
 
-STEPS_OF_A_LENGTH = 1000
+STEPS_PER_LENGTH = 1000
 A_FEW = 300
-"""So many public examples are about as many as one percent of the training texts."""
+"""About as many public examples as one percent of the training texts."""
 
 
 @dataclass(frozen=True)
 class PublicTexts:
-    """How public examples are come by: a share of the training texts, users, or other texts.
+    """Where public examples come from: a share of the training texts or users, or other texts.
 
-    With ``names`` they are the names of the tags, each a text that has its own tag.
+    With ``names`` they are the names of the tags, each a text with its own tag.
     """
 
     share: float = 0.01
@@ -38,15 +38,15 @@ class PublicTexts:
 
     @property
     def tuned_as(self) -> PublicTexts:
-        """Settings for a few public examples are those found with one percent of the texts."""
+        """Return the public texts for tuning; a few are tuned as one percent of the texts."""
         return self if self.proxy > A_FEW or self.names else ONE_PERCENT
 
     @property
     def reason(self) -> str:
-        """Why they may be read freely."""
+        """Say why they may be used without privacy."""
         if self.names:
-            return "the list of tags belongs to the problem, whoever poses it"
-        return "treated as given up for public use in this experiment"
+            return "the list of tags is part of the problem statement"
+        return "treated as public in this experiment"
 
     def __str__(self) -> str:
         if self.names:
@@ -57,7 +57,7 @@ class PublicTexts:
 
 
 ONE_PERCENT = PublicTexts()
-"""The paper's public data: one in a hundred training texts."""
+"""The paper's public data: one percent of the training texts."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ class TextProblem:
     typical: sparse.csr_matrix = field(repr=False)
 
     def norm(self, scale: Array | None = None) -> float:
-        """Median norm of D∘x over typical rows x.
+        """Return the median norm of D∘x over typical rows x.
 
-        Rows are made of public frequencies, so that this number tells nothing about the data.
+        The rows come from public frequencies, so that the norm reveals nothing about the data.
         """
         rows = self.typical if scale is None else self.typical @ sparse.diags(scale)
         squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
         return float(np.sqrt(np.median(squares)))
 
     def total(self) -> float:
-        """Median sum of a typical row's features: what a weight's sign moves an output by."""
+        """Return the median feature sum of typical rows: how far unit steps move an output."""
         return float(np.median(np.asarray(self.typical.sum(axis=1)).ravel()))
 
 
 def problem(corpus: Corpus, recipe: Recipe, public: PublicTexts, seed: int) -> TextProblem:
-    """Draw the public examples by ``seed``, take them out of the private ones, make features."""
+    """Draw the public examples by ``seed``, remove them from the private ones, make features."""
     chosen, left = _split(corpus, public, seed)
     held = Features(corpus, recipe)
     return TextProblem(
@@ -134,7 +134,7 @@ def _drawn(population: int, size: int, seed: int) -> Array:
 
 
 def zero_model(problem: TextProblem) -> nn.Linear:
-    """A linear model without bias that starts at zero."""
+    """Return a linear model without bias whose weights are zero."""
     words = problem.corpus.train.counts.shape[1]
     model = sparse_linear(words, problem.corpus.classes, bias=False)
     torch.nn.init.zeros_(model.weight)

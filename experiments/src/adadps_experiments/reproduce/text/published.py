@@ -1,4 +1,11 @@
-"""What the paper reports on text, by the label of its table or figure."""
+"""What the paper reports on text, and what its published settings cost.
+
+Results are listed by the label of their table or figure. The published code clips means of several
+examples but charges them as one, and shuffles but accounts for Poisson sampling. A mean of several
+moves by up to 2C when one of them changes: had the batches been Poisson samples with random groups,
+that alone would halve the noise multiplier. Shuffled batches have no amplification either. All
+costs are computed by `adadps.accounting.plan`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,7 @@ TF_IDF_TABLE, OOD = "table: imdb_tf-idf", "table: OOD-public-data"
 SIZE, NON_PRIVATE = "table: public-data-size", "table: dp-side_non_private"
 WITH_PUBLIC, WITHOUT_PUBLIC = "fig:with-public-private", "fig:without-public-private"
 
-METHODS_OF = {
+METHODS_IN = {
     ALL_METHODS: ("dp-sgd", "dp-adam", "dp-rmsprop", "adadps-public", "adadps-public-adam"),
     PDA_DPMD: ("pda-dpmd", "adadps-public", "adadps"),
     PRETRAIN: ("dp-sgd", "warm-start", "adadps-public"),
@@ -30,20 +37,20 @@ METHODS_OF = {
     WITHOUT_PUBLIC: ("dp-sgd", "dp-adam", "adadps"),
     WITH_PUBLIC: ("dp-sgd", "dp-adam", "dp-r-pub", "adadps-public"),
 }
-"""Whom the paper has in each."""
+"""The methods in each table or figure of the paper."""
 COMPARISONS = (ALL_METHODS, PDA_DPMD, PRETRAIN, ADAM_PUB)
-"""Tables of the same runs, at 1.5 on IMDB and at 0.84 on Stack Overflow."""
+"""Tables of the same runs, at ε = 1.5 on IMDB and 0.84 on Stack Overflow."""
 FIGURES = (WITHOUT_PUBLIC, WITH_PUBLIC)
-"""At 2.8 on IMDB."""
+"""Figures at ε = 2.8 on IMDB."""
 
 
 def label_of(method: str, tables: Iterable[str]) -> str:
-    """The first of these tables and figures that has the method; none is empty.
+    """Return the first of these tables and figures that has the method, or "".
 
     >>> label_of("pda-dpmd", COMPARISONS), label_of("adadps-two-sided", COMPARISONS)
     ('table: compare_PDA-DPMD', '')
     """
-    return next((table for table in tables if method in METHODS_OF[table]), "")
+    return next((table for table in tables if method in METHODS_IN[table]), "")
 
 
 IMDB_ACCURACY = {
@@ -76,7 +83,7 @@ STACK_OVERFLOW_NON_PRIVATE = {"sgd": 0.38, "adam": 0.64, "adas-public": 0.64, "a
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """Settings of the paper; delta is 1/n."""
+    """Settings of the paper, with δ = 1/n; means of ``group`` examples are clipped as one."""
 
     name: str
     examples: int
@@ -85,25 +92,25 @@ class PublishedRun:
     noise_multiplier: float
     group: int
 
-    def told(self) -> str:
-        """The same in a sentence."""
+    def describe(self) -> str:
+        """Say in two sentences what was claimed and what can be proved."""
         found = self.cost()
         return (
             f"The published settings for {self.name} claim ε = "
             f"{found['published_epsilon_claimed']:.2f}. Means of {self.group} were clipped as one "
-            "and batches shuffled: the best ε that can be proved is "
+            "and batches were shuffled: the best provable ε is "
             f"{found['published_epsilon_if_poisson']:.1f} had batches been Poisson samples, and "
-            f"{found['published_epsilon_as_is']:.0f} as it is."
+            f"{found['published_epsilon_as_is']:.0f} as they are."
         )
 
     def epsilon(
         self, accountant: Accountant, sampling: Sampling = Sampling.POISSON, *, grouped: bool
     ) -> float:
-        """Epsilon of these settings under one reading of them."""
+        """Return the epsilon of these settings under one reading of them."""
         return _epsilon(self, accountant, sampling, by_label(self.group) if grouped else None)
 
     def cost(self) -> dict[str, float]:
-        """Claimed, the same by PLD, and the best provable epsilon of what was run."""
+        """Return the claimed epsilon, the same by PLD, and the best provable ones."""
         return {
             "published_epsilon_claimed": self.epsilon(Accountant.RDP, grouped=False),
             "published_epsilon_claimed_by_pld": self.epsilon(Accountant.PLD, grouped=False),
@@ -144,4 +151,4 @@ OF_DATASET = {
     "debian-tags": STACK_OVERFLOW_RUN,
     "stackoverflow": STACK_OVERFLOW_RUN,
 }
-"""Whose published numbers stand beside ours."""
+"""The published run whose results stand beside those of each data set."""

@@ -1,4 +1,4 @@
-"""From word counts to features, one text at a time, with public word statistics alone."""
+"""From word counts to features, text by text, with public word statistics only."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from adadps_experiments.reproduce.text.corpus import Corpus, LabelledTexts
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a row of counts becomes a row of features.
+    """How a row of word counts becomes a row of features.
 
-    Counts c become 1 (``binary``), log(1 + c) (``dampened``) or stay; each is multiplied by
-    IDF^``power``; the row is divided by its L2 norm, or by its sum (``relative``).
+    A count c becomes 1 (``binary``), log(1 + c) (``dampened``) or stays c, and is multiplied by
+    IDF^``power``. The row is divided by its L2 norm, or by its sum (``relative``).
     """
 
     binary: bool = False
@@ -27,7 +27,7 @@ class Recipe:
     relative: bool = False
 
     def __call__(self, counts: sparse.csr_matrix, idf: np.ndarray[Any, Any]) -> sparse.csr_matrix:
-        """Features of the rows of ``counts``.
+        """Return the features of the rows of ``counts``.
 
         >>> counts = sparse.csr_matrix(np.array([[3.0, 1.0]]))
         >>> Recipe(relative=True)(counts, np.ones(2)).toarray().tolist()
@@ -53,14 +53,14 @@ PAPER = Recipe(relative=True)
 """The paper's bag of words: counts divided by the length of the text."""
 
 TF_IDF = Recipe(power=1.0)
-"""Counts times an IDF that is public, L2-normalised."""
+"""Counts times public IDF, L2-normalised."""
 
 CANDIDATES = tuple(
     Recipe(binary=binary, dampened=not binary, power=power)
     for binary in (True, False)
     for power in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 )
-"""Among these, DP-SGD chooses the features on which all methods are compared."""
+"""The features among which DP-SGD chooses those that all methods are compared on."""
 
 
 TYPICAL_TEXTS = 400
@@ -68,24 +68,26 @@ TYPICAL_TEXTS = 400
 
 @dataclass(frozen=True)
 class Features:
-    """The recipe of a corpus, applied."""
+    """Applies a recipe to texts of a corpus."""
 
     corpus: Corpus
     recipe: Recipe
 
     def rows(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Feature rows."""
+        """Return the features of rows of counts."""
         return self.recipe(counts, self.corpus.idf)
 
     def of(self, labelled: LabelledTexts) -> Examples:
-        """Checked examples with the identities of their texts."""
+        """Return checked examples that carry the identities of their texts."""
         return examples(self.rows(labelled.counts), labelled.targets, texts=labelled.texts)
 
 
 def typical_counts(corpus: Corpus) -> sparse.csr_matrix:
-    """Counts of random texts of the declared length, drawn from public word frequencies."""
+    """Draw counts of random texts of the declared length from public word frequencies."""
     shares = np.minimum(corpus.frequencies.values.numpy(), 1 - 1e-9)
-    expected = -np.log1p(-shares)  # a share 1 - exp(-m) of texts has a word that occurs m times
+    expected = -np.log1p(
+        -shares
+    )  # 1 - exp(-m) of the texts have a word that occurs m times on average
     rng = np.random.default_rng(0)
     drawn = rng.multinomial(corpus.length, expected / expected.sum(), size=TYPICAL_TEXTS)
     return sparse.csr_matrix(drawn, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Runs of an experiment over seeds, and the rows made of them."""
+"""Tables and figures of the text experiments: runs over seeds, rows, curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadps.methods.paper import dp_sgd
 from adadps.methods.stages import privatize
 from adadps.types import Accountant
 from adadps_experiments.plots import Curve, Panel, curves_of, draw
-from adadps_experiments.reproduce.records import Record, RecordFile, sound_run
+from adadps_experiments.reproduce.records import Record, RecordFile, valid_run
 from adadps_experiments.reproduce.results import Row, Winners, summary
 from adadps_experiments.reproduce.text.corpora import WORD_STATISTICS
 from adadps_experiments.reproduce.text.experiments import IN_FIGURES, Experiment, TableLine
@@ -20,7 +20,7 @@ from adadps_experiments.reproduce.text.jobs import SIZES, TextJob, run
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
 from adadps_experiments.reproduce.text.problem import ONE_PERCENT
 from adadps_experiments.reproduce.text.published import OF_DATASET, PublishedRun
-from adadps_experiments.reproduce.text.tuning import TunedSetting, chosen
+from adadps_experiments.reproduce.text.tuning import TunedSetting, tuned_setting
 from adadps_experiments.reproduce.workers import run_missing
 
 STAND_INS = (
@@ -28,11 +28,11 @@ STAND_INS = (
     "so-titles-general-words",
     "debian-tags",
 )
-"""Data sets in the place of Stack Overflow: its published numbers are not theirs."""
+"""Data sets that stand in for Stack Overflow, whose published results are not theirs."""
 
 
 def job_of(line: TableLine, choice: TunedSetting, seed: int) -> TextJob:
-    """The run of a line with one seed."""
+    """Return the job of a line with one seed."""
     public = line.public if TEXT_METHODS[line.method].uses_public else ONE_PERCENT
     return TextJob(
         line.dataset, choice.recipe, line.method, choice.setting, line.epsilon, seed, public
@@ -43,14 +43,16 @@ def run_lines(
     lines: Sequence[TableLine],
     seeds: int,
     winners: Winners,
-    kept: RecordFile,
+    record_file: RecordFile,
     label: str,
     workers: int | None = None,
 ) -> list[Record]:
-    """Run what is not kept yet, one record after the other; the records of all lines."""
-    jobs = [job_of(line, chosen(line, winners), seed) for line in lines for seed in range(seeds)]
-    run_missing(run, jobs, kept, label, workers)
-    return [sound_run(kept, job.describe()) for job in jobs]
+    """Run the jobs that have no record; return the records of all lines."""
+    jobs = [
+        job_of(line, tuned_setting(line, winners), seed) for line in lines for seed in range(seeds)
+    ]
+    run_missing(run, jobs, record_file, label, workers)
+    return [valid_run(record_file, job.describe()) for job in jobs]
 
 
 def rows_of(
@@ -58,14 +60,14 @@ def rows_of(
     lines: Sequence[TableLine],
     seeds: int,
     winners: Winners,
-    kept: RecordFile,
+    record_file: RecordFile,
 ) -> list[Row]:
-    """One row for each line and metric."""
+    """Return one row per line and metric."""
     rows = []
     for line in lines:
-        choice = chosen(line, winners)
+        choice = tuned_setting(line, winners)
         jobs = [job_of(line, choice, seed).describe() for seed in range(seeds)]
-        records = [sound_run(kept, job) for job in jobs]
+        records = [valid_run(record_file, job) for job in jobs]
         rows += [_row(experiment, line, choice, records, metric) for metric in records[0]["values"]]
     return rows
 
@@ -77,14 +79,14 @@ def _row(
     records: list[Record],
     metric: str,
 ) -> Row:
-    contender, first, size = TEXT_METHODS[line.method], records[0], SIZES[line.dataset]
+    method, first, size = TEXT_METHODS[line.method], records[0], SIZES[line.dataset]
     costs: dict[str, Any] = {}
     if line.paper is not None and metric == "accuracy":
         if line.dataset in STAND_INS:
             costs["paper_on_stackoverflow"] = line.paper
-        if contender.private:
+        if method.private:
             costs.update(OF_DATASET[line.dataset].cost())
-    public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if contender.only_public else {}
+    public_alone = {"epsilon_pld": 0.0, "epsilon_rdp": 0.0} if method.only_public else {}
     facts: dict[str, Any] = {
         "experiment": experiment.name,
         "dataset": line.dataset,
@@ -93,7 +95,7 @@ def _row(
         "metric": f"test {metric}",
         "epsilon_pld": _largest(records, "epsilon_pld"),
         "epsilon_rdp": _largest(records, "epsilon_rdp"),
-        "delta": size.delta if contender.private else None,
+        "delta": size.delta if method.private else None,
         "paper": None if metric != "accuracy" or line.dataset in STAND_INS else line.paper,
         **public_alone,
     }
@@ -101,18 +103,18 @@ def _row(
         values=[record["values"][metric] for record in records],
         settings={
             **choice.setting,
-            "label": contender.label,
+            "label": method.label,
             "features": line.features,
             "recipe": str(choice.recipe),
             "table": line.table,
-            "public": str(line.public) if contender.uses_public else None,
-            "target_epsilon": line.epsilon if contender.private else None,
-            "private_examples": 0 if contender.only_public else first["examples"],
+            "public": str(line.public) if method.uses_public else None,
+            "target_epsilon": line.epsilon if method.private else None,
+            "private_examples": 0 if method.only_public else first["examples"],
             "expected_batch_size": min(size.batch, first["examples"]),
             "steps": first["job"]["steps"],
             "noise_multiplier": first["noise_multiplier"],
             "clip_norm": first["clip_norm"],
-            "private": first["private"] or contender.only_public,
+            "private": first["private"] or method.only_public,
             "values": [record["values"][metric] for record in records],
             "seconds": [record["seconds"] for record in records],
             **costs,
@@ -122,7 +124,7 @@ def _row(
 
 
 def side_of(line: TableLine) -> str:
-    """What the side information is, and whose: words can be read off the private texts.
+    """Name the side information of a line; its words may come from the private texts.
 
     >>> from adadps_experiments.reproduce.text.experiments import PAPER
     >>> side_of(TableLine("imdb-private-words", PAPER, "adadps", 1.5))
@@ -151,9 +153,9 @@ MOST_CURVES, WITHOUT_PRIVACY, MOST_EPSILONS = 10, 3, 2
 def tables_of(
     experiment: Experiment, rows: Sequence[Row]
 ) -> list[tuple[str, dict[str, str], list[Row]]]:
-    """Title, columns and rows of one table for each data set, features, epsilon and metric.
+    """Return title, columns and rows for each data set, features, epsilon and metric.
 
-    What has no epsilon to be reached, such as training without privacy, stands in all of them.
+    Rows without a target epsilon, such as training without privacy, are in every table.
     """
     parts: dict[str, list[Row]] = {}
     for row in rows:
@@ -193,18 +195,20 @@ def _by_aim(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def published_runs(lines: Sequence[TableLine]) -> list[PublishedRun]:
-    """The published settings whose numbers stand beside these lines."""
+    """Return the published runs whose results stand beside these lines."""
     private = [
         line for line in lines if TEXT_METHODS[line.method].private and line.paper is not None
     ]
     return list(dict.fromkeys(OF_DATASET[line.dataset] for line in private))
 
 
-def figure_of(lines: Sequence[TableLine], seeds: int, winners: Winners, kept: RecordFile) -> bytes:
-    """Curves of the lines, two panels for each data set, kind of features and epsilon.
+def figure_of(
+    lines: Sequence[TableLine], seeds: int, winners: Winners, record_file: RecordFile
+) -> bytes:
+    """Draw two panels per data set, features and epsilon: accuracy over epochs and over epsilon.
 
-    Of more than two epsilons the one is drawn at which settings were tuned. What else is not drawn
-    is named above the legend.
+    If there are more than two epsilons, only the one of the tuning is drawn. The legend names the
+    lines that are not drawn.
     """
     panels: list[Panel] = []
     for dataset, features in dict.fromkeys((line.dataset, line.features) for line in lines):
@@ -220,7 +224,7 @@ def figure_of(lines: Sequence[TableLine], seeds: int, winners: Winners, kept: Re
                 if line.epsilon == epsilon or not TEXT_METHODS[line.method].private
             ]
             title = f"{dataset}, {features} features"
-            panels += _panels(title, epsilon, shown, seeds, winners, kept)
+            panels += _panels(title, epsilon, shown, seeds, winners, record_file)
     return draw(panels, "png", columns=2, legend_below=True)
 
 
@@ -230,21 +234,21 @@ def _panels(
     lines: Sequence[TableLine],
     seeds: int,
     winners: Winners,
-    kept: RecordFile,
+    record_file: RecordFile,
 ) -> list[Panel]:
     drawn, labels = _most_telling(lines), _labels(lines)
     missing = [labels[line] for line in lines if line not in drawn]
     note = f"Not drawn: {'; '.join(missing)}" if missing else ""
     by_epoch, by_epsilon = [], []
     for line in drawn:
-        choice = chosen(line, winners)
+        choice = tuned_setting(line, winners)
         jobs = [job_of(line, choice, seed) for seed in range(seeds)]
-        records = [record for job in jobs if (record := kept.find(job.describe()))]
+        records = [record for job in jobs if (record := record_file.find(job.describe()))]
         by_epoch.append(_against_epochs(labels[line], jobs[0], records))
         if all(record["private"] for record in records):
             by_epsilon.append(_against_epsilon(by_epoch[-1], jobs[0], records[0]))
     if epsilon is not None:
-        title += f", ε = {epsilon:g}" if by_epsilon else ", ε = ∞"  # whatever was aimed at
+        title += f", ε = {epsilon:g}" if by_epsilon else ", ε = ∞"  # whatever the target was
     panels = [Panel(title, "epochs", "test accuracy", by_epoch, note=note)]
     if by_epsilon:
         panels.append(Panel(title, "ε spent (PLD)", "test accuracy", by_epsilon, note=note))
@@ -252,7 +256,7 @@ def _panels(
 
 
 def _labels(lines: Sequence[TableLine]) -> dict[TableLine, str]:
-    """The names of methods; their side information and public data where two would be alike."""
+    """Label lines by method, with side information and public data where labels would be equal."""
     uses = [line for line in lines if TEXT_METHODS[line.method].uses_public]
     several = len({line.public for line in uses}) > 1
     sides: dict[str, set[str]] = {}
@@ -268,10 +272,10 @@ def _labels(lines: Sequence[TableLine]) -> dict[TableLine, str]:
 
 
 def _most_telling(lines: Sequence[TableLine]) -> list[TableLine]:
-    """At most ten lines, private ones first, those of the paper's figures before others.
+    """Choose at most ten lines: private ones first, those of the paper's figures before others.
 
-    Three places are kept for training without privacy, and all that private lines leave over. What
-    trains on public examples alone is no curve.
+    Three places, and those that private lines leave free, go to training without privacy. Methods
+    that train on public examples alone have no curve.
     """
     ordered = sorted(lines, key=lambda line: line.method not in IN_FIGURES)
     drawn = [line for line in ordered if not TEXT_METHODS[line.method].only_public]
@@ -300,7 +304,7 @@ def _against_epsilon(curve: Curve, job: TextJob, record: Record) -> Curve:
 
 @cache
 def _epsilon(examples: int, batch: int, sigma: float, steps: int, delta: float) -> float:
-    """What so many steps cost, whatever stands around the clip."""
+    """Return the epsilon of this many steps; stages around the clip do not change it."""
     sampler = poisson(examples=examples, expected_size=batch)
     chain = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=sigma), lr=1.0)
     return epsilon_of_run(chain, sampler, steps, delta=delta, accountant=Accountant.PLD)

@@ -1,12 +1,12 @@
-"""Tuning of the text experiments: sixteen trials a method, on texts held out from training.
+"""Tuning of the text experiments: sixteen trials per method, on texts held out from training.
 
-No test text is used. For each problem DP-SGD first chooses among the candidates for features, those
-that are best for *it*; then every method has its sixteen settings on the same features, with the
-same batches and steps, at one epsilon, in runs of half the length. A best setting at the edge of
-its grid is taken further, by the same rule for all. What is chosen here is used at all other
-epsilons as it is, and what is chosen with one percent of the texts as public data is used with
-other sets of about that size or less. The trials are made on private data and are not part of the
-epsilons that are reported, as in the paper; `adadps.tune` is the way to pay for them.
+No test text is used. For each problem DP-SGD first chooses its best features among the candidates;
+then every method has sixteen settings on the same features, with the same batches and steps, at one
+epsilon, in runs of half the length. If the best setting lies at the edge of its grid, the grid is
+extended there, by the same rule for all methods. The choice is used unchanged at all other
+epsilons, and a choice made with one percent of the texts as public data is used with other public
+sets of about that size or less. As in the paper, the trials use private data and are not part of
+the reported epsilons; `adadps.training.tuning` is the way to pay for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from adadps.errors import DataError
-from adadps_experiments.reproduce.records import Record, RecordFile, sound_trial
+from adadps_experiments.reproduce.records import Record, RecordFile, valid_trial
 from adadps_experiments.reproduce.results import Setting, Winners
 from adadps_experiments.reproduce.text import recipes
 from adadps_experiments.reproduce.text.experiments import (
@@ -35,7 +35,7 @@ from adadps_experiments.reproduce.workers import run_missing
 
 TUNING_SEED = 1000
 STEPS_OUTSIDE = 2
-"""So often is the grid of a method whose best setting lies at an edge taken further there."""
+"""How often a grid is extended at an edge where the best setting lies."""
 PROTOCOL = (
     "Highest accuracy on a fifth of the training texts, held out from the trials; 16 settings for "
     "each method on each kind of features, and up to two steps beyond the edge of a grid at which "
@@ -44,12 +44,12 @@ PROTOCOL = (
 )
 
 SETTINGS_FROM = {"imdb-private-words": "imdb", "stackoverflow": "so-titles"}
-"""Problems that are run with what was found on another one; settings are free of scale."""
+"""Problems that use the settings found on another one; settings are scale-free."""
 
 
 @dataclass(frozen=True)
 class TunedSetting:
-    """What a line of a table is run with."""
+    """The features and the setting of a line."""
 
     recipe: Recipe
     setting: Setting
@@ -57,37 +57,37 @@ class TunedSetting:
 
 def tune(
     experiment: Experiment,
-    kept: RecordFile,
+    record_file: RecordFile,
     held: Winners | None = None,
     workers: int | None = None,
 ) -> Winners:
-    """Run the trials of an experiment that are not kept yet; return all winners, old and new."""
+    """Run the trials that have no record yet; return all winners, old and new."""
     found: Winners = {"protocol": PROTOCOL, "datasets": dict((held or {}).get("datasets", {}))}
     for dataset in dict.fromkeys(_tuned_on(line) for line in experiment.lines):
         mine = {"methods": {}, **found["datasets"].get(dataset, {})}
         found["datasets"][dataset] = mine
         lines = {_key(line): line for line in experiment.lines if _tuned_on(line) == dataset}
         if any(line.features in (BEST, PLAIN) for line in lines.values()):
-            mine["features"] = _choose_features(dataset, kept, workers)
+            mine["features"] = _choose_features(dataset, record_file, workers)
         jobs = {
             key: _trials(dataset, line, recipe_of(line.features, mine))
             for key, line in lines.items()
         }
         first = [job for trials in jobs.values() for job in trials]
-        run_missing(run, first, kept, f"tuning {dataset}", workers)
+        run_missing(run, first, record_file, f"tuning {dataset}", workers)
         for _ in range(STEPS_OUTSIDE):
-            further = {key: _further(trials, kept) for key, trials in jobs.items()}
+            further = {key: _further(trials, record_file) for key, trials in jobs.items()}
             outside = [job for trials in further.values() for job in trials]
-            run_missing(run, outside, kept, f"edges of {dataset}", workers)
+            run_missing(run, outside, record_file, f"edges of {dataset}", workers)
             jobs = {key: trials + further[key] for key, trials in jobs.items()}
         for key, trials in jobs.items():
-            best = _best(trials, kept, lambda job: dict(job.setting))
+            best = _best(trials, record_file, lambda job: dict(job.setting))
             mine["methods"][key] = {"features": str(trials[0].recipe), **best}
     return found
 
 
-def chosen(line: TableLine, winners: Winners) -> TunedSetting:
-    """The recorded features and setting of a line."""
+def tuned_setting(line: TableLine, winners: Winners) -> TunedSetting:
+    """Return the recorded features and setting of a line."""
     try:
         mine = winners["datasets"][_tuned_on(line)]
         recipe, found = recipe_of(line.features, mine), mine["methods"][_key(line)]
@@ -106,21 +106,21 @@ def chosen(line: TableLine, winners: Winners) -> TunedSetting:
 
 
 def _is_setting(name: str, value: object) -> bool:
-    """Is it a number, and above zero but for powers?"""
+    """Tell whether it is a number, and above zero unless it is a power."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and (name == "power" or float(value) > 0)  # type: ignore[arg-type]
 
 
 def recipe_of(features: str, held: Winners) -> Recipe:
-    """The recipe of a kind of features, which tuning has chosen for two of them."""
+    """Return the recipe of a kind of features; two of them are chosen by tuning."""
     fixed = {PAPER: recipes.PAPER, TF_IDF: recipes.TF_IDF}
     if features in fixed:
         return fixed[features]
     return Recipe(**held["features"][{BEST: "winner", PLAIN: "plain"}[features]])
 
 
-def _choose_features(dataset: str, kept: RecordFile, workers: int | None) -> Record:
-    """DP-SGD with three settings on each candidate."""
+def _choose_features(dataset: str, record_file: RecordFile, workers: int | None) -> Record:
+    """Run DP-SGD with three settings on each candidate, and return the best features."""
     size = SIZES[dataset]
     jobs = [
         TextJob(
@@ -130,26 +130,26 @@ def _choose_features(dataset: str, kept: RecordFile, workers: int | None) -> Rec
         for recipe in recipes.CANDIDATES
         for length in size.lengths[:3]
     ]  # fmt: skip
-    run_missing(run, jobs, kept, f"features of {dataset}", workers)
+    run_missing(run, jobs, record_file, f"features of {dataset}", workers)
     plain = [job for job in jobs if not job.recipe.power]
     return {
-        **_best(jobs, kept, lambda job: asdict(job.recipe)),
-        "plain": _best(plain, kept, lambda job: asdict(job.recipe))["winner"],
+        **_best(jobs, record_file, lambda job: asdict(job.recipe)),
+        "plain": _best(plain, record_file, lambda job: asdict(job.recipe))["winner"],
     }
 
 
 def _trials(dataset: str, line: TableLine, recipe: Recipe) -> list[TextJob]:
-    size, contender = SIZES[dataset], TEXT_METHODS[line.method]
-    public = line.public.tuned_as if contender.uses_public else ONE_PERCENT
+    size, method = SIZES[dataset], TEXT_METHODS[line.method]
+    public = line.public.tuned_as if method.uses_public else ONE_PERCENT
     return [
         TextJob(dataset, recipe, line.method, setting, size.tuned_at, TUNING_SEED, public, True)
-        for setting in contender.grid(size.lengths)
+        for setting in method.grid(size.lengths)
     ]
 
 
-def _further(trials: list[TextJob], kept: RecordFile) -> list[TextJob]:
-    """The best trial, with what is smallest or largest of all in it taken one step further."""
-    best = max(trials, key=lambda job: _accuracy(job, kept))
+def _further(trials: list[TextJob], record_file: RecordFile) -> list[TextJob]:
+    """Return the best trial with each of its values that lies at an edge moved one step on."""
+    best = max(trials, key=lambda job: _accuracy(job, record_file))
     further = []
     for name in ("clip", "length", "public_length"):
         tried = sorted({job.setting[name] for job in trials if name in job.setting})
@@ -161,8 +161,10 @@ def _further(trials: list[TextJob], kept: RecordFile) -> list[TextJob]:
     return further
 
 
-def _best(jobs: Iterable[TextJob], kept: RecordFile, named: Callable[[TextJob], Any]) -> Record:
-    trials = [(_accuracy(job, kept), job) for job in jobs]
+def _best(
+    jobs: Iterable[TextJob], record_file: RecordFile, named: Callable[[TextJob], Any]
+) -> Record:
+    trials = [(_accuracy(job, record_file), job) for job in jobs]
     accuracy, winner = max(trials, key=lambda trial: trial[0])
     return {
         "winner": named(winner),
@@ -174,8 +176,8 @@ def _best(jobs: Iterable[TextJob], kept: RecordFile, named: Callable[[TextJob], 
     }
 
 
-def _accuracy(job: TextJob, kept: RecordFile) -> float:
-    return float(sound_trial(kept, job.describe())["values"]["accuracy"])
+def _accuracy(job: TextJob, record_file: RecordFile) -> float:
+    return float(valid_trial(record_file, job.describe())["values"]["accuracy"])
 
 
 def _tuned_on(line: TableLine) -> str:

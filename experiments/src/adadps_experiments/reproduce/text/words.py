@@ -1,7 +1,7 @@
-"""What is known publicly of the words of a problem with tags: which there are, how common each is.
+"""Public vocabularies for problems with tags, and how common each word is.
 
-Either from descriptions of software, which is what the texts are about, or from general English,
-as someone has it who knows nothing of the texts.
+They come either from descriptions of software, which is what the texts are about, or from general
+English, for someone who knows nothing about the texts.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from adadps_experiments.reproduce.text.corpus import Array
 
 TECHNICAL = "word frequencies of technical descriptions"
 GENERAL = "word list of general English"
-"""What tables call the two."""
+"""The names of the two sources in the tables."""
 
 
 @dataclass(frozen=True)
 class PublicVocabulary:
-    """A vocabulary, the words of the tags first, and the share of texts that have each word."""
+    """A vocabulary, the words of the tags first, and the share of texts with each word."""
 
     words: list[str]
     frequencies: Frequencies
 
 
 def technical_words(tags: Iterable[str], size: int) -> PublicVocabulary:
-    """Words of package descriptions; names that these do not know count as the rarest.
+    """Return words of package descriptions; unknown names count as the rarest word.
 
     >>> "perl" in technical_words(["implemented-in::perl"], 100).words
     True
@@ -57,7 +57,7 @@ def technical_words(tags: Iterable[str], size: int) -> PublicVocabulary:
 
 
 def general_words(tags: Iterable[str], size: int, length: int) -> PublicVocabulary:
-    """Words of general English, with the share of texts of ``length`` words that have each."""
+    """Return words of general English, with the share of texts of ``length`` words with each."""
     words = _after_tags(tags, public_vocabulary(size), size)
     listed = word_frequencies(words)
     origin = listed.provenance
@@ -84,7 +84,7 @@ def _after_tags(tags: Iterable[str], common: Iterable[str], size: int) -> list[s
 
 
 def words_of_tags(tags: Iterable[str], pattern: str) -> list[str]:
-    """The words that public names of tags consist of.
+    """Return the words in the public names of tags.
 
     >>> words_of_tags(["implemented-in::perl", "c++"], r"\\b\\w[\\w+#]*")
     ['c++', 'implemented', 'in', 'perl']
@@ -93,7 +93,7 @@ def words_of_tags(tags: Iterable[str], pattern: str) -> list[str]:
 
 
 def idf_of_corpus(counts: sparse.csr_matrix) -> Array:
-    """log((1 + N) / (1 + documents with the word)).
+    """Return log((1 + N) / (1 + documents with the word)) for every word.
 
     >>> idf_of_corpus(sparse.csr_matrix(np.array([[1.0, 0.0], [2.0, 0.0]]))).round(3).tolist()
     [0.0, 1.099]
@@ -103,9 +103,9 @@ def idf_of_corpus(counts: sparse.csr_matrix) -> Array:
 
 
 def document_shares(frequencies: Array, length: int) -> Array:
-    """1 - exp(-L f): how many texts of L words drawn at random have a word of frequency f.
+    """Return 1 - exp(-L f): the share of texts of L random words with a word of frequency f.
 
-    Words that a list does not know count as the rarest that it does.
+    Words of frequency 0 count as the rarest word of the list.
 
     >>> document_shares(np.array([0.05, 0.0]), 20).round(3).tolist()
     [0.632, 0.632]

@@ -1,7 +1,7 @@
 """The toy problem of the paper (figure "toy"): linear regression with frequent and rare features.
 
-1,000 examples with 500 binary features: the first 50 are on in 90 % of the examples and carry
-little (w = 0.01), the other 450 in 1 % and carry much (w = 1). Side information is the knowledge of
+1,000 examples with 500 binary features: the first 50 are 1 in 90 % of the examples and matter
+little (w = 0.01), the other 450 are 1 in 1 % of them and matter much (w = 1). Side information is
 which features are frequent: A = 1 for those, 0.01 for the rest. Left panel: SGD and AdaS without
 privacy. Right panel: DP-SGD and AdaDPS at the same epsilon.
 
@@ -26,7 +26,7 @@ from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, examples
 from adadps.methods.paper import adadps, adas, dp_sgd, plain_sgd
 from adadps.methods.side import fixed
-from adadps.methods.side.fixed import Fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
 from adadps.report.result import Result
 from adadps.training.evaluation import on_public
@@ -45,7 +45,7 @@ SAMPLER = poisson(examples=EXAMPLES, expected_size=BATCH)
 
 @dataclass(frozen=True)
 class ToyMethod:
-    """One line of the figure."""
+    """One line of the figure: a method, and how its chain is built from a setting."""
 
     name: str
     side: str
@@ -54,7 +54,7 @@ class ToyMethod:
 
     @property
     def steps(self) -> int:
-        """How long it trains."""
+        """Return the number of training steps."""
         return PRIVATE_STEPS if self.private else PLAIN_STEPS
 
 
@@ -72,12 +72,12 @@ def toy_data(seed: int, label_noise: float = LABEL_NOISE) -> Examples:
 
 
 def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½ (wᵀx - y)² for every example."""
+    """Return ½ (wᵀx - y)² for every example."""
     return 0.5 * (outputs.squeeze(1) - targets).square()
 
 
 def frequent_or_rare() -> Fixed:
-    """A = 1 for the frequent features and 0.01 for the rare ones."""
+    """Return side information with A = 1 for frequent features and 0.01 for rare ones."""
     diagonal = torch.where(torch.arange(FEATURES) < FREQUENT, 1.0, 0.01)
     return fixed(
         {"weight": (diagonal, 1)},
@@ -102,7 +102,7 @@ TOY_METHODS = (
     ),
 )
 
-# Tuned with `adadps reproduce toy --tune`: for each contender the same number of trials.
+# For `adadps reproduce toy --tune`: the methods of a panel have the same number of trials.
 GRIDS: dict[str, list[Setting]] = {
     "sgd": [{"lr": lr} for lr in (0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06)],
     "adas": [{"lr": lr} for lr in (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005)],
@@ -119,9 +119,9 @@ GRIDS: dict[str, list[Setting]] = {
 }
 
 
-def run(contender: ToyMethod, setting: Setting, seed: int, steps: int | None = None) -> Result:
-    """Train one contender on the data of one seed; the private draws have no seed."""
-    data, count = toy_data(seed), steps or contender.steps
+def run(method: ToyMethod, setting: Setting, seed: int, steps: int | None = None) -> Result:
+    """Train one method on the data of one seed; private sampling and noise have no seed."""
+    data, count = toy_data(seed), steps or method.steps
     model = nn.Linear(FEATURES, 1, bias=False)
     nn.init.zeros_(model.weight)
     shown = on_public(
@@ -136,7 +136,7 @@ def run(contender: ToyMethod, setting: Setting, seed: int, steps: int | None = N
             model,
             half_squared_error,
             data,
-            method=contender.build(setting),
+            method=method.build(setting),
             sampler=SAMPLER,
             steps=count,
             delta=DELTA,
@@ -146,36 +146,36 @@ def run(contender: ToyMethod, setting: Setting, seed: int, steps: int | None = N
         )
 
 
-def job_of(contender: ToyMethod, setting: Setting, seed: int, steps: int | None) -> Record:
-    """What a run depends on but its randomness."""
+def job_of(method: ToyMethod, setting: Setting, seed: int, steps: int | None) -> Record:
+    """Describe everything that a run depends on except randomness."""
     return {
         "dataset": "toy regression",
-        "method": contender.name,
+        "method": method.name,
         "setting": dict(setting),
-        "steps": steps or contender.steps,
+        "steps": steps or method.steps,
         "batch": BATCH,
-        "noise_multiplier": SIGMA if contender.private else None,
+        "noise_multiplier": SIGMA if method.private else None,
         "label_noise": LABEL_NOISE,
         "seed": seed,
     }
 
 
 def record_of(name: str, setting: Setting, seed: int, steps: int | None) -> Record:
-    """Run, and keep the losses."""
-    contender = method_named(name)
-    result = run(contender, setting, seed, steps)
+    """Run a job and return its record."""
+    method = method_named(name)
+    result = run(method, setting, seed, steps)
     return {
-        "job": job_of(contender, setting, seed, steps),
+        "job": job_of(method, setting, seed, steps),
         "loss": _finite(result.last("loss")),
         "curve": [[entry.step, _finite(entry.value)] for entry in result.history],
     }
 
 
 def method_named(name: str) -> ToyMethod:
-    """One line of the figure by its name."""
-    return next(contender for contender in TOY_METHODS if contender.name == name)
+    """Return the method of this name."""
+    return next(method for method in TOY_METHODS if method.name == name)
 
 
 def _finite(value: float) -> float | None:
-    """A loss beyond all numbers is kept as null."""
+    """Return the loss, or None if it is not finite."""
     return value if math.isfinite(value) else None

@@ -1,0 +1,232 @@
+"""Stages that act on gradients: scale them, clip and noise their sum, or average without privacy.
+
+`precondition` scales by side information, before the clip (AdaDPS) or after the noise (DP-R-Pub).
+`privatize` is the Gaussian mechanism: clip each unit, add up, add noise, divide by a public
+constant. `average` takes its place in the non-private twin of every method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from adadps.accounting.groups import Groups
+from adadps.engine.noise.randomness import SMALLEST_DEVIATION
+from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
+from adadps.errors import OrderError, require, require_positive
+from adadps.methods.side.source import SideSource, Transform
+from adadps.methods.stages.chain import AFTER_RELEASE, ReadsSide
+from adadps.methods.stages.users import Users
+from adadps.tensors.sums import Params
+from adadps.types import Kind
+
+SMALLEST_NOISE = 1e-6
+"""Less noise than this protects nothing, and its grid would leave the range of float64."""
+
+
+@dataclass(frozen=True)
+class Privatize:
+    """(1/b) (Σ_i clip(g_i, C) + N(0, σ²C²)). Build it with `privatize`.
+
+    A clip norm or noise multiplier that is still to be chosen is NaN, which no run takes and no
+    accountant prices.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+    groups: Groups | Users | None
+
+    def completed(self, *, clip_norm: float, noise_multiplier: float) -> Privatize:
+        """Return the same stage with this clip norm and noise multiplier."""
+        _require_sound(clip_norm, noise_multiplier)
+        return replace(self, clip_norm=float(clip_norm), noise_multiplier=float(noise_multiplier))
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Gives released gradients."""
+        return {Kind.PER_UNIT: Kind.RELEASED}
+
+    def init(self, params: Params) -> Params:
+        """The parameters, whose shapes an empty batch's sum will have."""
+        return params
+
+    def apply(
+        self, signal: GradientBatch, state: Params, step: Step
+    ) -> tuple[dict[str, Leaf], Params]:
+        """Clip, add, noise; an empty batch is noised like any other."""
+        if math.isnan(self.clip_norm) or math.isnan(self.noise_multiplier):
+            raise OrderError(
+                f"Expected a clip norm and a noise multiplier before the first step, found {self}. "
+                "Train with `fit` or `PrivateRun`, which choose them, or give both here."
+            )
+        total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
+        size = step.expected_size
+        units = self.groups.expected_units(size) if self.groups else size
+        deviation = self._noise(step) * self.clip_norm if self.noise_multiplier else 0.0
+        released = {name: step.release(value, deviation) / units for name, value in total.items()}
+        return released, state
+
+    def _noise(self, step: Step) -> float:
+        """Of the sum, in units of C: σ, or more where devices add it, or what they left out."""
+        if isinstance(self.groups, Users):
+            size, answers = step.expected_size, step.answers
+            return self.groups.deviation(self.noise_multiplier, size, answers)
+        return self.noise_multiplier
+
+    @property
+    def noise_on_devices(self) -> float:
+        """What each device adds to its update, in units of C."""
+        if isinstance(self.groups, Users):
+            return self.groups.noise.on_device(self.noise_multiplier)
+        return 0.0
+
+    def _weights(self, norms: Tensor, step: Step) -> Tensor:
+        step.watch("norms", norms)
+        if step.answers is not None and self.noise_on_devices:
+            # They were clipped before their noise. A second clip at C would cut the noise itself
+            # down to nearly nothing, and with it what the sum of shares is counted on for.
+            return torch.isfinite(norms).double()
+        return clip_weights(norms, self.clip_norm)
+
+    def __str__(self) -> str:
+        grouped = f", {self.groups}" if self.groups else ""
+        clip = "open" if math.isnan(self.clip_norm) else f"{self.clip_norm:g}"
+        sigma = "open" if math.isnan(self.noise_multiplier) else f"{self.noise_multiplier:g}"
+        return f"privatize(C={clip}, σ={sigma}{grouped})"
+
+
+def privatize(
+    *,
+    clip_norm: float | None = None,
+    noise_multiplier: float | None = None,
+    groups: Groups | Users | None = None,
+) -> Privatize:
+    """Clip each unit's gradient to L2 norm C and add noise N(0, σ²C²) to the sum.
+
+    A unit is an example, or with ``groups`` a group of them (`by_label`, `in_advance`) or all rows
+    that a user contributes (`by_user`). The sum is divided by the *expected* number of units, a
+    public constant. What is left out is chosen by `fit` and `PrivateRun`: the clip norm is the one
+    they are given, the noise multiplier the smallest that fits the budget. A noise multiplier of 0
+    or an infinite clip norm is allowed for comparisons, and makes epsilon infinite.
+
+    >>> print(privatize(clip_norm=0.5, noise_multiplier=1.0))
+    privatize(C=0.5, σ=1)
+    >>> print(privatize(clip_norm=0.5))
+    privatize(C=0.5, σ=open)
+    """
+    _require_sound(1.0 if clip_norm is None else clip_norm, noise_multiplier or 0.0)
+    return Privatize(
+        math.nan if clip_norm is None else float(clip_norm),
+        math.nan if noise_multiplier is None else float(noise_multiplier),
+        groups,
+    )
+
+
+def _require_sound(clip_norm: float, noise_multiplier: float) -> None:
+    require_positive("clip_norm", clip_norm, infinite=True)
+    require(
+        noise_multiplier == 0 or SMALLEST_NOISE <= noise_multiplier < float("inf"),
+        f"a noise_multiplier of 0 or between {SMALLEST_NOISE:g} and infinity",
+        noise_multiplier,
+        "It is the noise's standard deviation divided by clip_norm.",
+    )
+    require(
+        noise_multiplier == 0 or clip_norm * noise_multiplier >= SMALLEST_DEVIATION,
+        f"noise of a standard deviation of at least {SMALLEST_DEVIATION:g}",
+        clip_norm * noise_multiplier,
+        "Less is lost in floating point: raise clip_norm.",
+    )
+    require(
+        clip_norm < float("inf") or noise_multiplier == 0,
+        "a finite clip_norm where there is noise",
+        clip_norm,
+        "Noise is proportional to it.",
+    )
+
+
+@dataclass(frozen=True)
+class Precondition(ReadsSide):
+    """g ↦ (β g + (1 - β) M) / A, on the gradient of each unit or on the released mean."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Gives the kind of signal that it takes."""
+        return {Kind.PER_UNIT: Kind.PER_UNIT, **AFTER_RELEASE}
+
+    def init(self, params: Params) -> Any:
+        """Return the initial state of the side information."""
+        return self.side.init(params)
+
+    def apply(
+        self, signal: GradientBatch | Params, state: Any, step: Step
+    ) -> tuple[GradientBatch | Params, Any]:
+        """Apply the transform of this step."""
+        transform, following = self.side.observe(state, step)
+        if isinstance(signal, dict):
+            return _transformed(signal, transform), following
+        if transform.mean is not None:
+            signal = signal.shift(transform.beta, transform.mean)
+        return signal.scale(transform.stable_scale()), following
+
+    def __str__(self) -> str:
+        return f"precondition({self.provenance.source})"
+
+
+def precondition(side: SideSource) -> Precondition:
+    """Precondition gradients by side information.
+
+    Before `privatize` this is AdaDPS; after it, the noise is scaled along with the gradient.
+    """
+    return Precondition(side)
+
+
+def _transformed(released: Params, transform: Transform) -> Params:
+    shifted = released
+    if transform.mean is not None:
+        shifted = {
+            name: transform.beta * value + (1 - transform.beta) * transform.mean[name]
+            for name, value in released.items()
+        }
+    return {name: value * transform.scale[name] for name, value in shifted.items()}
+
+
+@dataclass(frozen=True)
+class Average:
+    """(1/b) Σ_i g_i with the expected batch size b; its result is marked as exposed."""
+
+    clip_norm: ClassVar[float] = float("inf")
+    noise_multiplier: ClassVar[float] = 0.0
+    groups: Users | None = None
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Takes per-unit gradients and gives exposed ones."""
+        return {Kind.PER_UNIT: Kind.EXPOSED}
+
+    def init(self, params: Params) -> Params:
+        """Return the parameters: the sum of an empty batch has their shapes."""
+        return params
+
+    def apply(
+        self, signal: GradientBatch, state: Params, step: Step
+    ) -> tuple[dict[str, Leaf], Params]:
+        """Sum the gradients and divide by the expected batch size."""
+        total = reduce(signal, torch.ones_like) or zeros_like(state)
+        exposed = {name: step.release(value, 0.0) for name, value in total.items()}
+        return {name: value / step.expected_size for name, value in exposed.items()}, state
+
+    def __str__(self) -> str:
+        return f"average({self.groups or ''})"
+
+
+def average(*, groups: Users | None = None) -> Average:
+    """Return the mean gradient without privacy, so that epsilon is infinite.
+
+    With ``groups=by_user(...)`` it is the mean over users.
+    """
+    return Average(groups)
