@@ -1,8 +1,7 @@
-"""Makes docs/results/audit.json, row by row, and the tables of docs/results/audit.md.
+"""Make docs/results/audit.json row by row, and the tables of docs/results/audit.md.
 
-    python experiments/scripts/audit_table.py                 # measures what is missing in the JSON
-    file python experiments/scripts/audit_table.py --markdown      # prints the tables of the rows
-    that are there
+    python experiments/scripts/audit_table.py             # measure the rows that are missing
+    python experiments/scripts/audit_table.py --markdown  # print the tables of the measured rows
 
 Delete the JSON file, or single rows of it, to measure again.
 """
@@ -24,7 +23,7 @@ RUNS, CONFIDENCE = 4000, 0.99
 REPEATED = {"epsilon": 1.0, "delta": 0.1, "rate": 1.0}
 CANARIES = {"epsilon": 4.0, "delta": 1e-6, "canaries": 5000}
 AT_ONCE, WAITING = {"steps": 1, "rate": 1.0}, {"steps": 32, "rate": 0.5}
-"""With canaries, where noise waits: those left out wait for all steps, the others between some."""
+"""Where noise is late: canaries left out wait for all steps, the others between batches."""
 
 BOUNDS = ("claimed ε", "lower bound", "at most")
 HEADS = {
@@ -35,7 +34,7 @@ HEADS = {
 
 
 def jobs():
-    """Every row: its name, and how it is measured."""
+    """Yield every row: its name, and a function that measures it."""
     pairs = [(m, p) for m in METHODS for p in PATHS if (m, p) != ("dp-adam", "late")]
     for method, path in pairs:
         asked = RepeatedSettings(method=method, path=path, steps=usual_steps(path), **REPEATED)
@@ -67,7 +66,7 @@ def measure(rows):
 
 
 def tables(rows):
-    """The rows in Markdown: one table for each kind of audit."""
+    """Return the rows in Markdown, one table per kind of audit."""
     parts = []
     for kind, head in HEADS.items():
         lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]

@@ -1,14 +1,13 @@
-"""Makes docs/results/doctor.json, row by row, and the tables of docs/results/doctor.md.
+"""Make docs/results/doctor.json row by row, and the tables of docs/results/doctor.md.
 
-    python experiments/scripts/doctor_table.py                 # measures what is missing in the
-    JSON file python experiments/scripts/doctor_table.py --markdown      # prints the tables of the
-    rows that are there python experiments/scripts/doctor_table.py --only mnist    # one set
+    python experiments/scripts/doctor_table.py               # measure the rows that are missing
+    python experiments/scripts/doctor_table.py --markdown    # print the tables of measured rows
+    python experiments/scripts/doctor_table.py --only mnist  # one data set
 
-For each set the doctor sees public examples alone; then every candidate is trained on the private
+For each set the doctor sees only public examples; then every candidate is trained on the private
 part as the doctor planned it. Runs are seeded, so that they can be repeated: σ is that of the
-stated ε, but whoever knows a seed knows the noise. Delete the JSON file, or lines of it, to measure
-again.
-IMDB, Amazon and MNIST are looked for where `adadps data` keeps them (ADADPS_DATA).
+stated ε, but anyone who knows the seed knows the noise. Delete the JSON file, or lines of it, to
+measure again. IMDB, Amazon and MNIST are looked for where `adadps data` finds them (ADADPS_DATA).
 """
 
 import argparse
@@ -39,12 +38,12 @@ from adadps_experiments.data.named_sets import MNIST
 JSON = Path(__file__).parents[2] / "docs" / "results" / "doctor.json"
 STEPS, FOLDS, SEEDS, PRIVATE, WORDS = 200, 8, (1, 2, 3), 20_000, 10_000
 LENGTHS = {"debian": 60, "imdb": 230}
-"""Words of a typical text, declared."""
+"""Typical numbers of words per text, declared."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Public examples for the doctor; private ones and a test for its advice."""
+class DoctorProblem:
+    """Public examples for the doctor; private and test examples to judge its advice."""
 
     public: tuple[Any, Any]
     private: tuple[Any, Any]
@@ -76,7 +75,7 @@ def debian():
         sections = [SECTIONS.index(package.section) for package in chosen]
         return bag([package.text for package in chosen]), sections
 
-    return Problem(
+    return DoctorProblem(
         public=held([train[place] for place in order[:1000]]),
         private=held([train[place] for place in order[1000 : 1000 + PRIVATE]]),
         test=held([package for package in packages if package.held_out]),
@@ -89,7 +88,7 @@ def reviews():
     bag = BagOfWords(words(), dampened=True)
     shop, films = amazon_reviews(), imdb()
     order = np.random.default_rng(0).permutation(len(films.train.texts))[:PRIVATE]
-    return Problem(
+    return DoctorProblem(
         public=(bag(shop.texts), list(shop.labels)),
         private=(
             bag([films.train.texts[place] for place in order]),
@@ -111,7 +110,7 @@ def digits():
         pixels[public], source="how often a pixel is inked", public_because="600 public digits"
     )
     shaped = adadps.side.frequency(inked, floor=0.01, power=0.5)
-    return Problem(
+    return DoctorProblem(
         public=(pixels[public], labels[public]),
         private=(pixels[private], labels[private]),
         test=(held["x_test"].reshape(-1, 784).astype(np.float32) / 255, held["y_test"].astype(int)),
@@ -125,7 +124,7 @@ def digits():
     )
 
 
-SETS: dict[str, Callable[[], Problem]] = {"debian": debian, "imdb": reviews, "mnist": digits}
+SETS: dict[str, Callable[[], DoctorProblem]] = {"debian": debian, "imdb": reviews, "mnist": digits}
 EPSILONS = (1.0,)
 
 
@@ -140,7 +139,7 @@ def doctors_row(problem, epsilon):
         steps=STEPS,
     )
     told = found.describe()
-    del told["reasons"]  # words about the same numbers
+    del told["reasons"]  # the same numbers in words
     return told
 
 
@@ -206,13 +205,13 @@ def named(problem, name):
 
 
 def write(rows):
-    """One row a line."""
+    """Write the JSON file with one row per line."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     JSON.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def real(rows, name, epsilon, candidate):
-    """Test accuracies of the real runs."""
+    """Return the test accuracies of the real runs."""
     start = [name, epsilon, candidate]
     return [row["accuracy"] for row in rows if row["row"][:3] == start and len(row["row"]) == 4]
 
@@ -242,7 +241,7 @@ def tables(rows):
 
 
 def advice(row):
-    """Whom to use, and what was shown where that is DP-SGD."""
+    """Name the advised candidate, with what was shown if that is DP-SGD."""
     if row["candidate"] != "DP-SGD":
         return row["candidate"]
     lost = all(one["gain"] < -one["gain_needed"] for one in row["findings"][1:])
@@ -271,10 +270,10 @@ def details(row, rows):
 
 
 def main():
-    torch.set_num_threads(1)  # a step is small: several threads wait for each other
+    torch.set_num_threads(1)  # steps are small: several threads would wait for each other
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--markdown", action="store_true", help="print the tables, measure nothing")
-    asked.add_argument("--only", choices=SETS, help="one set alone")
+    asked.add_argument("--only", choices=SETS, help="only this data set")
     given = asked.parse_args()
     rows = json.loads(JSON.read_text(encoding="utf-8")) if JSON.exists() else []
     if given.markdown:

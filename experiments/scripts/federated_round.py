@@ -1,11 +1,11 @@
 """Time of a round of simulated clients: AdaDPS with privacy beside plain FedAvg, in one run.
 
-    python experiments/scripts/federated_round.py --clients 1000 --json
-    docs/results/federated/round.json
+    python experiments/scripts/federated_round.py --clients 1000 \\
+        --json docs/results/federated/round.json
 
-Made-up posts of 30 words by Zipf's law, 10,000 words, 500 classes, 100 posts a client, batches of
-100 on the devices. Rounds of all methods take turns, and the median of each is told: ratios of one
-run.
+Synthetic posts of 30 words by Zipf's law, 10,000 words, 500 classes, 100 posts per client, batches
+of 100 on the devices. The methods take turns round by round, and the median time of each is
+reported, so that ratios come from one run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORDS, CLASSES, LENGTH = 10_000, 500, 30
 
 
 def made_up(clients: int, posts: int) -> tuple[object, side.Frequencies]:
-    """Posts of users, and the frequencies that they were drawn by."""
+    """Draw posts of users; return them with the word frequencies they were drawn from."""
     rng = np.random.default_rng(0)
     shares = 1 / np.arange(1, WORDS + 1)
     shares /= shares.sum()
@@ -48,7 +48,7 @@ def made_up(clients: int, posts: int) -> tuple[object, side.Frequencies]:
 
 
 def methods(known: side.Frequencies) -> dict[str, Chain]:
-    """The same local training, without and with side information and privacy."""
+    """Return the same local training without privacy, with it, and with side information."""
     users = by_user(most=1000)
     private = privatize(clip_norm=1.0, noise_multiplier=1.0, groups=users)
     frequent = side.frequency(known, floor=0.01, power=0.5)
@@ -61,7 +61,7 @@ def methods(known: side.Frequencies) -> dict[str, Chain]:
 
 
 def main() -> None:
-    """Take turns, and print milliseconds a client."""
+    """Run all methods in turns, and print milliseconds per client."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--posts", type=int, default=100)

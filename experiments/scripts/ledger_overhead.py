@@ -1,10 +1,10 @@
-"""What a ledger on disk costs a step of logreg-10k.
+"""What a ledger on disk costs per step of logreg-10k.
 
     python experiments/scripts/ledger_overhead.py [FOLDER]
 
-One run with a ledger on disk and a budget; the time of each step and the part of it in which the
-ledger is asked are taken together, so that a machine whose speed wanders does not matter. FOLDER is
-where the ledger lies (default: the current one): its disk is what is measured.
+One run with a ledger on disk and a budget. The time of each step and the part of it spent on the
+ledger are measured together, so that changes in the speed of the machine do not matter. FOLDER
+holds the ledger (default: the current folder): its disk is what is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS, WARM_UP = 3200, 200
 
 
 def measure(folder: Path, at_once: int) -> dict[str, float]:
-    """Shares of a step, with so many steps reserved at once."""
+    """Measure the ledger's share of a step, with ``at_once`` steps reserved at a time."""
     payment.AT_ONCE = at_once
     workload = WORKLOADS["logreg-10k"]
     data = workload.data()

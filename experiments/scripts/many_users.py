@@ -1,10 +1,11 @@
-"""Memory and time of a simulation with very many users, who come one after the other.
+"""Memory and time of a simulation with many users, who arrive one after the other.
 
-    python experiments/scripts/many_users.py --users 300000 --json
-    docs/results/federated/many_users.json
+    python experiments/scripts/many_users.py --users 300000 \\
+        --json docs/results/federated/many_users.json
 
-Users write 1 to 5 made-up posts of 30 words by Zipf's law; 10,000 words, 500 classes. They go to
-the disk as they come; rounds of 1,000 users follow, with side information and user-level noise.
+Users write 1 to 5 synthetic posts of 30 words by Zipf's law; 10,000 words, 500 classes. Posts are
+stored on disk as they arrive; then come rounds of 1,000 users with side information and user-level
+noise.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SHARES /= SHARES.sum()
 
 
 def made_up(users: int) -> Iterator[tuple[sparse.csr_matrix, Any]]:
-    """One user after the other; words are drawn for a thousand users at once."""
+    """Yield one user after the other; words are drawn for a thousand users at once."""
     rng = np.random.default_rng(0)
     for first in range(0, users, 1000):
         posts = rng.integers(1, 6, size=min(1000, users - first))
@@ -45,12 +46,12 @@ def made_up(users: int) -> Iterator[tuple[sparse.csr_matrix, Any]]:
 
 
 def peak() -> int:
-    """Megabytes."""
+    """Return the peak resident memory in megabytes."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main() -> None:
-    """Store, train, print."""
+    """Store the users, train, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--users", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Where the time of a private step goes, with one thread, so that the parts add up.
+"""Where the time of a private step goes, on one thread, so that the parts add up.
 
 python experiments/scripts/profile_step.py logreg-10k autoencoder-64 autoencoder-256 embedding-bag
 """
@@ -26,7 +26,7 @@ INSIDE: list[float] = []
 
 
 def watched(owner, name, label):
-    """Add the time of calls to ``label``, without what watched calls inside them take."""
+    """Add the time of calls to ``label``, excluding watched calls inside them."""
     function = getattr(owner, name)
 
     def call(*arguments, **options):
@@ -55,7 +55,7 @@ def watch():
 
 
 def step_of(workload, contender):
-    """A step of a contender that is not ours, in ms."""
+    """Return the time of a step of another contender, in ms."""
     running = CONTENDERS[contender].prepare(workload, workload.data())()
     return timed(running.step)
 
@@ -75,7 +75,7 @@ def main(names):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    threads.usable_cores = lambda: 1  # nothing is drawn ahead
+    threads.usable_cores = lambda: 1  # no noise is drawn ahead
     watch()
     for name in names:
         workload = WORKLOADS[name]
@@ -91,7 +91,7 @@ def main(names):
             run.step(next(batches))
             steps += 1
         whole = 1000 * (time.perf_counter() - begin) / steps
-        print(f"\n{name}: {whole:.2f} ms a step, one thread\n")
+        print(f"\n{name}: {whole:.2f} ms per step, one thread\n")
         print("| part | ms |\n|---|---|")
         for label, seconds in sorted(SPENT.items(), key=lambda item: -item[1]):
             print(f"| {label} | {1000 * seconds / steps:.2f} |")

@@ -1,12 +1,12 @@
 """Write the tables of docs/results from the rows of the experiments.
 
     python experiments/scripts/results_tables.py          # fill the tables in
-    python experiments/scripts/results_tables.py --check  # exit 1 if one is not what the rows say
+    python experiments/scripts/results_tables.py --check  # exit 1 if a table differs from the rows
 
 A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
-experiment, the data set, the metric and epsilon, and the methods if not all are to be shown;
+experiment, the data set, the metric and epsilon, and optionally the methods to show;
 ``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
-``<!-- table: federated all users -->`` that of federations in the scene "all users".
+``<!-- table: federated all users -->`` the federated comparison in the scenario "all users".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def fill(text: str) -> str:
-    """The page with every table made anew from its rows."""
+    """Return the page with every table made again from its rows."""
     return TABLE.sub(lambda found: found[1] + _made(*found[2].split()) + found[3], text)
 
 
@@ -61,7 +61,7 @@ def _made(name: str, *which: str) -> str:
 
 
 def federated_table(scene: str) -> str:
-    """One line a method; for each kind of features its accuracy, and the points over FedAvg."""
+    """Return one line per method: accuracy and points over FedAvg for each kind of features."""
     held: list[Row] = json.loads(FEDERATED.read_text(encoding="utf-8"))
     rows = [row for row in held if row["settings"]["scene"] == scene]
     columns = list(dict.fromkeys(_features(row) for row in rows))
@@ -84,7 +84,7 @@ def _named(features: str) -> str:
 
 
 def defaults_table() -> str:
-    """One line a problem and epsilon, one column for each way to settings."""
+    """Return one line per problem and epsilon, one column per way to choose settings."""
     rows: list[Row] = json.loads(DEFAULTS.read_text(encoding="utf-8"))
     methods = {row["method"]: row["settings"]["label"] for row in rows}
     lines: dict[tuple[str, str], dict[str, Row]] = {}
@@ -103,7 +103,7 @@ def defaults_table() -> str:
 
 
 def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: str) -> str:
-    """One line a method, one column a kind of features."""
+    """Return one line per method, one column per kind of features."""
     held: list[Row] = json.loads((ROWS / f"{experiment}.json").read_text(encoding="utf-8"))
     rows = [
         row
@@ -147,12 +147,12 @@ def _features(row: Row) -> str:
 
 
 def _aims_at_privacy(row: Row) -> bool:
-    """What trains without privacy, or on public data alone, stands below the rest."""
+    """Tell whether a row has a target epsilon; those without one stand below the rest."""
     return row["settings"]["target_epsilon"] is not None
 
 
 def _counts(row: Row) -> bool:
-    """Is it private, and trained on private data?"""
+    """Tell whether a row is private and trained on private data."""
     return row["epsilon_pld"] is not None and row["epsilon_pld"] > 0
 
 

@@ -1,10 +1,10 @@
-"""Peak memory of `adadps train` on made-up tables of two lengths, each in a process of its own.
+"""Peak memory of `adadps train` on synthetic tables of two lengths, each in a fresh process.
 
     python experiments/scripts/table_memory.py --rows 100000 1000000
 
-What is printed: the largest resident set (resource.getrusage), which counts pages of the row store
-that the system may take back at any time, and the largest anonymous memory that was seen, which it
-may not. Rows are short texts, a number and a category; they are drawn from a fixed seed.
+It prints the largest resident set (resource.getrusage), which counts pages of the row store that
+the system may reclaim at any time, and the largest anonymous memory seen, which it may not. Rows
+are short texts, a number and a category, drawn with a fixed seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def train(path: Path) -> None:
-    """In the child: train, and print what memory it took."""
+    """Train in the child process, and print the memory it took."""
     from adadps.estimators.tables.from_table import train_from_table
     from adadps.estimators.tables.request import Request
 

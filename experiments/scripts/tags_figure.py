@@ -18,11 +18,11 @@ PANELS = {
     "Stack Overflow titles": ("so-titles", "so-titles-general-words"),
     "Debian packages": ("debian-tags", "debian-tags"),
 }
-"""The data set of a panel, and the one whose words are known without side information."""
+"""The data set of a panel, and the one with words of general English."""
 
 
 def points(rows: list[dict[str, Any]], dataset: str, features: str, method: str) -> list[Any]:
-    """Mean and standard deviation at each epsilon."""
+    """Return mean and standard deviation at each epsilon."""
     found = {
         row["settings"]["target_epsilon"]: (row["mean"], row["std"])
         for row in rows

@@ -1,7 +1,7 @@
 """Tune the demo: the same number of trials for each method, on a fold of the training data.
 
-Appends one line a trial to a file and skips trials that are already there, so it can be stopped and
-started again. At the end it writes the trials and the winners where the demo reads them.
+One line per trial is appended to a file, and trials that are there are skipped, so that tuning can
+be stopped and resumed. At the end the trials and the winners are written where the demo reads them.
 
     python experiments/scripts/tune_demo.py --epsilon 1 --trials demo-trials.jsonl
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--trials", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", help="some contenders; the summary needs all")
+    parser.add_argument("--only", nargs="*", help="only these methods; the summary needs all")
     parser.add_argument("--dampened", action="store_true")
     parser.add_argument("--summary", type=Path, default=RECORDED)
     options = parser.parse_args()

@@ -96,6 +96,15 @@ def test_both_wheels_offer_their_commands(wheel_of):
     )
 
 
+@pytest.mark.parametrize("folder", HOMES, ids=HOMES.values())
+def test_each_wheel_carries_its_readme_and_licence(wheel_of, folder):
+    held = {name.partition(".dist-info/")[2]: text for name, text in wheel_of(folder).items()}
+    assert held["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    assert held["licenses/NOTICE"] == (folder / "NOTICE").read_bytes()
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert readme.strip() in held["METADATA"].decode()
+
+
 def test_one_version_for_both():
     assert WheelBuilder(str(ROOT)).metadata.version == adadps.__version__
     experiments = project(EXPERIMENTS)
