@@ -26,8 +26,13 @@ from adadps import (
     side,
 )
 from adadps.accounting.ledger import MemoryLedger
-from adadps.data.identity import identities_of_rows, identities_of_texts, normalised
-from adadps.data.overlap import private_rows, public_rows
+from adadps.data.identity import (
+    identities_of_rows,
+    identities_of_texts,
+    normalised,
+    private_rows,
+    public_rows,
+)
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
 from adadps.methods import dp_sgd_weighted, pda_dpmd, warm_start

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadps.accounting.sampled_gaussian import MOST_NOISE, SAFETY, renyi_divergences
+from adadps.accounting.renyi import MOST_NOISE, SAFETY, renyi_divergences
 
 ORDERS = np.array([1.1, 1.5, 1.9, 2.0, 2.1, 3.7, 10.0, 10.9, 63.0, 1024.0])
 RATES = st.floats(-9, -1e-3).map(lambda x: 10**x)

@@ -21,7 +21,7 @@ from adadps.errors import DataError
 from adadps.report.card.rendering import CardSection
 from adadps.report.html import charts
 from adadps.report.html.charts import Chart, ChartLine, laid_out
-from adadps.report.html.page import Page, PageTable, Section, ShownCard, render, write
+from adadps.report.html.sections import Page, PageTable, Section, ShownCard, render, write
 from adadps_experiments import plots
 from adadps_experiments.plots import Curve, Panel, curves_of, draw
 

@@ -18,8 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from adadps import __version__
-from adadps.cli.commands.console import EXIT_CODES, errors_as_messages, out
-from adadps.cli.commands.help_text import command
+from adadps.cli.commands.console import EXIT_CODES, command, errors_as_messages, out
 from adadps.errors import AdadpsError, SettingError
 
 GROUP = "adadps.commands"

@@ -13,8 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.identity import Identities, identities_of_rows
-from adadps.data.overlap import PublicRows, text_identities
+from adadps.data.identity import Identities, PublicRows, identities_of_rows, text_identities
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.users import user_numbers

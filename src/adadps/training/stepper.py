@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from adadps.accounting.groups import Groups
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
-from adadps.data.overlap import private_rows
+from adadps.data.identity import private_rows
 from adadps.data.users import UserRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
@@ -335,9 +335,9 @@ class BatchFacts:
 
     def of_norms(self, clip_norm: float) -> dict[str, float]:
         """Return the share of examples that were clipped, and the largest norm."""
-        if "norms" not in self._seen:
+        norms = self._seen.get("norms")
+        if norms is None or not len(norms):  # an empty batch
             return {}
-        norms = self._seen["norms"]
         return {
             "clipped_fraction": float((norms > clip_norm).double().mean()),
             "largest_norm": float(norms.max()),

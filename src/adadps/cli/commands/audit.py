@@ -8,12 +8,12 @@ import typer
 
 from adadps.cli.commands.console import (
     CLAIM_REFUTED,
+    command,
     errors_as_messages,
     out,
     print_json,
     table_of_facts,
 )
-from adadps.cli.commands.help_text import command
 
 if TYPE_CHECKING:
     from adadps.audit.outcome import AuditResult

@@ -12,10 +12,10 @@ from adadps.cli.commands.console import (
     err,
     errors_as_messages,
     out,
+    panel,
     print_json,
     table_of_facts,
 )
-from adadps.cli.commands.help_text import panel
 from adadps.types import Accountant, Relation
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from adadps.methods.side.frequency import (
     frequencies_of_private_data,
     frequency,
     given_frequencies,
+    idf,
+    tfidf,
     word_frequencies,
 )
 from adadps.methods.side.noisy import noisy_frequencies
@@ -23,7 +25,6 @@ from adadps.methods.side.public import (
     public,
 )
 from adadps.methods.side.source import SideSource, Transform, fixed, from_private_data, uniform
-from adadps.methods.side.tfidf import idf, tfidf
 
 __all__ = [
     "AdaGradStatistics",

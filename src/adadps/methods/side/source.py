@@ -17,7 +17,7 @@ from dp_accounting import DpEvent, NonPrivateDpEvent, NoOpDpEvent
 from torch import Tensor
 
 from adadps.accounting.events import is_free
-from adadps.data.overlap import PublicRows
+from adadps.data.identity import PublicRows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.engine.waist import Step
 from adadps.errors import SideInformationError

@@ -19,16 +19,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, NoOpDpEvent
 
 from adadps.accounting.events import exposes, is_free
 from adadps.accounting.groups import Groups
-from adadps.data.overlap import PublicRows
+from adadps.data.examples import PublicExamples
+from adadps.data.identity import PublicRows
 from adadps.data.provenance import Provenance
 from adadps.engine.objective import Objective
 from adadps.engine.waist import GradientBatch, Step, Update
 from adadps.errors import OrderError
-from adadps.methods.side.source import MeasuredSource
+from adadps.methods.side.source import MeasuredSource, SideSource
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Accountant, Kind, Relation
@@ -280,3 +281,37 @@ _CURES = {
     Kind.EXPOSED: "Gradients are averaged once: remove it, or move it before `average()`.",
     Kind.UPDATE: "The update must come last: move it to the end.",
 }
+
+
+@dataclass(frozen=True)
+class ReadsSide:
+    """A stage that reads side information; event and provenance are those of its source."""
+
+    side: SideSource
+
+    @property
+    def event(self) -> DpEvent:
+        """What the side information cost."""
+        return self.side.event
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the side information comes from."""
+        return self.side.provenance
+
+
+@dataclass(frozen=True)
+class ReadsPublic:
+    """A stage that reads public examples, which costs nothing."""
+
+    public: PublicExamples
+
+    @property
+    def event(self) -> DpEvent:
+        """Nothing is charged for public data."""
+        return NoOpDpEvent()
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the public examples come from."""
+        return self.public.provenance

@@ -20,8 +20,7 @@ from adadps.engine.noise.randomness import SMALLEST_DEVIATION
 from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
 from adadps.errors import OrderError, require, require_positive
 from adadps.methods.side.source import SideSource, Transform
-from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.methods.stages.informed import ReadsSide
+from adadps.methods.stages.chain import AFTER_RELEASE, ReadsSide
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Kind

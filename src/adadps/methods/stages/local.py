@@ -9,7 +9,7 @@ from adadps.engine.local import LocalEngine, LocalSteps
 from adadps.engine.objective import Objective
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.source import Fixed, Uniform
-from adadps.methods.stages.informed import ReadsSide
+from adadps.methods.stages.chain import ReadsSide
 from adadps.tensors.sums import Params
 from adadps.types import Kind
 

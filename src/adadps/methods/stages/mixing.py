@@ -11,8 +11,7 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.waist import Step
 from adadps.errors import require
 from adadps.methods.schedules import Schedule, at
-from adadps.methods.stages.chain import AFTER_RELEASE
-from adadps.methods.stages.informed import ReadsPublic
+from adadps.methods.stages.chain import AFTER_RELEASE, ReadsPublic
 from adadps.tensors.sums import Params
 from adadps.types import Kind
 

@@ -14,8 +14,7 @@ from adadps.engine.objective import Objective
 from adadps.engine.waist import Step
 from adadps.errors import OrderError, SideInformationError, require
 from adadps.methods.side.source import SideSource
-from adadps.methods.stages.chain import Stage
-from adadps.methods.stages.informed import ReadsPublic, ReadsSide
+from adadps.methods.stages.chain import ReadsPublic, ReadsSide, Stage
 from adadps.tensors.sums import Params
 from adadps.types import Kind
 

@@ -4,7 +4,7 @@ A card is built from the public description of a result and nothing else, so tha
 from ``result.json`` and compared.
 """
 
-from adadps.report.card.contents import card_of
+from adadps.report.card.meaning import card_of
 from adadps.report.card.rendering import CARD_JSON, CARD_MARKDOWN, markdown_of, schema, write_card
 
 __all__ = ["CARD_JSON", "CARD_MARKDOWN", "card_of", "markdown_of", "schema", "write_card"]

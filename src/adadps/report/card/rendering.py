@@ -106,7 +106,7 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("who is protected", f"one {held['unit']}"),
         *_users(held["unit"]),
-        ("neighbouring data sets", held["relation"]),
+        ("neighbouring relation", held["relation"]),
         ("δ", f"{held['delta']:.6g}"),
     ]
     for name, priced in held["by_accountant"].items():

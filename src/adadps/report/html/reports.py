@@ -12,8 +12,17 @@ from adadps.errors import DataError
 from adadps.report.card import card_of
 from adadps.report.card.meaning import about_held_out, meaning_of
 from adadps.report.card.rendering import digits, headline_of, measured_on, readable, sections_of
-from adadps.report.html.page import Page, PageTable, Section, ShownCard, write
-from adadps.report.html.sections import curves, noise_section, spending, spread_section
+from adadps.report.html.sections import (
+    Page,
+    PageTable,
+    Section,
+    ShownCard,
+    curves,
+    noise_section,
+    spending,
+    spread_section,
+    write,
+)
 from adadps.report.result import Result
 
 Audit = Mapping[str, Any]
