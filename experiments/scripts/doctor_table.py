@@ -28,8 +28,8 @@ from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.estimators import doctor
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
-from adadps.estimators.doctor.simulation import zero_layer
 from adadps.estimators.doctor.verdict import Shown
+from adadps.estimators.models import linear_layer
 from adadps_experiments.data.amazon import amazon_reviews
 from adadps_experiments.data.finding import require as find
 from adadps_experiments.data.imdb import imdb
@@ -143,7 +143,7 @@ def doctors_row(problem, epsilon):
     return told
 
 
-def real_row(problem, epsilon, candidate, seed, sigma):
+def real_row(problem, epsilon, candidate, seed):
     """Train one candidate on the private part, as the doctor plans it, and test it."""
     count = len(problem.private[1])
     case = case_of(
@@ -153,13 +153,13 @@ def real_row(problem, epsilon, candidate, seed, sigma):
         classes=problem.classes,
         steps=STEPS,
     )
-    plan = plan_for(case, candidate, noise_multiplier=sigma)
+    plan = plan_for(case, candidate)
     run = adadps.PrivateRun(
-        zero_layer(case.features, problem.classes),
+        linear_layer(case.features, problem.classes),
         adadps.losses.cross_entropy,
         adadps.examples(*problem.private),
-        method=plan.method(case.public),
-        sampler=plan.choice.sampler,
+        method=plan.chain(case.public),
+        sampler=plan.settings.sampler,
         steps=STEPS,
         randomness=adadps.reproducible_not_private(seed),
         ledger=adadps.accounting.ledger.MemoryLedger(),
@@ -190,14 +190,14 @@ def measure(rows, only):
             )
             found = next(row for row in rows if row["row"] == [name, epsilon, "doctor"])
             for finding in found["findings"]:
-                chosen, sigma = finding["candidate"], finding["settings"]["noise_multiplier"]
+                chosen = finding["candidate"]
                 for seed in SEEDS:
-                    given = (epsilon, chosen, seed, sigma, problem)
+                    given = (epsilon, chosen, seed, problem)
                     keep([name, epsilon, chosen, seed], lambda given=given: trained(*given))
 
 
-def trained(epsilon, chosen, seed, sigma, problem):
-    return real_row(problem(), epsilon, named(problem(), chosen), seed, sigma)
+def trained(epsilon, chosen, seed, problem):
+    return real_row(problem(), epsilon, named(problem(), chosen), seed)
 
 
 def named(problem, name):

@@ -37,13 +37,13 @@ def write_rows(path: Path, rows: int) -> None:
 
 def train(path: Path) -> None:
     """Train in the child process, and print the memory it took."""
-    from adadps.estimators.tables.from_table import train_from_table
-    from adadps.estimators.tables.request import Request
+    from adadps.estimators.tables.request import TrainingRequest
+    from adadps.estimators.tables.training import train_from_table
 
     anonymous = [0]
     threading.Thread(target=_watch, args=(anonymous,), daemon=True).start()
     begin = time.monotonic()
-    request = Request(
+    request = TrainingRequest(
         data=path,
         texts=("text",),
         numeric=("age=18,99",),

@@ -13,8 +13,8 @@ from adadps.cli.main import app
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.tables import read_table
 from adadps.estimators.doctor.case import as_matrix
-from adadps.estimators.tables.methods import Wishes
-from adadps.estimators.tables.saved import load_model
+from adadps.estimators.planner.settings import GivenSettings
+from adadps.estimators.tables.model import load_model
 
 runner = CliRunner()
 
@@ -49,7 +49,7 @@ def test_help_explains_each_command(command):
 @pytest.fixture
 def short_demo(monkeypatch):
     monkeypatch.setattr(training, "STEPS", 20)
-    monkeypatch.setattr(training, "WISHES", Wishes(epochs=1.25))
+    monkeypatch.setattr(training, "GIVEN", GivenSettings(epochs=1.25))
     monkeypatch.setattr(training, "BATCH", 256)
     monkeypatch.setattr(data, "debian_packages", lambda: debian_packages()[::6])
 
@@ -101,9 +101,9 @@ def test_the_demos_defaults_are_those_of_train(tmp_path, monkeypatch):
     assert shown.exit_code == 0, shown.output
     result = load_result(tmp_path / "model")
     assert result.method == str(plan.chain)
-    assert result.privacy.steps == plan.choice.steps
-    assert result.privacy.noise_multiplier == plan.choice.noise_multiplier
-    assert result.settings.items() >= plan.settings.items()
+    assert result.privacy.steps == plan.settings.steps
+    assert result.privacy.noise_multiplier == plan.settings.noise_multiplier
+    assert result.settings.items() >= plan.describe().items()
     model = load_model(tmp_path / "model").model
     assert model.features.vocabulary == held.words
     table = read_table(tmp_path / "packages.csv")

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from adadps import Budget, load_result
 from adadps.cli.main import app
-from adadps.estimators.doctor.next_command import Way, next_command
-from adadps.estimators.doctor.request import Request
-from adadps.estimators.planner.defaults import choose
-from adadps.estimators.planner.named_methods import Method
+from adadps.estimators.doctor.tables import DoctorRequest, TrainableMethod, next_command
+from adadps.estimators.planner.methods import Method
+from adadps.estimators.planner.settings import GivenSettings, choose_settings
 
 runner = CliRunner()
 FRUIT, TOOLS = "apple pear plum cherry juice", "hammer saw nail drill steel"
@@ -123,8 +122,8 @@ def test_where_nothing_was_shown_to_help_dp_sgd_is_advised(tmp_path):
     assert " --method dp-sgd " in told["next_command"]
 
 
-RULE = choose(examples=500, budget=Budget(2, 1e-5), gradient_norm=1, noise_multiplier=1)
-ASKED = Request(public=Path("p.csv"), text="t", label="l", examples=500, epsilon=2)
+RULE = choose_settings(examples=500, budget=Budget(2, 1e-5), gradient_norm=1)
+ASKED = DoctorRequest(public=Path("p.csv"), text="t", label="l", examples=500, epsilon=2)
 
 
 @pytest.mark.parametrize(
@@ -140,28 +139,31 @@ ASKED = Request(public=Path("p.csv"), text="t", label="l", examples=500, epsilon
     ],
 )
 def test_public_labels_are_declared_as_classes_where_the_option_can_name_them(labels, listed):
-    words = shlex.split(next_command(ASKED, Way(Method.DP_SGD), RULE, list(labels)))
+    words = shlex.split(next_command(ASKED, TrainableMethod(Method.DP_SGD), RULE, list(labels)))
     found = words[words.index("--classes") + 1] if "--classes" in words else None
     assert found == listed
 
 
 def test_the_reason_to_be_public_is_left_to_a_person():
-    words = shlex.split(next_command(ASKED, Way(Method.ADADPS, Path("mine.csv")), RULE))
+    words = shlex.split(next_command(ASKED, TrainableMethod(Method.ADADPS, Path("mine.csv")), RULE))
     assert words[words.index("--side-because") + 1] == "WHY IT IS PUBLIC"
 
 
-@pytest.mark.parametrize("way", [Way(Method.DP_SGD), Way(Method.DP_SGD_WEIGHTED), "file"])
+@pytest.mark.parametrize(
+    "way", [TrainableMethod(Method.DP_SGD), TrainableMethod(Method.DP_SGD_WEIGHTED), "file"]
+)
 def test_the_next_command_trains_what_was_planned(way, public, counts, tmp_path, monkeypatch):
     """Same method, side information, examples, epsilon, delta, batch and steps."""
     monkeypatch.chdir(tmp_path)
-    way = Way(Method.ADADPS, counts) if way == "file" else way
-    asked = Request(
+    way = TrainableMethod(Method.ADADPS, counts) if way == "file" else way
+    asked = DoctorRequest(
         public=public, text="text", label="label", examples=300, epsilon=2.5, delta=1e-4,
         steps=7, batch_size=37.5, words=3000,
     )  # fmt: skip
-    planned = choose(
-        examples=300, budget=Budget(2.5, 1e-4), gradient_norm=1, batch_size=37.5, steps=7
-    )
+    planned = choose_settings(
+        examples=300, budget=Budget(2.5, 1e-4), gradient_norm=1,
+        given=GivenSettings(batch_size=37.5, steps=7),
+    )  # fmt: skip
     write(tmp_path / "private.csv", [["text", "label"], *texts(300)])
     program, *words = shlex.split(
         next_command(asked, way, planned, [label for _, label in texts(60)])

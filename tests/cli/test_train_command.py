@@ -14,7 +14,7 @@ import pytest
 from adadps import load_result
 from adadps.data.tables import read_table
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.tables.methods import Method
+from adadps.estimators.planner.methods import Method
 from support.commands import (
     app,
     arguments,
@@ -238,17 +238,17 @@ def test_the_budget_of_a_ledger_cannot_be_changed_by_a_later_run(tmp_path, data)
 
 
 def test_ctrl_c_ends_with_130_one_line_and_no_folder(tmp_path, data, monkeypatch):
-    from adadps.estimators.tables import from_table
+    from adadps.estimators.tables import training
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(from_table, "fit", interrupted)
+    monkeypatch.setattr(training, "fit", interrupted)
     monkeypatch.setattr(sys, "argv", ["adadps", "train", "my data.csv", "--epsilon", "1"])
     shown = train(data, tmp_path / "new" / "model", "--classes", "fruit,tools")
     assert shown.exit_code == 130
     assert plain(shown.stderr).strip() == (
-        "Interrupted: no model was written, and nothing was spent. To begin again: "
+        "Interrupted: no model was written, and nothing was spent. To start again: "
         "adadps train 'my data.csv' --epsilon 1"
     )
     assert files(tmp_path) == ["data.csv"]
@@ -354,11 +354,11 @@ def test_it_is_quiet_when_piped_and_trials_stand_on_the_card(tmp_path, data):
 
 
 def test_people_are_told_what_is_read_off_and_what_promises_little(tmp_path, data):
-    from adadps.estimators.tables.from_table import train_from_table
-    from adadps.estimators.tables.request import Request
+    from adadps.estimators.tables.request import TrainingRequest
+    from adadps.estimators.tables.training import train_from_table
 
     said = []
-    request = Request(
+    request = TrainingRequest(
         data=data, epsilon=12.0, out=tmp_path / "one", texts=("text",), label="label", words=300,
         epochs=2.0, ledger=tmp_path / "l",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from scipy import sparse
 from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
 from adadps.errors import SettingError
-from adadps.estimators.rows import Rows
+from adadps.estimators.rows import RowScaling
 from adadps.estimators.tables.features import RowFeatures
 from adadps.estimators.tables.schema import Label, Numeric, Schema
 from adadps.estimators.tables.targets import Targets
@@ -23,7 +23,9 @@ def test_tables_and_estimators_scale_numbers_alike():
     table = Table("t.csv", ("a", "b"), rows.astype(str).tolist(), list(range(2, 52)))
     found = RowFeatures(schema, ())(table).toarray()[:, :2] * np.sqrt(2)  # beside a constant
     bounds = Bounds.given(([0, -7], [40, 90]), 2, "feature_bounds")
-    np.testing.assert_allclose(found, Rows(bounds, normalised=False)(rows), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        found, RowScaling(bounds, normalised=False)(rows), rtol=1e-6, atol=1e-7
+    )
     targets = Targets(Label("a", regression=True, low=0, high=40))(table)
     np.testing.assert_allclose(targets, bounds.to_unit(rows)[:, 0], rtol=1e-6, atol=1e-7)
 

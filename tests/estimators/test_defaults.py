@@ -9,7 +9,14 @@ from torch import nn
 from adadps import dp_sgd, examples, fit, privatize, side
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.errors import SettingError, SideInformationError
-from adadps.estimators.planner import defaults
+from adadps.estimators.planner.methods import Norms
+from adadps.estimators.planner.settings import (
+    RULE,
+    DefaultRule,
+    GivenSettings,
+    choose_settings,
+    first_gradient,
+)
 from adadps.methods import paper as methods
 from adadps.types import Accountant
 
@@ -18,7 +25,7 @@ GIVEN = {"examples": 4000, "budget": Budget(2.0, 1e-5), "gradient_norm": 1.0}
 
 def test_the_noise_that_an_output_has_at_the_end_is_the_rules():
     """Gradients are zero: all that is in the weights is noise. 8,000 weights, six deviations."""
-    chosen = defaults.choose(**GIVEN, steps=20)
+    chosen = choose_settings(**GIVEN, given=GivenSettings(steps=20))
     model = nn.Linear(1, 8000, bias=False)
     nn.init.zeros_(model.weight)
     fit(
@@ -34,12 +41,12 @@ def test_the_noise_that_an_output_has_at_the_end_is_the_rules():
         delta=1e-5,
     )
     found = float(model.weight.detach().double().std())
-    wanted = defaults.RULE.output_noise
+    wanted = RULE.output_noise
     assert found == pytest.approx(wanted, rel=6 / math.sqrt(2 * 8000))
 
 
 def test_the_chosen_run_costs_its_budget():
-    chosen = defaults.choose(**GIVEN)
+    chosen = choose_settings(**GIVEN)
     method = dp_sgd(
         privatize(clip_norm=chosen.clip_norm, noise_multiplier=chosen.noise_multiplier),
         lr=chosen.lr,
@@ -51,49 +58,56 @@ def test_the_chosen_run_costs_its_budget():
 
 
 def test_less_budget_or_fewer_examples_mean_shorter_steps():
-    lr = defaults.choose(**GIVEN).lr
-    assert defaults.choose(**{**GIVEN, "budget": Budget(0.5, 1e-5)}).lr < lr
-    assert defaults.choose(**{**GIVEN, "examples": 1000}).lr < lr
+    lr = choose_settings(**GIVEN).lr
+    assert choose_settings(**{**GIVEN, "budget": Budget(0.5, 1e-5)}).lr < lr
+    assert choose_settings(**{**GIVEN, "examples": 1000}).lr < lr
 
 
 def test_what_is_given_is_taken():
-    chosen = defaults.choose(**GIVEN, batch_size=100, epochs=2, clip_norm=0.125, lr=0.5)
+    chosen = choose_settings(
+        **GIVEN, given=GivenSettings(batch_size=100, epochs=2, clip_norm=0.125, lr=0.5)
+    )
     assert chosen.sampler.expected_size == 100
     assert (chosen.steps, chosen.clip_norm, chosen.lr) == (80, 0.125, 0.5)
     assert chosen.epochs == pytest.approx(2)
 
 
 def test_norms_of_scaled_rows_scale_clip_and_rate():
-    plain = defaults.choose(**GIVEN)
-    scaled = defaults.choose(**GIVEN, clipped_norm=5.0)
+    plain = choose_settings(**GIVEN)
+    scaled = choose_settings(**GIVEN, norms=Norms(clipped=5.0))
     assert scaled.clip_norm == pytest.approx(5 * plain.clip_norm)
     assert scaled.lr * scaled.clip_norm == pytest.approx(plain.lr * plain.clip_norm)
-    both = defaults.choose(**GIVEN, clipped_norm=5.0, noised_norm=5.0)
+    both = choose_settings(**GIVEN, norms=Norms(5.0, 5.0))
     assert both.lr == pytest.approx(scaled.lr / 5)
 
 
 def test_no_step_is_longer_than_the_rule_allows():
-    rule = defaults.Rule(longest=10.0)
-    assert defaults.choose(**GIVEN, rule=rule).lr == pytest.approx(10.0 / rule.steps)
+    rule = DefaultRule(longest=10.0)
+    assert choose_settings(**GIVEN, rule=rule).lr == pytest.approx(10.0 / rule.steps)
 
 
 def test_a_batch_is_never_larger_than_the_data():
-    assert defaults.choose(**{**GIVEN, "examples": 30}).sampler.expected_size == 30
+    assert choose_settings(**{**GIVEN, "examples": 30}).sampler.expected_size == 30
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"examples": 0}, {"clip_norm": -1.0}, {"lr": 0.0}, {"batch_size": 0}], ids=str
+    "wrong", [{"clip_norm": -1.0}, {"lr": 0.0}, {"batch_size": 0}, {"epochs": 0}], ids=str
 )
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(SettingError, match="Expected"):
-        defaults.choose(**{**GIVEN, **wrong})
+        choose_settings(**GIVEN, given=GivenSettings(**wrong))
+
+
+def test_no_examples_are_refused():
+    with pytest.raises(SettingError, match="Expected examples >= 1"):
+        choose_settings(**{**GIVEN, "examples": 0})
 
 
 def test_a_first_gradient_has_the_norm_that_autograd_finds():
     for classes in (2, 3, 50):
         outputs = torch.zeros(1, classes, dtype=torch.float64, requires_grad=True)
         nn.functional.cross_entropy(outputs, torch.tensor([0])).backward()
-        assert defaults.first_gradient(classes) == pytest.approx(float(outputs.grad.norm()))
+        assert first_gradient(classes) == pytest.approx(float(outputs.grad.norm()))
 
 
 def test_idf_weights_are_those_of_the_formula():

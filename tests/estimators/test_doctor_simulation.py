@@ -10,9 +10,9 @@ from scipy import sparse
 from adadps import Accountant, Budget, calibrate_noise, side
 from adadps.estimators.doctor import before_the_clip, nothing, public_gradients
 from adadps.estimators.doctor.case import case_of
-from adadps.estimators.doctor.plans import plan_for as plan_by_rule
+from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.simulation import (
-    MOST_ROWS_A_BATCH,
+    MOST_ROWS_PER_BATCH,
     StandIns,
     simulated_accuracy,
     simulated_run,
@@ -21,12 +21,7 @@ from adadps.estimators.doctor.simulation import (
 )
 from adadps.types import Relation
 
-BUDGET, SIGMA = Budget(1.0, 1e-6), 3.0
-
-
-def plan_for(case, candidate):
-    """With a noise multiplier that need not be searched for."""
-    return plan_by_rule(case, candidate, noise_multiplier=SIGMA)
+BUDGET = Budget(1.0, 1e-6)
 
 
 def case(rows, examples, steps=10, **given):
@@ -47,10 +42,10 @@ def test_noise_is_that_of_the_private_run(examples):
     run = simulated_run(held, plan, splits(60, 3, seed=0)[0])
     for batch in run.batches():
         run.step(batch)
-    choice = plan.choice
-    b = choice.sampler.expected_size
-    assert (b > MOST_ROWS_A_BATCH) == (examples == 40_000)
-    expected = choice.lr * choice.noise_multiplier * choice.clip_norm / b * math.sqrt(10)
+    settings = plan.settings
+    b = settings.sampler.expected_size
+    assert (b > MOST_ROWS_PER_BATCH) == (examples == 40_000)
+    expected = settings.lr * settings.noise_multiplier * settings.clip_norm / b * math.sqrt(10)
     assert float(run.params["weight"].std()) == pytest.approx(expected, rel=0.07)
 
 
@@ -115,15 +110,15 @@ def test_the_clip_norm_follows_the_side_information():
     rng = np.random.default_rng(3)
     held = case(rng.normal(size=(60, 4)), 2_000)
     half = side.fixed({"weight": (torch.full((4,), 0.5), 1)}, source="s", public_because="p")
-    plain, doubled = plan_for(held, nothing()).choice, plan_for(held, before_the_clip("h", half))
-    assert doubled.choice.clip_norm == pytest.approx(2 * plain.clip_norm)
-    assert doubled.choice.lr == pytest.approx(plain.lr / 2)
-    assert doubled.choice.noise_multiplier == plain.noise_multiplier
+    plain, doubled = plan_for(held, nothing()).settings, plan_for(held, before_the_clip("h", half))
+    assert doubled.settings.clip_norm == pytest.approx(2 * plain.clip_norm)
+    assert doubled.settings.lr == pytest.approx(plain.lr / 2)
+    assert doubled.settings.noise_multiplier == plain.noise_multiplier
     assert simulated_size(doubled) == plain.sampler.expected_size
 
 
 def test_the_planned_noise_fits_the_budget_of_the_private_run():
     held = case(np.random.default_rng(4).normal(size=(60, 4)), 2_000)
-    choice = plan_by_rule(held, nothing()).choice
-    known = calibrate_noise(choice.sampler, 10, budget=BUDGET, accountant=Accountant.PLD)
-    assert choice.noise_multiplier == known
+    settings = plan_for(held, nothing()).settings
+    known = calibrate_noise(settings.sampler, 10, budget=BUDGET, accountant=Accountant.PLD)
+    assert settings.noise_multiplier == known

@@ -14,6 +14,7 @@ from adadps.errors import DataError, SettingError, SideInformationError
 from adadps.estimators import doctor
 from adadps.estimators.doctor import Shown
 from adadps.estimators.doctor.verdict import decide, gain_needed, standard_error
+from adadps.estimators.planner.methods import Method
 
 COMMON, RARE = 40, 160
 
@@ -84,14 +85,14 @@ def test_nothing_is_advised_where_all_features_matter_alike():
     assert not any("helps here" in reason for reason in found.verdict.reasons)
 
 
-def finding(name, gains, *, door=doctor.Door.BEFORE, needed=0.02, sharper=1.0):
-    plan = SimpleNamespace(candidate=doctor.Candidate(name, door))
+def finding(name, gains, *, method=Method.ADADPS, needed=0.02, sharper=1.0):
+    plan = SimpleNamespace(candidate=doctor.Candidate(name, method))
     scores = tuple(0.5 + gain for gain in gains)
     return doctor.Finding(plan, scores, gains, None, dict.fromkeys(TERMS, sharper), needed)
 
 
 TERMS = ("diameter", "ratio", "total", "noise", "bound", "sharper")
-PLAIN = finding("DP-SGD", (0.0, 0.0), door=doctor.Door.NONE, needed=0.0)
+PLAIN = finding("DP-SGD", (0.0, 0.0), method=Method.DP_SGD, needed=0.0)
 GAINED, LOST = finding("up", (0.03, 0.05)), finding("down", (-0.03, -0.05))
 UNCLEAR = finding("unclear", (0.0, 0.02))
 
@@ -197,7 +198,7 @@ def test_side_information_that_does_not_fit_is_refused():
     with pytest.raises(SideInformationError, match="for `otherwise`, found 'b'"):
         examine(ROWS, LABELS, [doctor.public_gradients("a")], otherwise="b")
     with pytest.raises(SideInformationError, match="found none"):
-        examine(ROWS, LABELS, [doctor.Candidate("empty", doctor.Door.BEFORE)])
+        examine(ROWS, LABELS, [doctor.Candidate("empty", Method.ADADPS)])
 
 
 def test_side_information_that_costs_privacy_is_refused():

@@ -224,7 +224,7 @@ def test_fits_in_other_processes_leave_the_number_of_trials_unknown(sent, fits, 
         model.fit(X, Y)
     copied = sent(model)
     for one in (copied, clone(model), clone(copied)):
-        if declared == 1 and one._family.fits.total() == 0:
+        if declared == 1 and one._fit_count.fits.total() == 0:
             assert one.fit(X, Y).privacy_.tuning_trials == 1
             continue
         with pytest.warns(PrivacyWarning, match="not known") as caught:

@@ -14,7 +14,7 @@ import adadps
 from adadps import AdaDPSClassifier, PrivacyWarning, PublicVectorizer, make_text_pipeline
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.identity import private_rows
-from adadps.estimators.statement import FITTED_BEFORE
+from adadps.estimators.privacy_statement import FITTED_BEFORE
 from adadps.training.stepper import Batches
 
 pytestmark = [

@@ -38,7 +38,7 @@ def expected_failures(estimator):
 
 @pytest.mark.filterwarnings("ignore:Dense rows are normalised")
 @pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
-@pytest.mark.filterwarnings("ignore:This estimator, or one of its family")  # one check pickles
+@pytest.mark.filterwarnings("ignore:This estimator, or one of its clones")  # one check pickles
 @parametrize_with_checks(
     [CLASSIFIER, REGRESSOR],
     expected_failed_checks=expected_failures,

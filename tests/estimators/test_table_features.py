@@ -96,7 +96,7 @@ def test_missing_cells_are_filled_as_declared():
     assert np.allclose(row[:6], 0), "a text without words"
     assert np.allclose(row[6:8], np.array([-0.5, 0]) / np.sqrt(2)), "25 of 100, and the middle"
     assert np.allclose(row[8:12], np.array([0, 0, 0, 1]) / np.sqrt(2)), "no country; other kind"
-    with pytest.raises(DataError, match=r"something else on line 2\. Mend it or leave"):
+    with pytest.raises(DataError, match=r"something else on line 2\. Correct it or leave"):
         RowFeatures(filled, WORDS)(chunk((*ROW[:2], "inf", *ROW[3:])))
 
 

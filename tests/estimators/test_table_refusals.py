@@ -12,9 +12,9 @@ from dp_accounting import GaussianDpEvent
 
 from adadps import Accountant, Budget, DiskLedger, Relation, load_result
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.tables import kept_run
-from adadps.estimators.tables.from_table import train_from_table
-from adadps.estimators.tables.request import Request
+from adadps.estimators.tables.request import TrainingRequest
+from adadps.estimators.tables.run_folder import TableRunFolder
+from adadps.estimators.tables.training import train_from_table
 from support.commands import files, in_another_process, plain
 from support.mixed_tables import HEADER, call, make, rows
 
@@ -351,9 +351,9 @@ def interrupted_run(tmp_path, monkeypatch, **other):
     with monkeypatch.context() as patched:
         patched.setattr(stepper.DataStepper, "take", stops)
         with pytest.raises(KeyboardInterrupt):
-            train_from_table(Request(**asked), lambda _: None)
+            train_from_table(TrainingRequest(**asked), lambda _: None)
     again = {**asked, "ledger_budget": None, **other}
-    return Request(**again), data
+    return TrainingRequest(**again), data
 
 
 @pytest.mark.filterwarnings("ignore::adadps.errors.AssumedPublicWarning")
@@ -388,21 +388,21 @@ def test_a_named_checkpoint_stays(tmp_path, monkeypatch):
 
 
 def test_large_models_are_kept_less_often(tmp_path):
-    kept = kept_run.KeptRun(tmp_path, None, is_ours=True)
-    assert kept.checkpoints(steps=400, weights=1000).every == 8
-    assert kept.checkpoints(steps=400, weights=10**8).every == 50
-    assert kept.checkpoints(steps=3, weights=1000).every == 1
+    folder = TableRunFolder(tmp_path, None, is_ours=True)
+    assert folder.checkpoints(steps=400, weights=1000).every == 8
+    assert folder.checkpoints(steps=400, weights=10**8).every == 50
+    assert folder.checkpoints(steps=3, weights=1000).every == 1
 
 
 def test_what_was_paid_without_a_checkpoint_is_told_after_an_interruption(tmp_path):
-    kept = kept_run.KeptRun(tmp_path / "run", None, is_ours=True)
-    assert "nothing was spent" in kept.in_words("again")
+    folder = TableRunFolder(tmp_path / "run", None, is_ours=True)
+    assert "nothing was spent" in folder.in_words("again")
     (tmp_path / "run").mkdir()
     with DiskLedger(tmp_path / "run" / "ledger", budget=Budget(9.0, 1e-5)) as ledger:
         ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
         for _ in range(3):
             ledger.authorise(GaussianDpEvent(30.0))
-    told = kept.in_words("again")
+    told = folder.in_words("again")
     assert "no step is kept, and 3 steps stay paid for in " in told
     assert "nothing was spent" not in told
 
@@ -410,7 +410,7 @@ def test_what_was_paid_without_a_checkpoint_is_told_after_an_interruption(tmp_pa
 def test_what_is_read_off_the_data_is_said_in_one_line(tmp_path):
     make(tmp_path / "data.csv", rows(60))
     said = []
-    request = Request(
+    request = TrainingRequest(
         data=tmp_path / "data.csv",
         numeric=("age",),
         categorical=("country",),

@@ -7,7 +7,7 @@ import pytest
 
 from adadps.data.tables import Table, read_chunks
 from adadps.errors import DataError, SettingError
-from adadps.estimators.tables.request import Request
+from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from adadps.estimators.tables.schema_file import (
     merged,
@@ -125,13 +125,13 @@ def test_a_request_joins_file_and_options_and_strict_names_all_that_is_missing(t
     given = {"text": ["title"], "numeric": {"age": {}}, "categorical": {"country": {}}}
     file.write_text(json.dumps(given), encoding="utf-8")
     asked = {"data": tmp_path, "epsilon": 1.0, "out": tmp_path / "m", "schema": file}
-    declared = Request(**asked, label="stars", examples=12).declared()
+    declared = TrainingRequest(**asked, label="stars", examples=12).declared()
     assert (declared.schema.columns, declared.examples) == (
         ("title", "age", "country", "stars"),
         12,
     )
     with pytest.raises(SettingError) as error:
-        Request(**asked, label="stars", strict=True).declared()
+        TrainingRequest(**asked, label="stars", strict=True).declared()
     for part in ("bounds of 'age'", "levels of 'country'", "the classes", "number of examples"):
         assert part in str(error.value)
 

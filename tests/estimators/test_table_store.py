@@ -10,8 +10,7 @@ from scipy import sparse
 from adadps.data.identity import identities_of_rows, identities_of_texts, joined
 from adadps.data.row_store import RowStore
 from adadps.errors import DataError
-from adadps.estimators.tables.loading import load_rows
-from adadps.estimators.tables.saved import TableModel
+from adadps.estimators.tables.model import TableModel, load_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from support.commands import write
 

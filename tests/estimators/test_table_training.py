@@ -11,10 +11,10 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import read_table, write_table
 from adadps.engine.objective import reweighed
 from adadps.errors import SettingError
-from adadps.estimators.planner.defaults import RULE
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.features import RowFeatures
-from adadps.estimators.tables.methods import Wishes, chosen_for, plan_training
+from adadps.estimators.planner.methods import Method
+from adadps.estimators.planner.plan import plan_training
+from adadps.estimators.planner.settings import RULE, GivenSettings
+from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from adadps.estimators.tables.targets import Targets
 from adadps.methods.side import given_frequencies
@@ -152,7 +152,7 @@ def test_public_texts_give_vocabulary_and_frequencies(tmp_path, data):
 
 def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
     """Half of the private rows are in the public table."""
-    from adadps.estimators.tables import from_table
+    from adadps.estimators.tables import training
 
     seen = []
 
@@ -162,7 +162,7 @@ def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
         seen.append(private_rows(examples, method.public_rows))
         raise SettingError("Expected nothing more, found enough. Stop.")
 
-    monkeypatch.setattr(from_table, "fit", watched)
+    monkeypatch.setattr(training, "fit", watched)
     half = make(tmp_path / "public.csv", rows(300))
     because = ("--public", half, "--public-because", "they were printed")
     shown = call(
@@ -196,17 +196,15 @@ KNOWN = given_frequencies(
 )
 
 
-def planned(method, schema=TEXT_ONLY, *, epsilon=1.0, **wishes):
-    informed = method.takes_side_information
+def planned(method, schema=TEXT_ONLY, *, epsilon=1.0, **given):
+    known = KNOWN if method.takes_side_information else None
     return plan_training(
-        method,
-        RowFeatures(schema, WORDS),
-        Targets(schema.label),
+        prepare_for_rows(method, RowFeatures(schema, WORDS), known),
         examples=10_000,
         budget=Budget(epsilon, 1e-5),
+        loss=Targets(schema.label).loss_facts,
         accountant=Accountant.RDP,
-        wishes=Wishes(**wishes),
-        frequencies=KNOWN if informed else None,
+        given=GivenSettings(**given),
     )
 
 
@@ -229,25 +227,26 @@ def test_other_blocks_keep_their_share_of_the_norm_whatever_the_weights_of_words
 
 
 def test_auto_is_weighted_with_texts_and_plain_without():
-    assert chosen_for(Method.AUTO, has_text=True) is Method.DP_SGD_WEIGHTED
-    assert chosen_for(Method.AUTO, has_text=True, on_devices=True) is Method.ADADPS_TWO_SIDED
-    assert chosen_for(Method.AUTO, has_text=False) is Method.DP_SGD
-    assert chosen_for(Method.DP_ADAM, has_text=True) is Method.DP_ADAM
+    assert Method.AUTO.resolved(informed=True) is Method.DP_SGD_WEIGHTED
+    assert Method.AUTO.resolved(informed=True, on_devices=True) is Method.ADADPS_TWO_SIDED
+    assert Method.AUTO.resolved(informed=False) is Method.DP_SGD
+    assert Method.DP_ADAM.resolved(informed=True) is Method.DP_ADAM
 
 
-def test_less_budget_means_shorter_steps_and_wishes_are_kept():
-    rich, poor = (planned(Method.DP_SGD, epsilon=e).choice for e in (8.0, 0.5))
+def test_less_budget_means_shorter_steps_and_given_settings_are_used():
+    rich, poor = (planned(Method.DP_SGD, epsilon=e).settings for e in (8.0, 0.5))
     assert poor.noise_multiplier > rich.noise_multiplier
     assert poor.lr < rich.lr
-    wished = planned(Method.DP_SGD, batch_size=50, epochs=1, clip_norm=0.7, lr=0.25).choice
-    assert (wished.steps, wished.clip_norm, wished.lr) == (200, 0.7, 0.25)
-    assert planned(Method.DP_ADAM, lr=0.25).choice.lr == 0.25
-    assert planned(Method.DP_ADAM).choice.lr == pytest.approx(1.2 / np.sqrt(400))
+    given = planned(Method.DP_SGD, batch_size=50, epochs=1, clip_norm=0.7, lr=0.25).settings
+    assert (given.steps, given.clip_norm, given.lr) == (200, 0.7, 0.25)
+    assert planned(Method.DP_ADAM, lr=0.25).settings.lr == 0.25
+    assert planned(Method.DP_ADAM).settings.lr == pytest.approx(1.2 / np.sqrt(400))
 
 
 def test_clips_follow_the_rows_that_they_meet():
     plain, before, both = (
-        planned(method).choice for method in (Method.DP_SGD, Method.ADADPS, Method.ADADPS_TWO_SIDED)
+        planned(method).settings
+        for method in (Method.DP_SGD, Method.ADADPS, Method.ADADPS_TWO_SIDED)
     )
     assert before.clip_norm > 2 * plain.clip_norm, "D makes rows longer"
     assert before.lr * before.clip_norm == pytest.approx(plain.lr * plain.clip_norm)
@@ -256,10 +255,10 @@ def test_clips_follow_the_rows_that_they_meet():
 
 def test_a_regression_from_texts_is_planned():
     schema = Schema(("text",), (), (), Label("y", regression=True, low=0, high=1))
-    choice = planned(Method.DP_SGD_WEIGHTED, schema, epsilon=50.0).choice
+    choice = planned(Method.DP_SGD_WEIGHTED, schema, epsilon=50.0).settings
     assert choice.clip_norm == pytest.approx(RULE.clip)
     assert choice.lr == 0.5, "no longer than a parabola allows"
-    assert planned(Method.DP_SGD_WEIGHTED, epsilon=50.0).choice.lr > 1
+    assert planned(Method.DP_SGD_WEIGHTED, epsilon=50.0).settings.lr > 1
 
 
 def test_what_was_trained_is_in_the_statement(tmp_path, data):

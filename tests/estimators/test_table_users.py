@@ -60,7 +60,7 @@ def test_a_number_of_users_that_is_not_declared_is_assumed_public(table):
         (("--users", 10), "Add --user COLUMN"),
         (("--rows-per-user", 10), "Add --user COLUMN"),
         ((*DECLARED, "--examples", 600), "Give --users instead"),
-        (("--classes", "one,five", "--user", "review"), "a column of its own for users"),
+        (("--classes", "one,five", "--user", "review"), "a separate column of users"),
         (("--classes", "one,five", "--user", "autor"), "author"),
         ((*DECLARED, "--strict"), "the number of users"),
     ],

@@ -8,19 +8,20 @@ from adadps import side
 from adadps.accounting.epsilon import Budget
 from adadps.data.debian import SECTIONS
 from adadps.errors import SideInformationError
-from adadps.estimators.doors import door_for
-from adadps.estimators.planner.named_methods import (
+from adadps.estimators.planner.methods import (
     FLOOR,
     POWER_BEFORE,
     POWER_ON_BOTH_SIDES,
     Method,
-    chain_for,
+    Norms,
+    PreparedMethod,
     norms_for,
+    prepare_method,
     shaped,
 )
+from adadps.estimators.planner.plan import plan_training
 from adadps.estimators.planner.typical_texts import median_norm, typical_norm, typical_texts
-from adadps.estimators.tables.features import RowFeatures
-from adadps.estimators.tables.methods import Wishes, plan_training
+from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.estimators.tables.targets import Targets
 from adadps.methods.stages import privatize
@@ -43,19 +44,16 @@ INFORMED = [Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED]
 def planned(method):
     label = Label("y", ("a", "b"))
     return plan_training(
-        method,
-        RowFeatures(Schema(("text",), (), (), label), WORDS),
-        Targets(label),
+        prepare_for_rows(method, RowFeatures(Schema(("text",), (), (), label), WORDS), KNOWN),
         examples=10_000,
         budget=Budget(3.0, 1e-5),
+        loss=Targets(label).loss_facts,
         accountant=Accountant.RDP,
-        wishes=Wishes(),
-        frequencies=KNOWN,
     )
 
 
 def by_name(method, known=KNOWN, width=300):
-    return door_for(method.value, known, at="weight", width=width, linear=True)
+    return prepare_method(method, known, width=width)
 
 
 def test_the_experiment_has_the_norm_that_its_results_were_recorded_with():
@@ -78,13 +76,13 @@ def test_the_norm_is_that_of_texts_that_are_drawn_by_frequency():
 
 @pytest.mark.parametrize("method", INFORMED)
 def test_tables_and_estimators_have_the_same_norms_and_chains(method):
-    plan, door = planned(method), by_name(method)
-    first = 0.25 * Targets(Label("y", ("a", "b"))).first_gradient
-    assert plan.choice.clip_norm / first == pytest.approx(door.clipped_norm, rel=1e-5)
-    noise = plan.choice.noise_multiplier * plan.choice.clip_norm * plan.choice.steps**0.5
-    noised = 0.6 * plan.choice.sampler.expected_size / (noise * plan.choice.lr)
-    assert noised == pytest.approx(door.noised_norm, rel=1e-5)
-    (mine, *_), (theirs, *_) = plan.chain.informed, door.chain(PRIVACY, 0.1).informed
+    plan, prepared = planned(method), by_name(method)
+    first = 0.25 * Targets(Label("y", ("a", "b"))).loss_facts.gradient_norm
+    assert plan.settings.clip_norm / first == pytest.approx(prepared.norms.clipped, rel=1e-5)
+    noise = plan.settings.noise_multiplier * plan.settings.clip_norm * plan.settings.steps**0.5
+    noised = 0.6 * plan.settings.sampler.expected_size / (noise * plan.settings.lr)
+    assert noised == pytest.approx(prepared.norms.noised, rel=1e-5)
+    (mine, *_), (theirs, *_) = plan.chain.informed, prepared.chain(PRIVACY, 0.1).informed
     assert mine.provenance == theirs.provenance
     np.testing.assert_allclose(mine.side.named["weight"][0], theirs.side.named["weight"][0])
 
@@ -92,9 +90,9 @@ def test_tables_and_estimators_have_the_same_norms_and_chains(method):
 def test_the_experiment_and_the_product_share_the_norm_on_both_sides():
     words = defaults_problems._words(("python", "c"), 300)
     known = side.word_frequencies(words)
-    door = by_name(Method.ADADPS_TWO_SIDED, known)
-    assert door.noised_norm == door.clipped_norm == defaults_jobs._norm_of(words)
-    assert by_name(Method.ADADPS, known).clipped_norm > door.clipped_norm, "a steeper A"
+    norms = by_name(Method.ADADPS_TWO_SIDED, known).norms
+    assert norms.noised == norms.clipped == defaults_jobs._norm_of(words)
+    assert by_name(Method.ADADPS, known).norms.clipped > norms.clipped, "a steeper A"
     assert POWER_BEFORE > defaults_jobs.POWER
 
 
@@ -102,7 +100,7 @@ def test_a_source_without_frequencies_has_all_features_alike():
     values = np.linspace(0.1, 1.0, 50)
     source = side.fixed({"weight": (values, 1)}, **TOLD)
     assert typical_norm(source, 50) == pytest.approx(np.sqrt(np.mean(values**-2)), rel=0.1)
-    assert by_name(Method.ADADPS, source, 50).clipped_norm == typical_norm(source, 50)
+    assert by_name(Method.ADADPS, source, 50).norms.clipped == typical_norm(source, 50)
 
 
 def test_a_source_for_something_else_than_the_features_leaves_the_norm_alone():
@@ -137,17 +135,17 @@ def test_medians_are_of_rows():
 )
 def test_every_name_has_its_chain(method, stages):
     source = shaped(KNOWN, method) if method.takes_side_information else None
-    told = str(chain_for(method, source, PRIVACY, 0.1))
+    told = str(PreparedMethod(method, source).chain(PRIVACY, 0.1))
     assert [stage.partition("(")[0] for stage in told.split(" > ")] == stages
 
 
 @pytest.mark.parametrize("method", [*INFORMED, Method.AUTO])
 def test_no_chain_without_its_side_information(method):
     with pytest.raises(SideInformationError, match=f"for {method.value}, found none"):
-        chain_for(method, None, PRIVACY, 0.1)
+        PreparedMethod(method).chain(PRIVACY, 0.1)
 
 
 def test_each_door_of_the_experiment_is_a_method_of_the_product():
     assert set(defaults_jobs.METHODS.values()) == {Method.DP_SGD, *INFORMED}
-    assert norms_for(Method.DP_SGD_WEIGHTED, plain=0.5, scaled=7.0) == (1.0, 1.0)
-    assert norms_for(Method.DP_ADAM, plain=0.5, scaled=7.0) == (0.5, 0.5)
+    assert norms_for(Method.DP_SGD_WEIGHTED, plain=0.5, scaled=7.0) == Norms(1.0, 1.0)
+    assert norms_for(Method.DP_ADAM, plain=0.5, scaled=7.0) == Norms(0.5, 0.5)

@@ -43,9 +43,9 @@ from adadps.accounting.events import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.data.tables import write_table
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.tables.from_table import train_from_table
-from adadps.estimators.tables.methods import Method
-from adadps.estimators.tables.request import Request
+from adadps.estimators.planner.methods import Method
+from adadps.estimators.tables.request import TrainingRequest
+from adadps.estimators.tables.training import train_from_table
 from adadps.methods import plain_sgd
 from adadps.methods.paper import dp_sgd_weighted
 
@@ -211,7 +211,7 @@ def models() -> tuple[dict[str, bytes], ...]:
         ("mixed", Method.DP_SGD_WEIGHTED, numbers),
     ):
         folder = workshop() / name
-        request = Request(
+        request = TrainingRequest(
             data=data,
             texts=("text",),
             label="label",

@@ -18,7 +18,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.errors import DataError
-from adadps.estimators.tables.saved import load_model
+from adadps.estimators.tables.model import load_model
 from adadps.files.strict_json import parse_json
 from fuzz import seeds
 

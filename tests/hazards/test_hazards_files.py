@@ -14,8 +14,8 @@ import adadps_experiments
 from adadps import Budget, Checkpoints, DiskLedger
 from adadps.cli.demo import running
 from adadps.errors import DataError
-from adadps.estimators.tables.from_table import train_from_table
-from adadps.estimators.tables.request import Request
+from adadps.estimators.tables.request import TrainingRequest
+from adadps.estimators.tables.training import train_from_table
 from adadps.files.removing import is_ledger
 from adadps.files.writing import new_file
 from support.commands import files
@@ -61,7 +61,7 @@ def test_hazard_32_a_finished_command_leaves_the_ledger_in_its_folder(tmp_path, 
     folder = tmp_path / "model.checkpoint"
     ledger = folder / place
     train_from_table(
-        Request(
+        TrainingRequest(
             data=tmp_path / "data.csv", texts=("title",), label="kind", epsilon=8.0,
             out=tmp_path / "model", words=50, epochs=1, ledger=ledger, ledger_budget=20.0,
         ),
@@ -98,7 +98,7 @@ def test_hazard_32_a_refused_command_leaves_a_ledger_that_was_there(tmp_path):
     """Without a single charge it still holds a budget that somebody has set."""
     make(tmp_path / "data.csv", rows(60))
     ledger = new_ledger(tmp_path / "model.checkpoint" / "ledger")
-    request = Request(
+    request = TrainingRequest(
         data=tmp_path / "data.csv", texts=("title",), label="kind", epsilon=8.0,
         out=tmp_path / "model", words=50, epochs=1,
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_hazard_32_a_refused_command_leaves_a_ledger_that_was_there(tmp_path):
 
 def test_the_ledger_that_a_command_made_for_itself_stays_with_the_model(tmp_path):
     make(tmp_path / "data.csv", rows(60))
-    request = Request(
+    request = TrainingRequest(
         data=tmp_path / "data.csv", texts=("title",), label="kind", epsilon=8.0,
         out=tmp_path / "model", words=50, epochs=1,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from adadps.estimators.doctor import nothing
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, splits
-from adadps.estimators.statement import FITTED_BEFORE
+from adadps.estimators.privacy_statement import FITTED_BEFORE
 from adadps.report.card.meaning import HELD_OUT_RECORDS
 from adadps.report.html import report_of_comparison, report_of_run
 from adadps.training.tuning import highest
@@ -174,7 +174,7 @@ def measured_by_the_doctor():
     case = case_of(
         np.tile(np.eye(4), (15, 1)), np.arange(60) % 2, examples=2000, budget=BUDGET, steps=3
     )
-    plan = plan_for(case, nothing(), noise_multiplier=3.0)
+    plan = plan_for(case, nothing())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adadps.estimators.doctor.simulation.accuracy", counted)
         return sum(simulated_accuracy(case, plan, one) for one in splits(60, 3, seed=0)), 60

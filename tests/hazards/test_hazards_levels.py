@@ -22,7 +22,7 @@ from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.tables import read_table, write_table
 from adadps.errors import AssumedPublicWarning, ModelError, SettingError
-from adadps.estimators.tables import from_table, paid_levels
+from adadps.estimators.tables import paid_levels, training
 from support.commands import app, plain, runner
 
 HEADER = ["age", "country", "outcome", "clinic"]
@@ -144,7 +144,7 @@ def test_hazard_33_a_run_that_goes_on_does_not_count_again(table, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(from_table, "fit", interrupted)
+        patch.setattr(training, "fit", interrupted)
         shown = trained(table, "--rare", "other")
         assert shown.exit_code == 130
         assert "levels, classes and bounds are paid for and kept" in plain(shown.stderr)
@@ -191,7 +191,7 @@ def test_hazard_33_another_command_does_not_take_levels_that_were_paid_for_this_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(from_table, "fit", interrupted)
+        patch.setattr(training, "fit", interrupted)
         trained(table, "--rare", "other")
     shown = trained(table, "--rare", "other", "--lr", "0.5")
     assert shown.exit_code == 2, shown.output
@@ -279,7 +279,7 @@ def test_hazard_33_reading_off_a_table_warns_where_nobody_looks_too(tmp_path, mo
     def stop(*_args):
         raise SettingError("stopped before training")
 
-    monkeypatch.setattr(from_table, "_train", stop)
+    monkeypatch.setattr(training, "_train", stop)
     shown = trained(table)
     assert shown.exit_code == 2
     said = plain(shown.stderr)

@@ -13,8 +13,8 @@ import adadps
 from adadps import examples
 from adadps.data.users import TOLD_APART_BY, user_key
 from adadps.errors import DataError
-from adadps.estimators.tables.from_table import train_from_table
-from adadps.estimators.tables.request import Request
+from adadps.estimators.tables.request import TrainingRequest
+from adadps.estimators.tables.training import train_from_table
 from adadps.training.federated import simulated_users
 from support.commands import write
 
@@ -100,7 +100,7 @@ def table(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_hazard_36_a_table_with_four_spellings_has_as_many_users_as_people(tmp_path, suffix):
-    request = Request(
+    request = TrainingRequest(
         data=table(tmp_path, suffix), texts=("text",), label="label", classes="a,b",
         epsilon=8.0, out=tmp_path / "model", words=50, epochs=2, user="who", rows_per_user=4,
     )  # fmt: skip

@@ -11,10 +11,9 @@ import adadps
 from adadps import side
 from adadps.data.text import BagOfWords
 from adadps.errors import SideInformationError
-from adadps.estimators.doors import door_for
-from adadps.estimators.planner.named_methods import Method, shaped
+from adadps.estimators.planner.methods import Method, prepare_method, shaped
 from adadps.estimators.planner.typical_texts import typical_texts
-from adadps.estimators.tables.public_words import WordSource
+from adadps.estimators.tables.public_words import VocabularySource
 from adadps.estimators.tables.schema import Label, Schema
 
 TOLD = {"source": "a corpus", "public_because": "published"}
@@ -34,18 +33,18 @@ def of_train(tmp_path_factory):
     path = tmp_path_factory.mktemp("public") / "public.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["text", "y"], *([text, "yes"] for text in TEXTS)])
-    source = WordSource(words=10, public=path, public_because="published")
+    source = VocabularySource(words=10, public=path, public_because="published")
     return source.read(SCHEMA, ("yes", "no"), informed=True)
 
 
 @pytest.mark.parametrize("method", INFORMED)
 def test_train_and_the_estimators_make_the_same_of_a_corpus(of_train, method):
-    counts = BagOfWords(of_train.vocabulary)(TEXTS)
+    counts = BagOfWords(of_train.words)(TEXTS)
     known = side.corpus_frequencies(counts, **TOLD)
-    width = len(of_train.vocabulary)
-    door = door_for(method.value, known, at="weight", width=width, linear=True)
+    width = len(of_train.words)
+    prepared = prepare_method(method, known, width=width)
     privacy = adadps.privatize(clip_norm=1.0, noise_multiplier=1.0)
-    (stage, *_) = door.chain(privacy, 0.1).informed
+    (stage, *_) = prepared.chain(privacy, 0.1).informed
     expected = shaped(of_train.frequencies, method).named["weight"][0]
     torch.testing.assert_close(stage.side.named["weight"][0], expected)
     assert len(expected.unique()) > 3

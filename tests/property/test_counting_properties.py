@@ -18,7 +18,12 @@ from adadps.accounting.noisy_counts.histograms import (
 )
 from adadps.data.tables import Table
 from adadps.engine.noise.randomness import reproducible_not_private
-from adadps.estimators.tables.paid_survey import Counts, cells_of, columns_of, one_row_a_user
+from adadps.estimators.tables.paid_survey import (
+    ColumnCounts,
+    cells_of,
+    columns_of,
+    one_row_per_user,
+)
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 
 SCHEMA = Schema(
@@ -41,10 +46,10 @@ def table(rows):
 
 
 def counted(rows, *, by_user=False):
-    """Return all counts as one vector, under the same randomness."""
-    randomness, counts = reproducible_not_private(0), Counts.of(SCHEMA)
+    """All counts as one vector, under the same randomness."""
+    randomness, counts = reproducible_not_private(0), ColumnCounts.of(SCHEMA)
     if by_user:
-        counts.add(one_row_a_user([table(rows)], SCHEMA, "user", randomness))
+        counts.add(one_row_per_user([table(rows)], SCHEMA, "user", randomness))
     else:
         counts.add(cells_of(table(rows), SCHEMA, randomness))
     found = {(column, name): count for column, held in counts.names.items()

@@ -259,7 +259,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_user_keys.py -k spellings_of_one",
     ),
     "spellings of one user in a table are users": Mutation(
-        "src/adadps/estimators/tables/loading.py",
+        "src/adadps/estimators/tables/cells.py",
         "key = user_key(cell)",
         "key = cell.strip()",
         "tests/hazards/test_hazards_user_keys.py -k four_spellings",
@@ -349,21 +349,22 @@ MUTATIONS = {
         "tests/estimators/test_estimator_classifier.py -k corpus_behind_side",
     ),
     "held-out rows that were trained on are left out": Mutation(
-        "src/adadps/estimators/tables/from_table.py",
+        "src/adadps/estimators/tables/training.py",
         "        test = _stored(request, request.test, model, stores, named=False)\n",
         "        test = _stored(request, request.test, model, stores, named=False)\n"
         "        import torch\n"
-        "        from adadps.estimators.tables.loading import row_names, shared_columns\n"
+        "        from adadps.estimators.tables.overlap import row_identities as of_rows\n"
+        "        from adadps.estimators.tables.overlap import shared_columns\n"
         "        both = (request.test, request.data)\n"
-        "        held, known = (row_names(path, (), shared_columns(*both)) for path in both)\n"
+        "        held, known = (of_rows(path, (), shared_columns(*both)) for path in both)\n"
         "        test = test.take(torch.from_numpy(~held.within([known])).nonzero().flatten())\n",
         "tests/hazards/test_hazards_held_out.py -k the_baseline",
     ),
     "held-out rows that were trained on are refused": Mutation(
-        "src/adadps/estimators/tables/from_table.py",
+        "src/adadps/estimators/tables/training.py",
         "        test = _stored(request, request.test, model, stores, named=False)\n",
         "        test = _stored(request, request.test, model, stores, named=False)\n"
-        "        from adadps.estimators.tables.overlap_check import overlap_in_words\n"
+        "        from adadps.estimators.tables.overlap import overlap_in_words\n"
         "        if not overlap_in_words(request).startswith('0 of'):\n"
         "            raise SettingError('Expected other rows.')\n",
         "tests/hazards/test_hazards_held_out.py -k no_exit_code",
@@ -376,7 +377,7 @@ MUTATIONS = {
     ),
     "an estimator tries its module after it has paid": Mutation(
         "src/adadps/estimators/base.py",
-        "objective(model, task.loss, form_of(X, task.targets, task.rows))",
+        "objective(model, task.loss, no_examples_like(X, task.targets, task.scaling))",
         "pass",
         "tests/hazards/test_hazards_levels.py -k tried_before",
     ),

@@ -29,7 +29,7 @@ from adadps.data.row_store import RowStore
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.estimators import base as estimators
-from adadps.estimators.tables import from_table
+from adadps.estimators.tables import training
 from adadps.training.run import Run
 from adadps.training.tuning.trial import PrepaidLedger
 
@@ -164,7 +164,7 @@ class Recording:
         return charged
 
     def _record_tables(self, patch: pytest.MonkeyPatch) -> None:
-        mapped, load_rows = RowStore._mapped, from_table.load_rows
+        mapped, load_rows = RowStore._mapped, training.load_rows
         private: set[int] = set()
 
         def loading(path: Path, model: Any, store: RowStore, **named: Any) -> Examples:
@@ -182,7 +182,7 @@ class Recording:
                 self.note(f"rows of {table.source.name}", "rows")
             return table.__dict__["rows"]
 
-        patch.setattr(from_table, "load_rows", loading)
+        patch.setattr(training, "load_rows", loading)
         patch.setattr(RowStore, "_mapped", recorded)
         slot = property(rows_of, lambda table, rows: table.__dict__.update(rows=rows))
         patch.setattr(Table, "rows", slot, raising=False)

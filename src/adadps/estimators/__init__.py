@@ -1,4 +1,4 @@
-"""Private estimators for code that speaks scikit-learn."""
+"""Private estimators for scikit-learn, tables, the doctor, and the planner of settings."""
 
 from adadps.estimators.classifier import AdaDPSClassifier
 from adadps.estimators.pipeline import make_text_pipeline

@@ -1,15 +1,14 @@
-"""What the private estimators share: check, plan, pay, train; all of it or nothing."""
+"""What the private estimators share: check, plan, pay and train, or change nothing."""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import DpEvent
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -22,191 +21,196 @@ from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
 from adadps.engine.passes.validation import objective
 from adadps.errors import SettingError
-from adadps.estimators.account import Terms, Wish, agree, ledger_of, stated
+from adadps.estimators.budget import BudgetOptions, EstimatorBudget, opened_ledger, terms_for
 from adadps.estimators.checks import (
-    all_or_nothing,
-    forget,
-    in_our_words,
+    data_errors_as_ours,
+    declared_examples,
+    forget_fit,
     ledger_path,
+    method_called,
     number_of,
     require_flags,
     require_trials,
-    whole_number_of_examples,
+    side_information,
+    unchanged_on_error,
 )
-from adadps.estimators.doors import Door, door_for
 from adadps.estimators.models import linear_layer, own_module, reading_layer
-from adadps.estimators.paid import Found
-from adadps.estimators.planner.defaults import RULE, Choice, Rule, choose
-from adadps.estimators.planner.named_methods import adam_rate
-from adadps.estimators.private_part import form_of, private_examples
-from adadps.estimators.rows import Rows, Table
-from adadps.estimators.statement import StatedEstimator, how_features_were_made
-from adadps.methods.stages import Chain, privatize
+from adadps.estimators.paid import MeasuredFacts
+from adadps.estimators.planner.methods import PreparedMethod, prepare_method
+from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
+from adadps.estimators.planner.settings import RULE, DefaultRule, GivenSettings
+from adadps.estimators.privacy_statement import StatedEstimator, how_features_were_made
+from adadps.estimators.rows import RowScaling, Table, no_examples_like, private_examples
+from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.describe import plan_of
 from adadps.training.fit import fit as train
 from adadps.types import Relation
 
-_planned = lru_cache(maxsize=64)(choose)
-"""The same plan again, as in a search over folds, is not computed again."""
-
 
 @dataclass(frozen=True)
-class Task:
-    """What is to be learned: nothing here but ``targets`` and the data's bounds is private."""
+class LearningTask:
+    """What is learned. Only ``targets``, and bounds that were read off, depend on private data."""
 
-    rows: Rows
+    scaling: RowScaling
     targets: npt.NDArray[Any]
     outputs: int
     loss: Loss
-    gradient_norm: float
+    loss_facts: LossFacts
     facts: tuple[str, ...]
-    rule: Rule = RULE
-    largest_lr: float | None = None
+    rule: DefaultRule = RULE
 
 
-class PrivateEstimator(StatedEstimator):
-    """Base of the estimators. Their constructors only remember what they are given."""
+class PrivateEstimator(StatedEstimator, ABC):
+    """Base of the estimators. As in scikit-learn, constructors only store their arguments."""
 
     module_: nn.Module | None
-    _rows: Rows
+    _scaling: RowScaling
     _facts: tuple[str, ...]
 
-    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any, found: Found | None) -> Task:
-        raise NotImplementedError
+    @abstractmethod
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Table, Any]:
+        """Return X and y as scikit-learn checks and converts them."""
 
-    def _wanted(self, X: Table, y: Any, classes: Any) -> CountedColumns:
-        """What is to be measured, and paid for."""
-        raise NotImplementedError
+    @abstractmethod
+    def _task(
+        self, X: Table, y: Any, *, continued: bool, classes: Any, found: MeasuredFacts | None
+    ) -> LearningTask:
+        """Return the task for these rows, with what was measured (``found``) about them."""
 
-    def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:
-        """Something in place of what is to be measured."""
-        raise NotImplementedError
+    @abstractmethod
+    def _to_measure(self, X: Table, y: Any, classes: Any) -> CountedColumns:
+        """Return which columns are measured and paid for."""
 
-    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> Found:
-        """Count it, with noise; the price is paid."""
-        raise NotImplementedError
+    @abstractmethod
+    def _placeholders(self, X: Table, y: Any, classes: Any) -> MeasuredFacts:
+        """Return placeholders for what is going to be measured."""
 
-    def _trained_on(
+    @abstractmethod
+    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> MeasuredFacts:
+        """Measure with noise; the price is already paid."""
+
+    @abstractmethod
+    def _keep_coefficients(self, task: LearningTask) -> None:
+        """Set the coefficients of a linear model."""
+
+    def _trainable(
         self,
         X: Table,
         y: Any,
-        found: Found | None,  # noqa: ARG002
+        found: MeasuredFacts | None,  # noqa: ARG002
     ) -> tuple[Table, Any]:
-        """The rows that the model can be trained on, each judged alone: here all of them."""
+        """Return the rows that can be trained on, each judged by itself: here all of them."""
         return X, y
 
-    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Table, Any]:
-        raise NotImplementedError
-
     def _learn(
-        self, X: Any, y: Any, *, going_on: bool, one_by_one: bool, classes: Any = None
+        self, X: Any, y: Any, *, continued: bool, one_by_one: bool, classes: Any = None
     ) -> Self:
-        """One run. Only when it has gone well does the estimator change."""
-        with all_or_nothing(self):
-            if not going_on:
-                forget(self)
-            wish = self._wish()
-            with in_our_words(), declared_read(DeclaredRead.FORM):
-                X, y = self._checked(X, y, reset=not going_on)
-            count = self._declared(X.shape[0])
-            held = getattr(self, "_ledger", None) if going_on else None
-            terms = agree(wish, examples=count, held=held, one_by_one=one_by_one)
-            price = None if going_on else self._price(X, y, classes, count, terms)
-            found = None if price is None else self._stand_in(X, y, classes)
-            if going_on:
-                X, y = self._trained_on(X, y, None)
-            task = self._task(X, y, going_on=going_on, classes=classes, found=found)
-            model = self._model(task, X, going_on)
-            door = self._door(model, X.shape[1])
-            if going_on and door.name != self.result_.settings["method"]:
+        """Train one run; the estimator changes only if it succeeds."""
+        with unchanged_on_error(self):
+            if not continued:
+                forget_fit(self)
+            options = self._budget_options()
+            with data_errors_as_ours(), declared_read(DeclaredRead.FORM):
+                X, y = self._checked(X, y, reset=not continued)
+            count = self._example_count(X.shape[0])
+            earlier = getattr(self, "_ledger", None) if continued else None
+            terms = terms_for(options, examples=count, earlier=earlier, one_by_one=one_by_one)
+            price = None if continued else self._price(X, y, classes, count, terms)
+            found = None if price is None else self._placeholders(X, y, classes)
+            if continued:
+                X, y = self._trainable(X, y, None)
+            task = self._task(X, y, continued=continued, classes=classes, found=found)
+            model = self._model(task, X, continued)
+            prepared = self._prepared(model, X.shape[1])
+            if continued and prepared.method != self.result_.settings["method"]:
                 raise _another("method")
-            choice = self._choice(count, door, task, terms, price.events if price else ())
-            method, paid = _method(door, choice), None
+            plan = self._plan(prepared, count, task, terms, price)
+            paid = None
             if price is None:
-                data = self._private(X, task, method)
+                data = self._private(X, task, plan.chain)
             elif self.module is not None:  # the linear model and its losses need no trial
-                objective(model, task.loss, form_of(X, task.targets, task.rows))
-            with ledger_of(terms, held, self._ledger_identity if going_on else None) as ledger:
+                objective(model, task.loss, no_examples_like(X, task.targets, task.scaling))
+            identity = self._ledger_identity if continued else None
+            with opened_ledger(terms, earlier, identity) as ledger:
                 shared = ledger.entries > 0
-                trials = self._trials(ledger, going_on=going_on)
+                trials = self._trials(ledger, continued=continued)
                 if price is not None:
-                    run = _pay(ledger, price, method, choice)
+                    run = _pay(ledger, price, plan)
                     found = self._measure(X, y, classes, price)
                     paid = Paid(run, price.events, (price.in_words(), *found.facts))
-                    X, y = self._trained_on(X, y, found)
-                    task = self._task(X, y, going_on=False, classes=classes, found=found)
-                    model = self._model(task, X, going_on=False)
-                    data = self._private(X, task, method)
-                self._facts = self._facts_with(task, count, going_on)
-                result = self._run(
-                    model, task, data, method, door.name, choice, ledger, trials, paid
-                )
+                    X, y = self._trainable(X, y, found)
+                    task = self._task(X, y, continued=False, classes=classes, found=found)
+                    model = self._model(task, X, continued=False)
+                    data = self._private(X, task, plan.chain)
+                self._facts = self._facts_with(task, count, continued)
+                result = self._run(model, task, data, plan, ledger, trials, paid)
                 self._remember_ledger(ledger)
-            self._keep(result, terms, task, model, shared=shared, going_on=going_on)
+            self._keep(result, terms, task, model, shared=shared, continued=continued)
         return self
 
     def _run(
         self,
         model: nn.Module,
-        task: Task,
+        task: LearningTask,
         data: Examples,
-        method: Chain,
-        name: str,
-        choice: Choice,
+        plan: PlannedRun,
         ledger: Ledger,
         trials: int | None,
         paid: Paid | None,
     ) -> Result:
+        settings = plan.settings
         return train(
             model,
             task.loss,
             data,
-            method=method,
-            sampler=choice.sampler,
-            steps=choice.steps,
+            method=plan.chain,
+            sampler=settings.sampler,
+            steps=settings.steps,
             progress=False,
             ledger=ledger,
-            delta=choice.budget.delta,
-            accountant=choice.accountant,
+            delta=settings.budget.delta,
+            accountant=settings.accountant,
             assumed_public=self._facts,
             tuning_trials=trials,
             measured=paid,
-            settings={"method": name, "epochs": choice.epochs, "lr": choice.lr},
+            settings=plan.describe(),
         )
 
     def _keep(
         self,
         result: Result,
-        terms: Terms,
-        task: Task,
+        terms: EstimatorBudget,
+        task: LearningTask,
         model: nn.Module,
         *,
         shared: bool,
-        going_on: bool,
+        continued: bool,
     ) -> None:
-        """What the run has left, and what may be said about all calls so far."""
+        """Store the result, and claim the whole budget if the ledger has paid for other runs."""
         steps = result.privacy.steps
-        if going_on:  # what the first call has measured is still what the model is made of
+        if continued:  # the model still depends on what the first call has measured
             known = replace(result.privacy, measured=self.result_.privacy.measured)
             result = replace(result, privacy=known)
             steps += self.result_.privacy.steps_paid or 0
-        self.result_ = stated(result, terms, shared=shared, steps_paid=steps)
-        self._rows = task.rows
+        if shared:
+            result = result.claiming(terms.whole.epsilon, steps_paid=steps)
+        self.result_ = result
+        self._scaling = task.scaling
         self.module_ = None if self.module is None else model
-        if not going_on:
-            self._siblings().count(self._ledger_identity)
+        if not continued:
+            self._shared_fit_count().add(self._ledger_identity)
         self._keep_coefficients(task)
 
-    def _wish(self) -> Wish:
+    def _budget_options(self) -> BudgetOptions:
         require_flags(self)
         require_trials(self.tuning_trials)
         if self.module is None and self.loss is not None:
             raise SettingError(
-                "Expected a module for a loss of your own, found `loss` without `module`. The "
-                "linear model has a loss of its own: leave `loss` out, or give both."
+                "Expected a module for a custom loss, found `loss` without `module`. The linear "
+                "model has its own loss: leave `loss` out, or give both."
             )
-        return Wish(
+        return BudgetOptions(
             number_of(self, "epsilon", required=True),
             number_of(self, "epsilon_per_run"),
             number_of(self, "delta"),
@@ -214,14 +218,12 @@ class PrivateEstimator(StatedEstimator):
             ledger_path(self.ledger),
         )
 
-    def _declared(self, found: int) -> int:
+    def _example_count(self, found: int) -> int:
         self._require_declared(examples=self.examples)
-        if self.examples is None:
-            return found
-        return whole_number_of_examples(self.examples)
+        return found if self.examples is None else declared_examples(self.examples)
 
     def _require_declared(self, **given: Any) -> None:
-        """Under `strict`, nothing may be read off the data."""
+        """Refuse, under `strict`, what would be read off the data."""
         missing = [name for name, value in given.items() if value is None]
         if self.strict and missing:
             raise SettingError(
@@ -229,34 +231,31 @@ class PrivateEstimator(StatedEstimator):
                 "off the private data. Declare them."
             )
 
-    def _facts_with(self, task: Task, count: int, going_on: bool) -> tuple[str, ...]:
-        """Of all calls so far. A declared number of examples is told of by the run itself."""
+    def _facts_with(self, task: LearningTask, count: int, continued: bool) -> tuple[str, ...]:
+        """Return the facts of all calls so far; the run itself states a declared number."""
         read_off = (f"the number of examples, read off the data: {count}",)
         made = how_features_were_made(self.side)
         facts = (*(read_off if self.examples is None else ()), *task.facts, made)
-        earlier = self._facts if going_on else ()
+        earlier = self._facts if continued else ()
         return tuple(dict.fromkeys((*earlier, *facts)))
 
-    def _model(self, task: Task, X: Table, going_on: bool) -> nn.Module:
-        """A copy of what is to be trained: the caller's module stays as it is."""
-        if going_on and (self.module is None) != (self.module_ is None):
+    def _model(self, task: LearningTask, X: Table, continued: bool) -> nn.Module:
+        """Return a copy of the model to train: the caller's module stays as it is."""
+        if continued and (self.module is None) != (self.module_ is None):
             raise _another("kind of model")
         if self.module is None:
-            width = X.shape[1] + bool(task.rows.constant)
+            width = X.shape[1] + bool(task.scaling.constant)
             layer = linear_layer(width, task.outputs, sparse_rows=sparse.issparse(X))
-            return self.result_.restore(layer) if going_on else layer
-        if going_on and self.module_ is not None:
+            return self.result_.restore(layer) if continued else layer
+        if continued and self.module_ is not None:
             return copy.deepcopy(self.module_)
         return own_module(self.module, X.shape[1], task.outputs)
 
-    def _door(self, model: nn.Module, width: int) -> Door:
-        linear = self.module is None
-        at = "weight" if linear else reading_layer(model, width)
-        return door_for(self.method, self.side, at=at, width=width, linear=linear)
-
-    def _price(self, X: Table, y: Any, classes: Any, count: int, terms: Terms) -> Price | None:
-        """What it costs to measure what is wanted; None if nothing is."""
-        columns = self._wanted(X, y, classes)
+    def _price(
+        self, X: Table, y: Any, classes: Any, count: int, terms: EstimatorBudget
+    ) -> Price | None:
+        """Return the price of what is measured, None if nothing is."""
+        columns = self._to_measure(X, y, classes)
         if not columns:
             return None
         return price_of(
@@ -268,82 +267,76 @@ class PrivateEstimator(StatedEstimator):
             relation=Relation.ADD_OR_REMOVE_ONE,
         )
 
-    def _private(self, X: Table, task: Task, method: Chain) -> Examples:
-        return private_examples(X, task.targets, task.rows, method.public_rows)
+    def _private(self, X: Table, task: LearningTask, method: Chain) -> Examples:
+        return private_examples(X, task.targets, task.scaling, method.public_rows)
 
-    def _choice(
+    def _plan(
         self,
+        prepared: PreparedMethod,
         count: int,
-        door: Door,
-        task: Task,
-        terms: Terms,
-        besides: tuple[DpEvent, ...],
-    ) -> Choice:
-        choice = _planned(
+        task: LearningTask,
+        terms: EstimatorBudget,
+        price: Price | None,
+    ) -> PlannedRun:
+        return plan_training(
+            prepared,
             examples=count,
             budget=terms.run,
-            gradient_norm=task.gradient_norm,
+            loss=task.loss_facts,
             accountant=terms.accountant,
-            clipped_norm=door.clipped_norm,
-            noised_norm=door.noised_norm,
-            batch_size=number_of(self, "batch_size"),
-            epochs=number_of(self, "epochs"),
-            clip_norm=number_of(self, "clip_norm"),
-            lr=number_of(self, "lr"),
+            given=GivenSettings(
+                batch_size=number_of(self, "batch_size"),
+                epochs=number_of(self, "epochs"),
+                clip_norm=number_of(self, "clip_norm"),
+                lr=number_of(self, "lr"),
+            ),
             rule=task.rule,
-            besides=besides,
+            besides=price.events if price else (),
         )
-        if self.lr is None and door.adaptive:
-            return replace(choice, lr=adam_rate(choice.steps))
-        if self.lr is None and task.largest_lr is not None:
-            choice = replace(choice, lr=min(choice.lr, task.largest_lr))
-        return choice
 
-    def _keep_coefficients(self, task: Task) -> None:
-        raise NotImplementedError
+    def _prepared(self, model: nn.Module, width: int) -> PreparedMethod:
+        linear = self.module is None
+        method = method_called(self.method).resolved(informed=self.side is not None, linear=linear)
+        at = "weight" if linear else reading_layer(model, width)
+        return prepare_method(method, side_information(self.side, method), width=width, at=at)
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
-        """One row of outputs an example: of the module, or of the linear model in float64."""
+        """Return one row of outputs per example; those of the linear model are in float64."""
         check_is_fitted(self, "result_")
-        with in_our_words():
+        with data_errors_as_ours():
             X = validate_data(
                 self, X, reset=False, accept_sparse="csr", dtype=np.float64, order="C"
             )
+        rows = self._scaling(X)
         if self.module_ is not None:
-            held = self.result_.outputs(self.module_, self._rows(X)).double().numpy()
+            held = self.result_.outputs(self.module_, rows).double().numpy()
             return held.reshape(len(held), -1)
         weight = self.result_.params["weight"].double().numpy()
-        rows = self._rows(X)
         if self.result_.feature_weights is not None:
-            rows = Rows(None, normalised=True)(
-                rows @ sparse.diags_array(self.result_.feature_weights.double().numpy())
-            )
+            weights = sparse.diags_array(self.result_.feature_weights.double().numpy())
+            rows = RowScaling(None, normalised=True)(rows @ weights)
         return np.asarray(rows @ weight.T)
 
     def __sklearn_tags__(self) -> Any:
-        """Sparse rows are welcome; noise is fresh in every run."""
+        """Return tags: sparse rows are accepted, and noise is fresh in every run."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.non_deterministic = True
         return tags
 
 
-def _method(door: Door, choice: Choice) -> Chain:
-    privacy = privatize(clip_norm=choice.clip_norm, noise_multiplier=choice.noise_multiplier)
-    return door.chain(privacy, choice.lr)
-
-
-def _pay(ledger: Ledger, price: Price, method: Chain, choice: Choice) -> str:
-    """Open the run on its ledger under its whole plan, and charge what is measured first."""
-    sampler, accountant = choice.sampler, choice.accountant
-    step = sampler.step_event(choice.noise_multiplier, 1, accountant, grouping_of(method))
-    plan = plan_of(method, sampler, choice.steps, accountant, price.events)
-    charged = sampler.charged_steps(choice.steps)
-    return pay(ledger, price, plan, step=step, charged_steps=charged, own=False)
+def _pay(ledger: Ledger, price: Price, plan: PlannedRun) -> str:
+    """Open the run on its ledger under its whole plan, and charge the measurement."""
+    settings, method = plan.settings, plan.chain
+    sampler, accountant = settings.sampler, settings.accountant
+    step = sampler.step_event(settings.noise_multiplier, 1, accountant, grouping_of(method))
+    whole = plan_of(method, sampler, settings.steps, accountant, price.events)
+    charged = sampler.charged_steps(settings.steps)
+    return pay(ledger, price, whole, step=step, charged_steps=charged, own=False)
 
 
 def _another(what: str) -> SettingError:
     return SettingError(
         f"Expected the {what} of the first call of `partial_fit`, found another one. Set it back, "
-        "or begin anew with `fit`."
+        "or start again with `fit`."
     )

@@ -1,4 +1,4 @@
-"""What an estimator is given, and what happens to it when something goes wrong."""
+"""Checks of what an estimator is given, and what becomes of it after an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from typing import Any, Literal, overload
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from adadps.errors import AdadpsError, DataError, SettingError
+from adadps.errors import AdadpsError, DataError, SettingError, SideInformationError
+from adadps.estimators.planner.methods import Method
+from adadps.methods.side import Frequencies
+from adadps.methods.side.source import Fixed
 
 _SHOWS_NO_VALUE = re.compile(
     r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input
@@ -34,14 +37,14 @@ _FILL = (
     "median of these rows is a fact about them that epsilon does not cover."
 )
 _SOMETHING_ELSE = (
-    "Expected a table of finite numbers with one row an example, and one target a row, found "
+    "Expected a table of finite numbers with one row per example, and one target per row, found "
     "something else, which is not shown. Reshape your data if it has other dimensions; turn texts "
     "and categories into numbers, and labels into one kind: integers or texts."
 )
 
 
 def refuse(unknown: dict[str, Any]) -> None:
-    """Say why weights of examples cannot be."""
+    """Refuse weights of examples, and unknown arguments."""
     if unknown.get("sample_weight") is not None:
         raise SettingError(
             "Expected examples of equal weight, found sample_weight. A weight changes how much one "
@@ -53,7 +56,7 @@ def refuse(unknown: dict[str, Any]) -> None:
 
 
 def require_flags(estimator: Any) -> None:
-    """Refuse what is neither true nor false nor left open."""
+    """Refuse flags that are not True, False or None."""
     for name in ("strict", "fit_intercept", "normalise_rows"):
         value = getattr(estimator, name, None)
         if value is not None and not isinstance(value, bool | np.bool_):
@@ -65,7 +68,7 @@ def number_of(estimator: Any, name: str, *, required: Literal[True]) -> float: .
 @overload
 def number_of(estimator: Any, name: str) -> float | None: ...
 def number_of(estimator: Any, name: str, *, required: bool = False) -> float | None:
-    """A setting as a plain number, whatever holds it; None where it is left out."""
+    """Return a setting as a float, whatever its type; None where it is left out."""
     value = getattr(estimator, name)
     if value is None and not required:
         return None
@@ -79,8 +82,8 @@ def number_of(estimator: Any, name: str, *, required: bool = False) -> float | N
         ) from None
 
 
-def whole_number_of_examples(value: Any) -> int:
-    """How many examples are declared, as a plain integer."""
+def declared_examples(value: Any) -> int:
+    """Return the declared number of examples as an integer."""
     try:
         count = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -94,7 +97,7 @@ def whole_number_of_examples(value: Any) -> int:
 
 
 def require_trials(trials: Any) -> None:
-    """Refuse what is no number of trials."""
+    """Refuse a number of trials that is negative or not whole."""
     whole = isinstance(trials, int | np.integer) and not isinstance(trials, bool)
     if trials is not None and not (whole and trials >= 0):
         raise SettingError(
@@ -103,8 +106,43 @@ def require_trials(trials: Any) -> None:
         )
 
 
+def method_called(name: Any) -> Method:
+    """Return the method of this name."""
+    try:
+        return Method(name)
+    except ValueError:
+        raise SettingError(
+            f"Expected a method among {', '.join(Method)}, found {name!r}. Choose one of them."
+        ) from None
+
+
+def side_information(side: Any, method: Method) -> Frequencies | Fixed | None:
+    """Return frequencies or a fixed source for a method; a vectorizer is asked for its own."""
+    if not method.takes_side_information:
+        if side is not None:
+            raise SideInformationError(
+                f"Expected no side information for {method.value}, found some. Use method='auto', "
+                "or leave `side` out."
+            )
+        return None
+    if side is None:
+        raise SideInformationError(
+            f"Expected side information for {method.value}, found none. Give `side`, or use "
+            "method='dp-sgd'."
+        )
+    asked = getattr(side, "frequencies", None)
+    held = asked() if callable(asked) else side
+    if not isinstance(held, Frequencies | Fixed):
+        raise SideInformationError(
+            f"Expected side information, found {type(held).__name__}. Give a `PublicVectorizer`, "
+            "frequencies such as `adadps.side.word_frequencies(words)`, or a fixed source such as "
+            "`adadps.side.fixed(...)`: they say why they are public."
+        )
+    return held
+
+
 def ledger_path(ledger: Any) -> Path | None:
-    """A path, or None; ledgers themselves are refused."""
+    """Return a path or None; ledger objects are refused."""
     if ledger is None:
         return None
     if not isinstance(ledger, str | os.PathLike):
@@ -116,8 +154,8 @@ def ledger_path(ledger: Any) -> Path | None:
 
 
 @contextmanager
-def all_or_nothing(estimator: Any) -> Iterator[None]:
-    """After an error the estimator is what it was."""
+def unchanged_on_error(estimator: Any) -> Iterator[None]:
+    """Restore the attributes of the estimator after an error."""
     before = dict(vars(estimator))
     try:
         yield
@@ -127,27 +165,27 @@ def all_or_nothing(estimator: Any) -> Iterator[None]:
         raise
 
 
-def forget(estimator: Any) -> None:
-    """Drop what an earlier fit has found."""
+def forget_fit(estimator: Any) -> None:
+    """Remove the attributes of an earlier fit."""
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         delattr(estimator, name)
 
 
 @contextmanager
-def in_our_words() -> Iterator[None]:
-    """What scikit-learn refuses is bad data; its words are repeated where they show none of it."""
+def data_errors_as_ours() -> Iterator[None]:
+    """Raise scikit-learn's refusals as `DataError`, with its text where that shows no data."""
     try:
         yield
     except (AdadpsError, NotFittedError):
         raise
     except ValueError as error:
-        raise DataError(_said_safely(str(error))) from None  # the cause may show labels or rows
+        raise DataError(_without_data(str(error))) from None  # the cause may show labels or rows
 
 
-def _said_safely(refusal: str) -> str:
-    """Our words for what is not finite: scikit-learn advises to fit an imputer on these rows.
+def _without_data(refusal: str) -> str:
+    """Return a message without data; scikit-learn would advise to fit an imputer on these rows.
 
-    >>> _said_safely("Input y contains NaN.")
+    >>> _without_data("Input y contains NaN.")
     'Expected finite numbers in y, found NaN or infinity. Leave such rows out.'
     """
     infinite = _NOT_FINITE.match(refusal)

@@ -1,4 +1,4 @@
-"""A private classifier with the manners of scikit-learn."""
+"""A private classifier for scikit-learn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.engine.losses import Loss, binary_cross_entropy, cross_entropy
 from adadps.engine.noise.randomness import secure
 from adadps.errors import PrivacyWarning, SettingError
-from adadps.estimators.base import PrivateEstimator, Task
+from adadps.estimators.base import LearningTask, PrivateEstimator
 from adadps.estimators.checks import refuse
 from adadps.estimators.labels import (
     Labels,
@@ -34,24 +34,25 @@ from adadps.estimators.labels import (
 )
 from adadps.estimators.paid import (
     UNKNOWN_CLASSES,
-    Found,
+    MeasuredFacts,
     bounds_with_noise,
     classes_with_noise,
     is_paid,
     rows_of_classes,
     warn_of_reading,
 )
-from adadps.estimators.planner.defaults import first_gradient
-from adadps.estimators.rows import Rows, Table
+from adadps.estimators.planner.plan import LossFacts
+from adadps.estimators.planner.settings import first_gradient
+from adadps.estimators.rows import RowScaling, Table
 from adadps.types import Accountant
 
 CONSTANT = 0.3
-"""Size of the constant feature that stands for an intercept."""
+"""Size of the constant feature that replaces an intercept."""
 
 UNITS = (
     "Dense rows are normalised as they are, without feature_bounds: where columns have different "
     "units, those with large numbers drown the others. Give feature_bounds=(low, high), numbers or "
-    "one number a column, as they are known without looking at the data; or say "
+    "one number per column, as they are known without looking at the data; or set "
     "normalise_rows=True if all columns are of one kind, or were scaled by public bounds before."
 )
 
@@ -60,37 +61,37 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A linear classifier, or any torch module, trained with differential privacy.
 
     Only ``epsilon`` must be given; batch size, steps, clip norm and learning rate follow from it
-    and from the declared number of examples (`adadps.estimators.planner.defaults`). X is a dense
-    array, a scipy sparse matrix or a numeric DataFrame. y holds classes, or is an indicator matrix
-    for several labels an example, each of which then has a logistic loss of its own.
+    and from the declared number of examples (`adadps.estimators.planner`). X is a dense array, a
+    scipy sparse matrix or a numeric DataFrame. y holds classes, or is an indicator matrix for
+    several labels per example, each of which then has its own logistic loss.
 
     What is paid:
 
     - ``epsilon`` at ``delta`` (default 1/(10 n)) is the whole budget, ``epsilon_per_run`` what one
       call of `fit` or `partial_fit` may cost (default: all of it).
-    - `fit` begins anew with a budget of its own: two fits cost two budgets. A search or a cross
-      validation makes many fits; how many an estimator and its clones have made in this process is
-      stated as ``privacy_.tuning_trials`` (or what you declare, if that is more), but not part of
-      epsilon. Fits in other processes (``n_jobs`` > 1) are not counted: unless you declare them
-      the number is then unknown (None), and you are warned. With
-      ``ledger``, a path, all fits of all clones and processes share one budget, which is what
-      epsilon then says, and what does not fit is refused.
-    - `partial_fit` goes on under the budget of the calls before it. Once several runs have been
-      charged to a ledger, the whole budget is what may be claimed, and what ``epsilon_`` says.
+    - `fit` starts again with a new budget: two fits cost two budgets. A search or a cross
+      validation makes many fits. Their number, for an estimator and its clones in this process,
+      is stated as ``privacy_.tuning_trials`` (or what you declare, if that is more), but it is
+      not part of epsilon. Fits in other processes (``n_jobs`` > 1) are not counted: unless you
+      declare them the number is unknown (None), and you are warned. With ``ledger``, a path, all
+      fits of all clones and processes share one budget; epsilon then states that budget, and a
+      run that exceeds it is refused.
+    - `partial_fit` continues under the budget of the calls before it. Once several runs have been
+      charged to a ledger, the whole budget is claimed, and ``epsilon_`` states it.
 
     What must be public:
 
-    - ``classes`` and ``examples`` (rows a call); read off the data where they are not given, and
-      then listed in ``privacy_.assumed_public``; a class of one or two rows is refused then, and
-      you are warned that epsilon does not cover the classes. ``strict=True`` refuses to read
-      anything off.
+    - ``classes`` and ``examples`` (rows per call). Where they are not given they are read off the
+      data and listed in ``privacy_.assumed_public``; a class of one or two rows is then refused,
+      and you are warned that epsilon does not cover the classes. ``strict=True`` refuses to read
+      anything off the data.
     - ``classes="paid"`` and ``feature_bounds="paid"`` are measured with noise instead, as a part
-      of epsilon: what they cost stands in ``privacy_.measured``. Rows of a class that is too rare
-      to be told are not trained on.
+      of epsilon: ``privacy_.measured`` states what they cost. Rows of a class that is too rare to
+      be released are not trained on.
     - Whatever was fitted before: a `CountVectorizer`, `TfidfVectorizer` or `StandardScaler` in
       front of this step knows all private rows, which epsilon does NOT cover. A step cannot see
-      its pipeline, so nobody will warn you: ``privacy_.assumed_public`` and the card say that it
-      is assumed, also under ``strict=True``. Use `PublicVectorizer`, `HashingVectorizer`,
+      its pipeline, so there is no warning: ``privacy_.assumed_public`` and the card state the
+      assumption, also under ``strict=True``. Use `PublicVectorizer`, `HashingVectorizer`,
       `Normalizer`, or ``feature_bounds=(low, high)``, which bring features to [-1, 1].
     - ``side``: how frequent features are, from a `PublicVectorizer`, `adadps.side.Frequencies` of
       words, or a fixed source. ``method`` says where it enters: "auto" (weighted features),
@@ -98,10 +99,10 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
 
     Rows are L2-normalised one by one (``normalise_rows``), after their columns have been brought
     to [-1, 1] by ``feature_bounds=(low, high)`` if there are any: dense columns of different units
-    need them, and you are warned where they are missing. A small constant feature stands for
-    the intercept (``fit_intercept``; none beside side information). ``module`` is a torch module,
-    or a function of the numbers of inputs and outputs that makes one; ``loss`` is then one number
-    an example. Its rows are left as they are, and ``clip_norm`` and ``lr`` should be given: the
+    need them, and you are warned where they are missing. A small constant feature replaces the
+    intercept (``fit_intercept``; none with side information). ``module`` is a torch module, or a
+    function of the numbers of inputs and outputs that makes one; ``loss`` then returns one value
+    per example. Its rows are left as they are, and ``clip_norm`` and ``lr`` should be given: the
     defaults are made for a linear layer. ``sample_weight`` is refused.
 
     Attributes: ``classes_``, ``coef_`` and ``intercept_`` (of a linear model, for rows as they are
@@ -172,30 +173,30 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         self.strict = strict
 
     def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
-        """Train anew, with a run that costs ``epsilon_per_run`` (default: all of ``epsilon``)."""
+        """Train from scratch; the run costs ``epsilon_per_run`` (default: all of ``epsilon``)."""
         refuse(unknown)
-        return self._learn(X, y, going_on=False, one_by_one=False)
+        return self._learn(X, y, continued=False, one_by_one=False)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, **unknown: Any) -> Self:
-        """Train on, with one more run on the same ledger; refused if it does not fit."""
+        """Continue with one more run on the same ledger; refused if it exceeds the budget."""
         refuse(unknown)
-        going_on = hasattr(self, "result_")
-        return self._learn(X, y, going_on=going_on, one_by_one=True, classes=classes)
+        continued = hasattr(self, "result_")
+        return self._learn(X, y, continued=continued, one_by_one=True, classes=classes)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """One score a class or label; of two classes, the second one's score minus the first's."""
+        """Return one score per class or label; for two classes, the second minus the first."""
         scores = self._outputs(X)
         if len(self.classes_) == 2 and not self._labels.several:
             return scores[:, 1] - scores[:, 0]
         return scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The likeliest class; with several labels, an indicator matrix of those above a half."""
+        """Return the likeliest class, or an indicator matrix of labels likelier than a half."""
         scores = self._outputs(X)
         return self._labels.decoded(scores)
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Probabilities: of classes, which add up to 1; or of every label by itself."""
+        """Return probabilities of classes, which add up to 1, or of each label by itself."""
         scores = self._outputs(X)
         if self._labels.several:
             return np.asarray(expit(scores))
@@ -216,7 +217,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         require_usable(y)
         return X, y
 
-    def _wanted(self, X: Table, y: Any, classes: Any) -> CountedColumns:
+    def _to_measure(self, X: Table, y: Any, classes: Any) -> CountedColumns:
         paid = is_paid(self.classes if classes is None else classes)
         with declared_read(DeclaredRead.FORM):
             several = paid and is_indicator(y)
@@ -234,55 +235,57 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             names=int(paid), numbers=X.shape[1] if is_paid(self.feature_bounds) else 0
         )
 
-    def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:  # noqa: ARG002
+    def _placeholders(self, X: Table, y: Any, classes: Any) -> MeasuredFacts:  # noqa: ARG002
         labels, features = Labels(np.arange(UNKNOWN_CLASSES), several=False), None
         if is_paid(self.feature_bounds):
             features = Bounds.given((0, 1), X.shape[1], "feature_bounds")
         paid = is_paid(self.classes if classes is None else classes)
-        return Found(labels if paid else None, features=features, stands_in=True)
+        return MeasuredFacts(labels if paid else None, features=features, is_placeholder=True)
 
-    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> Found:
+    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> MeasuredFacts:
         noise, labels, features = secure(), None, None
         if is_paid(self.classes if classes is None else classes):
             labels = classes_with_noise(y, price, noise)
         if is_paid(self.feature_bounds):
             features = bounds_with_noise(X, price, noise, "features", "feature_bounds")
-        return Found(labels, features=features)
+        return MeasuredFacts(labels, features=features)
 
-    def _trained_on(self, X: Table, y: Any, found: Found | None) -> tuple[Table, Any]:
-        """Without rows of classes that were too rare to be told."""
+    def _trainable(self, X: Table, y: Any, found: MeasuredFacts | None) -> tuple[Table, Any]:
+        """Return the rows of classes that were common enough to be released."""
         earlier = self._labels if found is None and self._classes_were_paid else None
         labels = earlier if found is None else found.labels
         if labels is None:
             return X, y
         return rows_of_classes(X, y, labels)
 
-    def _task(self, X: Table, y: Any, *, going_on: bool, classes: Any, found: Found | None) -> Task:
-        stands_in = found is not None and found.stands_in
+    def _task(
+        self, X: Table, y: Any, *, continued: bool, classes: Any, found: MeasuredFacts | None
+    ) -> LearningTask:
+        is_placeholder = found is not None and found.is_placeholder
         measured = found.labels if found is not None else None
-        labels = measured or self._agreed_labels(y, going_on, classes, quiet=stands_in)
-        if not going_on:
+        labels = measured or self._agreed_labels(y, continued, classes, quiet=is_placeholder)
+        if not continued:
             read_off = classes is None and self.classes is None
-            told = facts_about(labels, read_off=read_off)
-            self._label_facts = () if measured else (told,)
+            fact = facts_about(labels, read_off=read_off)
+            self._label_facts = () if measured else (fact,)
             self._classes_were_paid = measured is not None
-        rows, more = self._chosen_rows(X, going_on, found)
-        task = Task(
-            rows=rows,
-            targets=np.empty(0) if measured and stands_in else labels.encoded(y),
+        scaling, more = self._row_scaling(X, continued, found)
+        task = LearningTask(
+            scaling=scaling,
+            targets=np.empty(0) if measured and is_placeholder else labels.encoded(y),
             outputs=labels.outputs,
             loss=self.loss or (binary_cross_entropy if labels.several else cross_entropy),
-            gradient_norm=0.5 / labels.outputs**0.5
-            if labels.several
-            else first_gradient(labels.outputs),
+            loss_facts=LossFacts(
+                0.5 / labels.outputs**0.5 if labels.several else first_gradient(labels.outputs)
+            ),
             facts=(*self._label_facts, *more),
         )
         self._labels, self.classes_ = labels, labels.classes
         return task
 
-    def _agreed_labels(self, y: Any, going_on: bool, classes: Any, *, quiet: bool) -> Labels:
+    def _agreed_labels(self, y: Any, continued: bool, classes: Any, *, quiet: bool) -> Labels:
         declared = self.classes if classes is None else classes
-        if going_on:
+        if continued:
             named = None if declared is None or is_paid(declared) else set(declared)
             if named is not None and named != set(self.classes_.tolist()):
                 raise SettingError(
@@ -295,14 +298,16 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             return declared_labels(declared, y)
         with declared_read(DeclaredRead.ASSUMED_PUBLIC):
             if not quiet and not is_indicator(y):
-                warn_of_reading("Classes are", "classes", "they stand in the model for everyone")
+                warn_of_reading(
+                    "Classes are", "classes", "they are stored in the model for everyone to read"
+                )
             return labels_of(y)
 
-    def _chosen_rows(
-        self, X: Table, going_on: bool, found: Found | None
-    ) -> tuple[Rows, tuple[str, ...]]:
-        if going_on:
-            return self._rows, ()
+    def _row_scaling(
+        self, X: Table, continued: bool, found: MeasuredFacts | None
+    ) -> tuple[RowScaling, tuple[str, ...]]:
+        if continued:
+            return self._scaling, ()
         linear = self.module is None
         intercept = (
             linear and self.side is None if self.fit_intercept is None else self.fit_intercept
@@ -310,7 +315,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         if intercept and not (linear and self.side is None):
             raise SettingError(
                 "Expected fit_intercept only for a linear model without side information, found it "
-                "with `side` or `module`. Leave it out; a module may have a bias of its own."
+                "with `side` or `module`. Leave it out; a module may have its own bias."
             )
         normalised = linear if self.normalise_rows is None else bool(self.normalise_rows)
         facts: tuple[str, ...] = ()
@@ -319,18 +324,18 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             bounds = Bounds.given(self.feature_bounds, X.shape[1], "feature_bounds")
             facts = (bounds.in_words("bounds, declared: features"),)
         units = bounds is None and normalised and self.normalise_rows is None
-        if units and not sparse.issparse(X) and not (found and found.stands_in):
+        if units and not sparse.issparse(X) and not (found and found.is_placeholder):
             warnings.warn(UNITS, PrivacyWarning, stacklevel=5)
-        return Rows(bounds, normalised, CONSTANT if intercept else 0.0), facts
+        return RowScaling(bounds, normalised, CONSTANT if intercept else 0.0), facts
 
-    def _keep_coefficients(self, task: Task) -> None:
+    def _keep_coefficients(self, task: LearningTask) -> None:
         if self.module is not None:
             return
-        weight = self.result_.params["weight"].double().numpy() * task.rows.shrink
+        weight = self.result_.params["weight"].double().numpy() * task.scaling.shrink
         if task.outputs == 2 and not self._labels.several:
             weight = weight[1:] - weight[:1]
-        if task.rows.constant:
-            weight, last = weight[:, :-1], weight[:, -1] * task.rows.constant
+        if task.scaling.constant:
+            weight, last = weight[:, :-1], weight[:, -1] * task.scaling.constant
             self.intercept_ = last
         else:
             self.intercept_ = np.zeros(len(weight))
@@ -338,7 +343,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         self.coef_ = weight if weights is None else weight * weights.double().numpy()
 
     def __sklearn_tags__(self) -> Any:
-        """Several classes, several labels."""
+        """Return tags: several classes and several labels are accepted."""
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags

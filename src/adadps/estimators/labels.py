@@ -1,4 +1,4 @@
-"""Targets of a classifier: classes or labels, declared or read off the data."""
+"""The targets of a classifier: classes or labels, declared or read off the data."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Labels:
 
     classes: Classes
     several: bool
-    """May an example have several labels, or none?"""
+    """Whether an example may have several labels, or none."""
 
     @property
     def outputs(self) -> int:
-        """One output a class or label."""
+        """Return the number of outputs, one per class or label."""
         return len(self.classes)
 
     @declared_read(DeclaredRead.ENCODING)
     def encoded(self, y: Any) -> npt.NDArray[Any]:
-        """Class numbers, or an indicator matrix of float32."""
+        """Return class numbers, or an indicator matrix of float32."""
         if self.several != is_indicator(y):
             kind = "an indicator matrix" if self.several else "one label per example"
             raise DataError(f"Expected {kind} as before, found the other kind. Give the same kind.")
@@ -61,7 +61,7 @@ class Labels:
         return np.asarray(places, dtype=np.int64)
 
     def decoded(self, scores: npt.NDArray[np.float64]) -> Classes:
-        """The class with the highest score, or every label with a score above 0."""
+        """Return the class with the highest score, or every label with a score above 0."""
         if self.several:
             return np.asarray(scores > 0, dtype=np.int64)
         return np.asarray(self.classes[scores.argmax(axis=1)])
@@ -69,7 +69,7 @@ class Labels:
 
 @declared_read(DeclaredRead.FORM)
 def declared_labels(classes: Any, y: Any) -> Labels:
-    """Labels by declaration."""
+    """Return the labels that are declared."""
     if isinstance(classes, str):
         raise SettingError(
             f"Expected classes as a list, or 'paid', found the text {classes!r}. Give a list of "
@@ -88,14 +88,14 @@ def declared_labels(classes: Any, y: Any) -> Labels:
 
 
 def labels_of(y: Any) -> Labels:
-    """Labels that occur; to use them is to assume that they are public.
+    """Return the labels that occur; to use them is to assume that they are public.
 
     >>> labels_of(np.array(["no"] * 5 + ["Mrs Miller"]))
     Traceback (most recent call last):
         ...
     adadps.errors.DataError: Expected classes that occur at least 3 times, found a rarer one in \
-row 5. Classes that are read off the data stand in the model for everyone to read: declare them by \
-`classes=...`, or have them measured with noise: `classes='paid'`.
+row 5. Classes that are read off the data are stored in the model for everyone to read: declare \
+them by `classes=...`, or have them measured with noise: `classes='paid'`.
     """
     if is_indicator(y):
         return Labels(np.arange(y.shape[1]), several=True)
@@ -109,15 +109,15 @@ row 5. Classes that are read off the data stand in the model for everyone to rea
     if counts.min() < RARE:
         raise DataError(
             f"Expected classes that occur at least {RARE} times, found a rarer one in row "
-            f"{first[counts.argmin()]}. Classes that are read off the data stand in the model for "
-            "everyone to read: declare them by `classes=...`, or have them measured with noise: "
-            "`classes='paid'`."
+            f"{first[counts.argmin()]}. Classes that are read off the data are stored in the model "
+            "for everyone to read: declare them by `classes=...`, or have them measured with "
+            "noise: `classes='paid'`."
         )
     return Labels(found, several=False)
 
 
 def whole_numbers(y: Any) -> Any:
-    """Integers that are held as objects become an array of integers; all else stays."""
+    """Return integers that are stored as objects as an array of integers, others unchanged."""
     if is_sparse(y) or y.dtype.kind != "O":
         return y
     whole = all(isinstance(label, int | np.integer | np.bool_) for label in y.flat)
@@ -125,7 +125,7 @@ def whole_numbers(y: Any) -> Any:
 
 
 def require_usable(y: Any) -> None:
-    """Refuse targets that are no classes."""
+    """Refuse targets that are not classes."""
     if not is_sparse(y) and y.dtype.kind == "O":
         require_one_kind(y.flat, "y")
     kind = type_of_target(y, input_name="y", raise_unknown=True)
@@ -137,7 +137,7 @@ def require_usable(y: Any) -> None:
 
 
 def require_one_kind(labels: Iterable[Any], where: str) -> None:
-    """Refuse texts beside something else: there is no order among them, and 1 is not "1".
+    """Refuse texts beside other labels: they cannot be ordered, and 1 is not "1".
 
     >>> require_one_kind(["a", 1], "y")
     Traceback (most recent call last):
@@ -151,7 +151,7 @@ def require_one_kind(labels: Iterable[Any], where: str) -> None:
 
 
 def facts_about(labels: Labels, *, read_off: bool) -> str:
-    """A sentence for the list of what is assumed to be public."""
+    """Return a sentence for the list of what is assumed public."""
     how = "read off the data" if read_off else "declared"
     what = "columns of labels" if labels.several else "classes"
     names = ", ".join(str(name) for name in labels.classes[:MOST_NAMED])
@@ -160,7 +160,7 @@ def facts_about(labels: Labels, *, read_off: bool) -> str:
 
 
 def is_indicator(y: Any) -> bool:
-    """Is it a matrix of 0 and 1, with a column for every label?"""
+    """Return whether y is a matrix of 0 and 1, with a column for every label."""
     return bool(type_of_target(y) == "multilabel-indicator")
 
 

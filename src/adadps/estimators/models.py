@@ -1,4 +1,4 @@
-"""What an estimator trains: its linear layer, or a copy of the caller's module."""
+"""The models that are trained: a linear layer, or a copy of the caller's module."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from adadps.errors import ModelError
 from adadps.tensors.feature_major import sparse_linear
 
 
-def linear_layer(width: int, outputs: int, *, sparse_rows: bool) -> nn.Module:
-    """All weights zero, no bias.
+def linear_layer(width: int, outputs: int, *, sparse_rows: bool = True) -> nn.Linear:
+    """Return a linear layer without bias that starts at zero.
 
     >>> linear_layer(3, 2, sparse_rows=False)
     Linear(in_features=3, out_features=2, bias=False)
@@ -27,7 +27,7 @@ def linear_layer(width: int, outputs: int, *, sparse_rows: bool) -> nn.Module:
 
 
 def own_module(module: Any, width: int, outputs: int) -> nn.Module:
-    """A copy of a module, or what a function of the numbers of inputs and outputs makes."""
+    """Return a copy of a module, or what a function of the numbers of inputs and outputs makes."""
     made = (
         copy.deepcopy(module)
         if isinstance(module, nn.Module)
@@ -45,7 +45,7 @@ def own_module(module: Any, width: int, outputs: int) -> nn.Module:
 
 
 def reading_layer(model: nn.Module, width: int) -> str | None:
-    """The first parameter that has one column a feature.
+    """Return the name of the first parameter that has one column per feature.
 
     >>> reading_layer(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2)), 3)
     '0.weight'

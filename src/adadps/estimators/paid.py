@@ -1,4 +1,4 @@
-"""``"paid"``: classes and bounds that an estimator measures with noise, from its own budget."""
+"""``"paid"``: classes and bounds that an estimator measures with noise, as a part of epsilon."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from adadps.estimators.rows import Table
 PAID = "paid"
 HOW = "measured with noise"
 UNKNOWN_CLASSES = 4
-"""Settings are planned as if there were this many, before the classes are known: √(1 - 1/K)."""
+"""The K for which settings are planned, √(1 - 1/K), before the classes are known."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was measured; or (``stands_in``) something in its place, to plan with."""
+class MeasuredFacts:
+    """What was measured, or placeholders (``is_placeholder``) to plan with."""
 
     labels: Labels | None = None
     targets: Bounds | None = None
     features: Bounds | None = None
-    stands_in: bool = False
+    is_placeholder: bool = False
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """In words, for the statement."""
-        told = []
+        """Return the facts in words, for the statement."""
+        facts = []
         if self.labels is not None:
-            told.append(f"the classes, {HOW}: {', '.join(map(str, self.labels.classes))}")
+            facts.append(f"the classes, {HOW}: {', '.join(map(str, self.labels.classes))}")
         named = (("targets", self.targets), ("features", self.features))
-        told += [held.in_words(f"bounds, {HOW}: {what}") for what, held in named if held]
-        return tuple(told)
+        facts += [held.in_words(f"bounds, {HOW}: {what}") for what, held in named if held]
+        return tuple(facts)
 
 
 def is_paid(given: Any) -> bool:
-    """Is it the word "paid"? (Arrays compare entry by entry.)
+    """Return whether an option is the word "paid"; arrays would compare entry by entry.
 
     >>> is_paid("paid"), is_paid(np.array(["paid", "free"])), is_paid(None)
     (True, False, False)
@@ -54,24 +54,24 @@ def is_paid(given: Any) -> bool:
 
 @declared_read(DeclaredRead.PAID_MEASUREMENT)
 def classes_with_noise(y: Any, price: Price, randomness: Randomness) -> Labels:
-    """The classes that are common enough to be released."""
+    """Return the classes that are common enough to be released."""
     counts: NameCounts[Any] = NameCounts()
     counts.add(y.tolist())
-    kept = counts.release(price, randomness)
-    if len(kept) < 2:
+    released = counts.release(price, randomness)
+    if len(released) < 2:
         raise DataError(
             "Expected at least two classes that are common enough to be released, found fewer "
             "above the noise; the privacy cost has already been charged. Declare them by "
             "`classes=...`."
         )
-    return Labels(np.unique(np.asarray(kept, dtype=y.dtype)), several=False)
+    return Labels(np.unique(np.asarray(released, dtype=y.dtype)), several=False)
 
 
 @declared_read(DeclaredRead.PAID_MEASUREMENT)
 def bounds_with_noise(
     table: Table, price: Price, randomness: Randomness, what: str, name: str
 ) -> Bounds:
-    """Bounds of every column of a table."""
+    """Return noisy bounds of every column of a table."""
     found = []
     for column in range(table.shape[1]):
         values = table[:, [column]]
@@ -91,13 +91,13 @@ def bounds_with_noise(
 
 @declared_read(DeclaredRead.ENCODING)
 def rows_of_classes(X: Table, y: Any, labels: Labels) -> tuple[Table, Any]:
-    """The rows with a class that the model knows; the others are not trained on, nor counted."""
+    """Return the rows of known classes; other rows are neither trained on nor counted."""
     known = np.isin(y, labels.classes)
     return X[known], y[known]
 
 
 def warn_of_reading(what: str, name: str, why: str) -> None:
-    """Say loudly that something is taken from private data that epsilon does not cover."""
+    """Warn that something is read off private data, which epsilon does not cover."""
     warnings.warn(
         f"{what} read off the private data, and assumed public: {why}. Epsilon does not cover "
         f"that. Declare what is known without the data ({name}=...), or have it measured with "

@@ -1,4 +1,4 @@
-"""Texts to classes in one line."""
+"""A pipeline from texts to classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_text_pipeline(
     vocabulary: Sequence[str] | None = None,
     **options: Any,
 ) -> Pipeline:
-    """A pipeline of `PublicVectorizer` and `AdaDPSClassifier` that knows how frequent words are.
+    """Return a pipeline of `PublicVectorizer` and `AdaDPSClassifier` with its word frequencies.
 
     ``options`` are those of the classifier.
 

@@ -1,4 +1,4 @@
-"""A private regressor with the manners of scikit-learn."""
+"""A private regressor for scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,34 +18,41 @@ from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.bounds import Bounds
 from adadps.engine.losses import Loss, squared_error
 from adadps.engine.noise.randomness import secure
-from adadps.estimators.base import PrivateEstimator, Task
+from adadps.estimators.base import LearningTask, PrivateEstimator
 from adadps.estimators.checks import refuse
-from adadps.estimators.paid import Found, bounds_with_noise, is_paid, warn_of_reading
-from adadps.estimators.planner.defaults import RULE
-from adadps.estimators.rows import Rows, Table
+from adadps.estimators.paid import (
+    MeasuredFacts,
+    bounds_with_noise,
+    is_paid,
+    warn_of_reading,
+)
+from adadps.estimators.planner.plan import LossFacts
+from adadps.estimators.planner.settings import RULE
+from adadps.estimators.rows import RowScaling, Table
 from adadps.types import Accountant
 
 CONSTANT = 0.5
-"""Size of the constant feature that stands for an intercept."""
+"""Size of the constant feature that replaces an intercept."""
 OUTPUT_NOISE = 0.05
-"""How much noise an output may have, where targets lie in [-1, 1]."""
+"""Noise that an output may have, where targets lie in [-1, 1]."""
 LARGEST_RATE = 0.9
 """Gradient descent on (w·x - t)² with ‖x‖ <= 1 converges below 1."""
 GRADIENT_NORM = 1.0
-"""2 |w·x - t| at the start, for targets of which a half is typical."""
+"""2 |w·x - t| at the start, for a typical target of 1/2."""
 
 
 class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """A linear regression, or any torch module, trained with differential privacy.
 
     Targets are clipped to ``bounds=(low, high)`` and brought to [-1, 1]; features likewise by
-    ``feature_bounds``, each a number or one number a column, and divided by √columns, so that no
+    ``feature_bounds``, each a number or one number per column, and divided by √columns, so that no
     row is longer than 1. (Bounds of sparse rows are widened to have zero in the middle.) The loss
     is squared; predictions are scaled back, and lie within the bounds. y may have several columns.
 
     Where bounds are not known, ``"paid"`` has them measured with noise as a part of epsilon.
-    Bounds that are left out are the smallest and largest numbers in the data: two records that
-    stand in the model for everyone. You are warned, and they are listed as assumed public.
+    Bounds that are left out are the smallest and largest numbers in the data: values of two
+    records that anyone can read from the model. You are warned, and they are listed as assumed
+    public.
 
     Budget, ledger, ``side``, ``module`` and the other options are those of `AdaDPSClassifier`.
     ``coef_`` and ``intercept_`` are in the units of the data.
@@ -104,17 +111,17 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.strict = strict
 
     def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
-        """Train anew, with a run that costs ``epsilon_per_run`` (default: all of ``epsilon``)."""
+        """Train from scratch; the run costs ``epsilon_per_run`` (default: all of ``epsilon``)."""
         refuse(unknown)
-        return self._learn(X, y, going_on=False, one_by_one=False)
+        return self._learn(X, y, continued=False, one_by_one=False)
 
     def partial_fit(self, X: Any, y: Any, **unknown: Any) -> Self:
-        """Train on, with one more run on the same ledger; refused if it does not fit."""
+        """Continue with one more run on the same ledger; refused if it exceeds the budget."""
         refuse(unknown)
-        return self._learn(X, y, going_on=hasattr(self, "result_"), one_by_one=True)
+        return self._learn(X, y, continued=hasattr(self, "result_"), one_by_one=True)
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """Predictions within the bounds of the targets."""
+        """Return predictions within the bounds of the targets."""
         found = self._outputs(X)
         values = self._target_bounds.from_unit(found)
         return values[:, 0] if self._is_flat else values
@@ -133,45 +140,45 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         )
         return X, np.asarray(y, dtype=np.float64)
 
-    def _wanted(self, X: Table, y: Any, classes: Any) -> CountedColumns:  # noqa: ARG002
+    def _to_measure(self, X: Table, y: Any, classes: Any) -> CountedColumns:  # noqa: ARG002
         targets = y.reshape(len(y), -1).shape[1] if is_paid(self.bounds) else 0
         return CountedColumns(numbers=targets + (X.shape[1] if is_paid(self.feature_bounds) else 0))
 
-    def _stand_in(self, X: Table, y: Any, classes: Any) -> Found:  # noqa: ARG002
+    def _placeholders(self, X: Table, y: Any, classes: Any) -> MeasuredFacts:  # noqa: ARG002
         targets = Bounds.given((0, 1), y.reshape(len(y), -1).shape[1], "bounds")
         features = Bounds.given((0, 1), X.shape[1], "feature_bounds")
-        return Found(
+        return MeasuredFacts(
             targets=targets if is_paid(self.bounds) else None,
             features=features if is_paid(self.feature_bounds) else None,
-            stands_in=True,
+            is_placeholder=True,
         )
 
-    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> Found:  # noqa: ARG002
+    def _measure(self, X: Table, y: Any, classes: Any, price: Price) -> MeasuredFacts:  # noqa: ARG002
         noise, targets, features = secure(), None, None
         if is_paid(self.bounds):
             columns = y.reshape(len(y), -1)
             targets = bounds_with_noise(columns, price, noise, "targets", "bounds")
         if is_paid(self.feature_bounds):
             features = bounds_with_noise(X, price, noise, "features", "feature_bounds")
-        return Found(targets=targets, features=features)
+        return MeasuredFacts(targets=targets, features=features)
 
     def _task(
         self,
         X: Table,
         y: Any,
         *,
-        going_on: bool,
+        continued: bool,
         classes: Any,  # noqa: ARG002
-        found: Found | None,
-    ) -> Task:
+        found: MeasuredFacts | None,
+    ) -> LearningTask:
         columns = y.reshape(len(y), -1)
         facts: tuple[str, ...] = ()
-        if not going_on:
+        if not continued:
             self._require_declared(
                 bounds=self.bounds, feature_bounds=self.feature_bounds, examples=self.examples
             )
-            held = found or Found()
-            quiet = held.stands_in
+            held = found or MeasuredFacts()
+            quiet = held.is_placeholder
             self._target_bounds, of_targets = _bounds(
                 self.bounds, columns, "targets", "bounds", held.targets, quiet
             )
@@ -180,33 +187,32 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             )
             if sparse.issparse(X):
                 of_rows = of_rows.around_zero()
-            self._rows = Rows(of_rows, False, CONSTANT if self._has_intercept else 0.0)
+            self._scaling = RowScaling(of_rows, False, CONSTANT if self._has_intercept else 0.0)
             self._is_flat = y.ndim == 1
             facts = (*of_targets, *of_features)
         outputs = columns.shape[1]
-        return Task(
-            rows=self._rows,
+        return LearningTask(
+            scaling=self._scaling,
             targets=self._target_bounds.to_unit(columns).astype(np.float32),
             outputs=outputs,
             loss=self.loss or squared_error,
-            gradient_norm=GRADIENT_NORM / outputs**0.5,
+            loss_facts=LossFacts(GRADIENT_NORM / outputs**0.5, largest_lr=LARGEST_RATE * outputs),
             facts=facts,
             rule=replace(RULE, output_noise=OUTPUT_NOISE),
-            largest_lr=LARGEST_RATE * outputs,
         )
 
     @property
     def _has_intercept(self) -> bool:
         return self.module is None and self.side is None
 
-    def _keep_coefficients(self, task: Task) -> None:
+    def _keep_coefficients(self, task: LearningTask) -> None:
         if self.module is not None or self.result_.feature_weights is not None:
             return
-        weight = self.result_.params["weight"].double().numpy() * task.rows.shrink
+        weight = self.result_.params["weight"].double().numpy() * task.scaling.shrink
         offset = np.zeros(len(weight))
-        if task.rows.constant:
-            weight, offset = weight[:, :-1], weight[:, -1] * task.rows.constant
-        targets, features = self._target_bounds, task.rows.bounds
+        if task.scaling.constant:
+            weight, offset = weight[:, :-1], weight[:, -1] * task.scaling.constant
+        targets, features = self._target_bounds, task.scaling.bounds
         assert features is not None
         half = targets.half
         weight = half[:, None] * weight * features.slope / features.slope.size**0.5
@@ -214,7 +220,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.coef_, self.intercept_ = (weight[0], offset[0]) if self._is_flat else (weight, offset)
 
     def __sklearn_tags__(self) -> Any:
-        """Several targets at once."""
+        """Return tags: several targets at once are accepted."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
@@ -223,7 +229,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 def _bounds(
     given: Any, table: Table, what: str, name: str, found: Bounds | None, quiet: bool
 ) -> tuple[Bounds, tuple[str, ...]]:
-    """Bounds, and what is assumed to be public about them: nothing, where they were ``found``."""
+    """Return bounds, and what is assumed public about them: nothing if they were ``found``."""
     if found is not None:
         return found, ()
     if given is None:

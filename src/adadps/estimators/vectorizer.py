@@ -17,14 +17,15 @@ from adadps.methods.side import Frequencies, word_frequencies
 
 
 class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts to log counts of public words, L2-normalised per text; `fit` looks at nothing.
+    """Texts to log counts of public words, L2-normalised per text; `fit` reads no text.
 
-    The vocabulary is the ``words`` most frequent words of a ``language`` in the wordfreq package,
-    or the given ``vocabulary``, which must be public too. Every row depends on its own text alone,
-    so that nothing here costs privacy; a fitted ``CountVectorizer`` or ``TfidfVectorizer`` puts
-    words and statistics of private texts into the model, outside of epsilon.
+    The vocabulary consists of the ``words`` most frequent words of a ``language`` in the wordfreq
+    package, or is given as ``vocabulary``, which must be public too. Every row depends on its own
+    text alone, so that nothing here costs privacy; a fitted ``CountVectorizer`` or
+    ``TfidfVectorizer`` puts words and statistics of private texts into the model, outside of
+    epsilon.
 
-    Given as ``side`` to `AdaDPSClassifier`, it tells how frequent its words are in public.
+    As ``side`` of `AdaDPSClassifier`, it gives the public frequencies of its words.
 
     >>> rows = PublicVectorizer(words=1000).fit_transform(["To be, or not to be", "???"])
     >>> rows.shape, rows.nnz
@@ -47,20 +48,20 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:
-        """One sparse row a text."""
+        """Return one sparse row per text."""
         if isinstance(X, str) or not hasattr(X, "__iter__") or getattr(X, "ndim", 1) != 1:
             raise DataError(
                 "Expected a list or column of texts, found one text, a table or something else. "
-                "Give one text an example: a list, a pandas Series, an array of texts."
+                "Give one text per example: a list, a pandas Series, an array of texts."
             )
         return self._bag()(list(X))
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
-        """The words, in the order of the columns."""
+        """Return the words, in the order of the columns."""
         return np.asarray(self._bag().vocabulary, dtype=object)
 
     def frequencies(self) -> Frequencies:
-        """How frequent these words are in public: side information.
+        """Return the public frequencies of these words, as side information.
 
         >>> PublicVectorizer(vocabulary=["the", "zebra"]).frequencies().provenance.source
         'wordfreq, language en'
@@ -74,11 +75,11 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return BagOfWords(given if isinstance(given, str) else tuple(given), dampened=True)  # type: ignore[arg-type]
 
     def __sklearn_is_fitted__(self) -> bool:
-        """There is nothing to fit."""
+        """Return True: there is nothing to fit."""
         return True
 
     def __sklearn_tags__(self) -> Any:
-        """Takes texts, needs no fit."""
+        """Return tags: texts are accepted, and no fit is needed."""
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         tags.input_tags.two_d_array = False

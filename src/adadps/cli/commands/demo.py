@@ -23,21 +23,22 @@ _COLUMNS = {
     "seconds": "seconds",
 }
 _HOW_TO_READ = """\
-The defaults are what `adadps train` does; all others were tuned, by 12 trials
-each that are not part of ε. The defaults also have other features: log counts
+The defaults are those of `adadps train`; all others were tuned by 12 trials
+each, which are not part of ε. The defaults also have other features: log counts
 and the words of the sections' names, which help with or without privacy."""
 
 
 def demo(
     out_folder: Annotated[
-        Path, typer.Option("--out", help="Where the report and the model go.")
+        Path, typer.Option("--out", help="Folder for the report and the model.")
     ] = Path("adadps-demo"),
     epsilon: Annotated[float, typer.Option(help="Privacy budget of every private method.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Train on data that comes with the package: DP-SGD, DP-Adam, AdaDPS at equal epsilon.
 
-    Each was tuned alike; beside them stands what adadps train does when nothing is tuned.
+    All were tuned by the same number of trials, and are compared with the untuned defaults of
+    adadps train.
     """
     from adadps.cli.demo import run_demo
 
@@ -46,7 +47,7 @@ def demo(
         if as_json:
             print_json(outcome.rows)
         else:
-            title = "Section of a Debian package, told on held-out packages"
+            title = "Section of a Debian package, predicted for held-out packages"
             out.print(table_of_rows(title, _COLUMNS, outcome.rows))
             out.print(_HOW_TO_READ, highlight=False)
             out.print(f"Report: {outcome.report}\nModel:  {outcome.model}")

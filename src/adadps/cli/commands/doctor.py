@@ -17,10 +17,10 @@ from adadps.cli.commands.console import (
     table_of_rows,
     whole_number,
 )
-from adadps.cli.commands.table_options import MOST_EXAMPLES, MOST_WORDS
+from adadps.cli.commands.table_commands import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
-    from adadps.estimators.doctor.from_table import TableFindings
+    from adadps.estimators.doctor.tables import TableFindings
 
 MOST_FOLDS = 100
 _TABLE = panel("The public table")
@@ -50,9 +50,9 @@ _TERMS = {
     "sharper": "sharper",
 }
 _TERMS_LEGEND = """\
-D: how far the weights must go, ||w - w*||.
+D: the distance of the weights from the solution, ||w - w*||.
 R: the largest E[g_j^2] / A_j^2 of a weight j; g is a batch's gradient.
-noise: E||N||^2_A, what the noise of a step adds. sum A is the same for all.
+noise: E||N||^2_A, the noise of a step. sum A is the same for all.
 bound: the convex theorem's, D sqrt(2 sum A (R sum A + noise)) / sqrt(steps).
 sharper: the same from a line of its proof that is less coarse."""
 
@@ -67,7 +67,7 @@ def doctor(
         int,
         _RUN(callback=whole_number(1, MOST_EXAMPLES), help="Declared number of PRIVATE examples."),
     ],
-    epsilon: Annotated[float, _RUN(help="What the private run may spend, later.")],
+    epsilon: Annotated[float, _RUN(help="What the private run may spend.")],
     delta: Annotated[float | None, _RUN(help="Default: 1/(10 examples).")] = None,
     steps: Annotated[
         int | None,
@@ -91,11 +91,11 @@ def doctor(
     ] = 8,
     seed: Annotated[
         int,
-        _TRIED(callback=whole_number(0), help="Of the folds and the simulated noise."),
+        _TRIED(callback=whole_number(0), help="Seed of the folds and of the simulated noise."),
     ] = 0,
     terms: Annotated[
         bool,
-        _SHOWN("--terms", help="Also the terms of the paper's theorem."),
+        _SHOWN("--terms", help="Also print the terms of the paper's theorem."),
     ] = False,
     as_json: Annotated[
         bool,
@@ -106,18 +106,17 @@ def doctor(
 
     Private runs are simulated on the public texts with the noise that they
     will have. Nothing here may be private: give a public sample, or public
-    texts like the private ones. At the end stands the `adadps train` command
-    that follows the advice.
+    texts like the private ones. The output ends with the `adadps train`
+    command that follows the advice.
 
     Example:
 
     adadps doctor pilot.csv --text review --label kind --examples 9000 --epsilon 1
     """
-    from adadps.estimators.doctor.from_table import examine_table
-    from adadps.estimators.doctor.request import Request
+    from adadps.estimators.doctor.tables import DoctorRequest, examine_table
 
     with errors_as_messages():
-        request = Request(
+        request = DoctorRequest(
             public=public,
             text=text,
             label=label,

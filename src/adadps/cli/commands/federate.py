@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands import table_options as options
-from adadps.cli.commands.console import errors_as_messages, panel, whole_number
-from adadps.cli.commands.table_options import MOST_EXAMPLES
-from adadps.cli.commands.table_training import show_overlap, train_and_show
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.federation import DrawnBy, Federation, NoiseBy
+from adadps.cli.commands import table_commands as options
+from adadps.cli.commands.console import panel, whole_number
+from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
+from adadps.estimators.planner.federation import DrawnBy, NoiseBy
+from adadps.estimators.planner.methods import Method
 
 _privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")
@@ -28,14 +27,14 @@ def federate(
     data: Annotated[
         Path, typer.Argument(help="Table of all users: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
-    user: Annotated[str, typer.Option(metavar="NAME", help="Column that tells users apart.")],
+    user: Annotated[str, typer.Option(metavar="NAME", help="Column of users.")],
     epsilon: Annotated[
         float, typer.Option(metavar="NUMBER", help="What this run may spend, per user.")
     ],
-    out_folder: options.OutFolder,
+    out: options.OutFolder,
     label: options.Label = None,
     classes: options.Classes = None,
-    text: options.Texts = None,
+    texts: options.Texts = None,
     numeric: options.Numbers = None,
     categorical: options.Categories = None,
     test: Annotated[
@@ -71,17 +70,18 @@ def federate(
     ] = None,
     sampling: Annotated[
         DrawnBy | None,
-        _privacy(help="How cohorts are drawn. Default: poisson; with noise of devices shuffled."),
+        _privacy(help="How cohorts are drawn. Default: poisson, or shuffled if devices add noise."),
     ] = None,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
     strict: options.Strict = False,
     trials: options.Trials = None,
     rounds: Annotated[
-        int | None, _device(metavar="COUNT", callback=whole_number(1), help="Cohorts in all.")
+        int | None, _device(metavar="COUNT", callback=whole_number(1), help="Number of rounds.")
     ] = None,
-    cohort: Annotated[
-        float | None, _device(metavar="COUNT", help="Users that are asked in a round, on average.")
+    batch_size: Annotated[
+        float | None,
+        _device("--cohort", metavar="COUNT", help="Average number of users in a round."),
     ] = None,
     local_epochs: Annotated[
         int, _device(metavar="COUNT", callback=whole_number(1), help="Passes over a user's rows.")
@@ -93,17 +93,17 @@ def federate(
         float | None, _device(metavar="NUMBER", help="Learning rate on the devices.")
     ] = None,
     clip_norm: Annotated[
-        float | None, _device(metavar="NUMBER", help="Longest update that counts in full.")
+        float | None, _device(metavar="NUMBER", help="Norm at which updates are clipped.")
     ] = None,
     server_momentum: Annotated[
-        float, _device(metavar="NUMBER", help="Of the updates that the server has released.")
+        float, _device(metavar="NUMBER", help="Momentum of the released updates at the server.")
     ] = 0.0,
     rows_per_user: Annotated[
         int | None,
         _device(
             metavar="COUNT",
             callback=whole_number(1),
-            help="Rows that a user trains on. Default: 1000.",
+            help="Rows per user. Default: 1000.",
         ),
     ] = None,
     method: Annotated[Method, _side(metavar="NAME", help=METHODS)] = Method.AUTO,
@@ -119,8 +119,8 @@ def federate(
 ) -> None:
     r"""Federated training with user-level privacy, simulated in this process.
 
-    Users train on their own rows; what they bring is clipped and noised, so that epsilon protects
-    a user with all their rows. The same method runs on real devices with Flower.
+    Users train on their own rows; their updates are clipped and noised, so that epsilon protects a
+    user with all their rows. The same method runs on real devices with Flower.
 
     Examples:
     adadps federate mails.csv --user sender --text body --label kind \
@@ -129,55 +129,4 @@ def federate(
       --classes ham,spam --noise shares --minimum 50 \
       --cohort 60 --rounds 50 --epsilon 8 --out model
     """
-    from adadps.estimators.tables.request import Request
-
-    with errors_as_messages():
-        request = Request(
-            data=data,
-            epsilon=epsilon,
-            out=out_folder,
-            schema=schema,
-            texts=tuple(text or ()),
-            numeric=tuple(numeric or ()),
-            categorical=tuple(categorical or ()),
-            label=label,
-            classes=classes,
-            label_separator=label_separator,
-            missing=None if missing is None else missing.value,
-            rare=None if rare is None else rare.value,
-            user=user,
-            users=users,
-            rows_per_user=rows_per_user,
-            method=method,
-            side=side,
-            side_source=side_source,
-            side_because=side_because,
-            public=public,
-            public_because=public_because,
-            delta=delta,
-            batch_size=cohort,
-            clip_norm=clip_norm,
-            words=words,
-            language=language,
-            ledger=ledger,
-            ledger_budget=ledger_budget,
-            checkpoint=checkpoint,
-            store=store,
-            strict=strict,
-            trials=trials,
-            test=test,
-            federation=Federation(
-                local_epochs=local_epochs,
-                local_batch_size=local_batch_size,
-                local_lr=local_lr,
-                server_momentum=server_momentum,
-                noise=noise,
-                minimum=minimum,
-                sampling=sampling,
-                rounds=rounds,
-            ),
-        )
-    if check_overlap:
-        show_overlap(request)
-    else:
-        train_and_show(request, "Federated", as_json=as_json)
+    train_on_table(locals(), "Federated", federated=True)

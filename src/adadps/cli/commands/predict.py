@@ -13,19 +13,23 @@ from adadps.cli.commands.console import Missing, errors_as_messages, print_json,
 def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     data: Annotated[Path, typer.Argument(help="Table: .csv, .tsv, .jsonl (or .gz), or .parquet.")],
-    out_file: Annotated[Path, typer.Option("--out", help="New table; its name says the format.")],
+    out_file: Annotated[
+        Path, typer.Option("--out", help="New table; the ending of its name gives the format.")
+    ],
     text: Annotated[
         str | None, typer.Option(help="Column of the texts. Default: as in training.")
     ] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Add one column a class with its probability.")
+        bool, typer.Option("--probabilities", help="Add one column of probabilities per class.")
     ] = False,
     missing: Annotated[
         Missing | None,
         typer.Option(help="Empty cells: refuse or fill. Default: as the model was trained."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written as JSON.")
+    ] = False,
 ) -> None:
     """Write the table with one more column, "prediction".
 
@@ -33,8 +37,8 @@ def predict(
 
     Example: adadps predict model new.csv --out labelled.csv
     """
-    from adadps.estimators.tables.predicting import predict_table
-    from adadps.estimators.tables.saved import load_model
+    from adadps.estimators.tables.model import load_model
+    from adadps.estimators.tables.prediction import predict_table
     from adadps.files.writing import new_file
 
     with errors_as_messages(), new_file(out_file, overwrite=force) as draft:

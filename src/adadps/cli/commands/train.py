@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands import table_options as options
+from adadps.cli.commands import table_commands as options
 from adadps.cli.commands.console import panel, whole_number
-from adadps.cli.commands.table_options import MOST_EXAMPLES
-from adadps.cli.commands.table_training import show_overlap, train_and_show
-from adadps.estimators.planner.named_methods import Method
+from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
+from adadps.estimators.planner.methods import Method
 
 _column, _privacy = panel("More about columns"), panel("Privacy")
 _user = panel("Users: epsilon then protects all rows of a user together")
@@ -24,9 +23,9 @@ def train(
         Path, typer.Argument(help="Private table: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
     epsilon: Annotated[float, typer.Option(metavar="NUMBER", help="What this run may spend.")],
-    out_folder: options.OutFolder,
+    out: options.OutFolder,
     label: options.Label = None,
-    text: options.Texts = None,
+    texts: options.Texts = None,
     numeric: options.Numbers = None,
     categorical: options.Categories = None,
     test: Annotated[
@@ -59,7 +58,7 @@ def train(
     trials: options.Trials = None,
     ledger: options.LedgerFile = None,
     ledger_budget: options.LedgerBudget = None,
-    user: Annotated[str | None, _user(metavar="NAME", help="Column that tells them apart.")] = None,
+    user: Annotated[str | None, _user(metavar="NAME", help="Column of users.")] = None,
     users: Annotated[
         int | None,
         _user(
@@ -70,9 +69,7 @@ def train(
     ] = None,
     rows_per_user: Annotated[
         int | None,
-        _user(
-            metavar="COUNT", callback=whole_number(1), help="Rows that count at once. Default: 16."
-        ),
+        _user(metavar="COUNT", callback=whole_number(1), help="Rows per step. Default: 16."),
     ] = None,
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
@@ -91,7 +88,7 @@ def train(
         float | None, _setting(metavar="NUMBER", help="Expected examples (or users) in a batch.")
     ] = None,
     clip_norm: Annotated[
-        float | None, _setting(metavar="NUMBER", help="Longest gradient that counts in full.")
+        float | None, _setting(metavar="NUMBER", help="Norm at which gradients are clipped.")
     ] = None,
     lr: Annotated[float | None, _setting(metavar="NUMBER", help="Learning rate.")] = None,
     checkpoint: options.CheckpointFolder = None,
@@ -99,9 +96,9 @@ def train(
 ) -> None:
     r"""Train a private linear model on texts, numbers and categories at one epsilon.
 
-    Nothing about the private rows is shown or stored but the noised weights, and what is declared
-    or said to be assumed public. Accuracy is measured only on --test, whose rows are all measured
-    as they are given: they are outside of epsilon.
+    Of the private rows, only noised weights are shown or stored, and what is declared or stated as
+    assumed public. Accuracy is measured only on --test, on all of its rows; epsilon does not cover
+    them.
 
     Examples:
     adadps train reviews.csv --text review --label stars --epsilon 1 --out model
@@ -112,49 +109,4 @@ def train(
       --user sender --users 900 --ledger mails.ledger --ledger-budget 3 \
       --epsilon 1 --out model
     """
-    from adadps.estimators.tables.request import Request
-
-    request = Request(
-        data=data,
-        epsilon=epsilon,
-        out=out_folder,
-        schema=schema,
-        texts=tuple(text or ()),
-        numeric=tuple(numeric or ()),
-        categorical=tuple(categorical or ()),
-        label=label,
-        classes=classes,
-        label_separator=label_separator,
-        regression=regression,
-        label_bounds=label_bounds,
-        missing=None if missing is None else missing.value,
-        rare=None if rare is None else rare.value,
-        examples=examples,
-        user=user,
-        users=users,
-        rows_per_user=rows_per_user,
-        method=method,
-        side=side,
-        side_source=side_source,
-        side_because=side_because,
-        public=public,
-        public_because=public_because,
-        delta=delta,
-        batch_size=batch_size,
-        epochs=epochs,
-        clip_norm=clip_norm,
-        lr=lr,
-        words=words,
-        language=language,
-        ledger=ledger,
-        ledger_budget=ledger_budget,
-        checkpoint=checkpoint,
-        store=store,
-        strict=strict,
-        trials=trials,
-        test=test,
-    )
-    if check_overlap:
-        show_overlap(request)
-    else:
-        train_and_show(request, "Trained", as_json=as_json)
+    train_on_table(locals(), "Trained")

@@ -1,62 +1,58 @@
-"""The methods that are compared, each built from its recorded setting."""
+"""The methods that the demo compares, each with the setting that tuning recorded for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
+from importlib.resources import files
 
-from adadps.cli.demo.settings import Setting
-from adadps.methods.paper import (
-    adadps,
-    adadps_two_sided,
-    dp_adam,
-    dp_sgd,
-    dp_sgd_weighted,
-    plain_adam,
-)
+from adadps.estimators.planner.methods import Method, PreparedMethod
+from adadps.methods.paper import plain_adam
 from adadps.methods.side import Frequencies, frequency
-from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
-from adadps.methods.stages.gradients import Privatize
 
 NOT_PRIVATE = "Adam, no privacy"
 
+TunedSetting = dict[str, float]
+
 
 @dataclass(frozen=True)
-class Contender:
-    """One row of the table."""
+class DemoMethod:
+    """One row of the demo's table; ``method`` is None for Adam without privacy."""
 
     name: str
-    side: str
-    build: Callable[[Setting, float, Frequencies], Chain]
+    method: Method | None
 
+    @property
+    def side(self) -> str:
+        """Return the side information that the method reads, in words."""
+        informed = self.method is not None and self.method.takes_side_information
+        return "word frequencies" if informed else "none"
 
-def _privacy(setting: Setting, sigma: float) -> Privatize:
-    return privatize(clip_norm=setting["clip_norm"], noise_multiplier=sigma)
-
-
-def _side(setting: Setting, frequencies: Frequencies) -> Fixed:
-    return frequency(frequencies, floor=setting["floor"], power=setting["power"])
-
-
-def _before_the_clip(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
-    return adadps(_side(setting, frequencies), _privacy(setting, sigma), lr=setting["lr"])
-
-
-def _on_both_sides(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
-    side = _side(setting, frequencies)
-    return adadps_two_sided(side, side, _privacy(setting, sigma), lr=setting["lr"])
-
-
-def _into_the_features(setting: Setting, sigma: float, frequencies: Frequencies) -> Chain:
-    return dp_sgd_weighted(_side(setting, frequencies), _privacy(setting, sigma), lr=setting["lr"])
+    def chain(
+        self, setting: TunedSetting, noise_multiplier: float, frequencies: Frequencies
+    ) -> Chain:
+        """Return the chain with a recorded setting."""
+        if self.method is None:
+            return plain_adam(setting["lr"])
+        side = None
+        if self.method.takes_side_information:
+            side = frequency(frequencies, floor=setting["floor"], power=setting["power"])
+        privacy = privatize(clip_norm=setting["clip_norm"], noise_multiplier=noise_multiplier)
+        return PreparedMethod(self.method, side).chain(privacy, setting["lr"])
 
 
 CONTENDERS = (
-    Contender("DP-SGD", "none", lambda s, sigma, _: dp_sgd(_privacy(s, sigma), lr=s["lr"])),
-    Contender("DP-Adam", "none", lambda s, sigma, _: dp_adam(_privacy(s, sigma), lr=s["lr"])),
-    Contender("AdaDPS, before the clip", "word frequencies", _before_the_clip),
-    Contender("AdaDPS, two-sided", "word frequencies", _on_both_sides),
-    Contender("DP-SGD, weighted features", "word frequencies", _into_the_features),
-    Contender(NOT_PRIVATE, "none", lambda s, *_: plain_adam(s["lr"])),
+    DemoMethod("DP-SGD", Method.DP_SGD),
+    DemoMethod("DP-Adam", Method.DP_ADAM),
+    DemoMethod("AdaDPS, before the clip", Method.ADADPS),
+    DemoMethod("AdaDPS, two-sided", Method.ADADPS_TWO_SIDED),
+    DemoMethod("DP-SGD, weighted features", Method.DP_SGD_WEIGHTED),
+    DemoMethod(NOT_PRIVATE, None),
 )
+
+
+def recorded_settings() -> dict[str, TunedSetting]:
+    """Return the winning setting of each method."""
+    text = files("adadps.cli.demo").joinpath("recorded.json").read_text("utf-8")
+    return {name: entry["winner"] for name, entry in json.loads(text)["contenders"].items()}

@@ -27,7 +27,7 @@ class DemoData:
 
     @property
     def assumed_public(self) -> AssumedPublic:
-        """What is declared."""
+        """Return what is declared."""
         more = len(self.words) - VOCABULARY
         return AssumedPublic(
             classes=SECTIONS,
@@ -39,7 +39,7 @@ class DemoData:
 def load_data(
     *, dampened: bool = False, tuning: bool = False, class_names: bool = False
 ) -> DemoData:
-    """Features and sections of the packages that come with adadps, split by source package.
+    """Return features and sections of the packages that come with adadps, split by source.
 
     For ``tuning`` the test packages are left out, and another fold takes their place. With
     ``class_names`` the words of the sections' names are counted, too.
@@ -62,5 +62,5 @@ def load_data(
 
 
 def load_default_data() -> DemoData:
-    """The same packages with the features of `adadps train`, to which classes are declared."""
+    """Return the same packages with the features of `adadps train` for declared classes."""
     return load_data(dampened=True, class_names=True)

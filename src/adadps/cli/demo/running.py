@@ -1,4 +1,4 @@
-"""The whole demo: every row, the report, and a model to look at."""
+"""The whole demo: every row, the report, and a saved model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from adadps.accounting.epsilon import Budget
-from adadps.cli.demo.contenders import CONTENDERS, NOT_PRIVATE
+from adadps.cli.demo.contenders import CONTENDERS, NOT_PRIVATE, recorded_settings
 from adadps.cli.demo.data import load_data, load_default_data
-from adadps.cli.demo.settings import recorded
 from adadps.cli.demo.training import DEFAULTS, STEPS, noise_for, train, train_defaults
 from adadps.errors import DataError
 from adadps.files.removing import remove_folder
@@ -27,17 +26,17 @@ OF_A_MODEL = {RESULT_FILE, WEIGHTS_FILE, CARD_JSON, CARD_MARKDOWN, AUDIT_FILE}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the demo leaves behind."""
+class DemoOutcome:
+    """The rows and files of a demo."""
 
     rows: list[dict[str, Any]]
     report: Path
     model: Path
 
 
-def run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outcome:
-    """Train all contenders, write the report, the rows and the AdaDPS model into ``folder``."""
-    Budget(epsilon, 0.5)  # refuse a bad epsilon before the data is read
+def run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> DemoOutcome:
+    """Train all methods; write the report, the rows and the AdaDPS model into ``folder``."""
+    Budget(epsilon, 0.5)  # refuses a bad epsilon before the data is read
     _require_room(folder)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # one step is small: several threads wait for each other
@@ -47,11 +46,11 @@ def run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outcom
         torch.set_num_threads(threads)
 
 
-def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outcome:
+def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> DemoOutcome:
     say("Reading 30,300 package descriptions that come with adadps ...")
     data = load_data()
     say(f"Planning {STEPS} steps for epsilon = {epsilon:g} ...")
-    sigma, winners = noise_for(data, epsilon), recorded()
+    sigma, winners = noise_for(data, epsilon), recorded_settings()
     results: dict[str, Result] = {}
     rows = []
 
@@ -62,18 +61,18 @@ def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> Outco
         say(f"{name}: accuracy {result.last('accuracy'):.3f} in {seconds:.0f} s")
 
     for contender in CONTENDERS:
-        if contender.name == NOT_PRIVATE:  # all that is private stands above it
+        if contender.name == NOT_PRIVATE:  # private rows come first
             keep(DEFAULTS, "word frequencies", train_defaults(load_default_data(), epsilon))
         trained = train(contender, winners[contender.name], sigma, data)
         keep(contender.name, contender.side, trained)
     write_json(folder / "demo.json", rows)
     report = _report(folder, rows, results)
     remove_folder(folder / "model", OF_A_MODEL)
-    return Outcome(rows, report, results[SHIPPED].save(folder / "model"))
+    return DemoOutcome(rows, report, results[SHIPPED].save(folder / "model"))
 
 
 def _require_room(folder: Path) -> None:
-    """An earlier demo may be replaced, but nothing else."""
+    """Refuse a folder that holds anything but an earlier demo."""
     model = folder / "model"
     other = folder.is_dir() and any(folder.iterdir()) and not (folder / "demo.json").exists()
     other = other or model.is_file() or model.is_symlink()
@@ -106,8 +105,8 @@ def _report(folder: Path, rows: list[dict[str, Any]], results: dict[str, Result]
         results,
         folder / "report.html",
         title="adadps demo: several private methods, one budget",
-        lead="A linear classifier tells the section of a Debian package from its description. The "
-        "descriptions are treated as private; accuracy is measured on packages held out from "
+        lead="A linear classifier predicts the section of a Debian package from its description. "
+        "The descriptions are treated as private; accuracy is measured on packages held out from "
         "training.",
         columns={
             "side information": {row["method"]: row["side"] for row in rows},
@@ -119,7 +118,7 @@ def _report(folder: Path, rows: list[dict[str, Any]], results: dict[str, Result]
             "All private methods have the same epsilon. Those that were tuned have the same "
             "features, batches, steps and number of trials, which were made beforehand on a part "
             "of the training data; their cost is not part of this epsilon.",
-            "The defaults had no trials on this data. They are what adadps train does when only "
+            "The defaults had no trials on this data. They are those of adadps train when only "
             "epsilon and the sections are given: log counts of the same words and those of the "
             "sections' names, weighted by public inverse document frequencies; batch size, clip "
             "norm and learning rate by rule.",

@@ -1,4 +1,4 @@
-"""One row of the table: a contender with its setting, or `adadps train` without any."""
+"""One row of the demo's table: a tuned method, or `adadps train` with its defaults."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from adadps.accounting.calibration import calibrate_noise
 from adadps.accounting.delta import default_delta
 from adadps.accounting.epsilon import Budget
 from adadps.accounting.samplers import Sampler, poisson
-from adadps.cli.demo.contenders import Contender
+from adadps.cli.demo.contenders import DemoMethod, TunedSetting
 from adadps.cli.demo.data import VOCABULARY, DemoData
-from adadps.cli.demo.settings import Setting
 from adadps.data.debian import SECTIONS
 from adadps.engine.losses import cross_entropy
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.features import RowFeatures
-from adadps.estimators.tables.methods import Plan, Wishes, chosen_for, plan_training
+from adadps.estimators.planner.methods import Method
+from adadps.estimators.planner.plan import PlannedRun, plan_training
+from adadps.estimators.planner.settings import GivenSettings
+from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.estimators.tables.targets import Targets
 from adadps.methods.stages import Chain
@@ -29,49 +29,47 @@ from adadps.types import Accountant
 
 BATCH, STEPS, TUNING_TRIALS = 1024, 400, 12
 DEFAULTS = "Defaults (no tuning): DP-SGD on IDF features"
-WISHES = Wishes()
-"""None: what `adadps train` does when only epsilon is given."""
+GIVEN = GivenSettings()
+"""No setting is given: this is what `adadps train` does when only epsilon is."""
 
 
 def sampler_for(data: DemoData) -> Sampler:
-    """Poisson batches; the number of examples is declared public."""
+    """Return Poisson sampling; the number of examples is declared public."""
     return poisson(examples=len(data.train), expected_size=BATCH)
 
 
 def noise_for(data: DemoData, epsilon: float) -> float:
-    """The noise multiplier with which the demo's steps cost ``epsilon``."""
+    """Return the noise multiplier with which the demo's steps cost ``epsilon``."""
     budget = Budget(epsilon, default_delta(len(data.train)))
     return calibrate_noise(sampler_for(data), STEPS, budget=budget, accountant=Accountant.PLD)
 
 
 def train(
-    contender: Contender, setting: Setting, sigma: float, data: DemoData
+    contender: DemoMethod, setting: TunedSetting, sigma: float, data: DemoData
 ) -> tuple[Result, float]:
-    """Train one contender; return its result and the seconds it took."""
-    method = contender.build(setting, sigma, data.frequencies)
+    """Train one method with a setting; return its result and the seconds it took."""
+    method = contender.chain(setting, sigma, data.frequencies)
     return _timed(data, method, sampler_for(data), STEPS, setting, TUNING_TRIALS)
 
 
-def default_plan(data: DemoData, epsilon: float) -> Plan:
-    """Method and settings of `adadps train` for a column of texts and declared sections."""
+def default_plan(data: DemoData, epsilon: float) -> PlannedRun:
+    """Return the plan of `adadps train` for a column of texts and declared sections."""
     schema = Schema(("description",), (), (), Label("section", SECTIONS))
+    method = Method.AUTO.resolved(informed=True)
     return plan_training(
-        chosen_for(Method.AUTO, has_text=True),
-        RowFeatures(schema, data.words),
-        Targets(schema.label),
+        prepare_for_rows(method, RowFeatures(schema, data.words), data.frequencies),
         examples=len(data.train),
         budget=Budget(epsilon, default_delta(len(data.train))),
-        accountant=Accountant.PLD,
-        wishes=WISHES,
-        frequencies=data.frequencies,
+        loss=Targets(schema.label).loss_facts,
+        given=GIVEN,
     )
 
 
 def train_defaults(data: DemoData, epsilon: float) -> tuple[Result, float]:
-    """What `adadps train` does when nothing is tuned; ``data`` is that of `load_default_data`."""
+    """Train as `adadps train` does untuned; ``data`` is that of `load_default_data`."""
     plan = default_plan(data, epsilon)
-    choice = plan.choice
-    return _timed(data, plan.chain, choice.sampler, choice.steps, plan.settings, trials=0)
+    settings = plan.settings
+    return _timed(data, plan.chain, settings.sampler, settings.steps, plan.describe(), trials=0)
 
 
 def _timed(

@@ -1,12 +1,11 @@
 """The doctor: which side information helps, judged on public data before any budget is spent.
 
 Nothing here reads private data, and no epsilon is spent. A private run is *simulated* on public
-examples, with the noise that it will have; its weights are thrown away.
+examples, with the noise that it will have; its weights are discarded.
 """
 
 from adadps.estimators.doctor.candidates import (
     Candidate,
-    Door,
     before_the_clip,
     both_sides,
     candidates_for_words,
@@ -15,16 +14,15 @@ from adadps.estimators.doctor.candidates import (
     public_gradients,
 )
 from adadps.estimators.doctor.examination import Findings, examine
-from adadps.estimators.doctor.terms import Terms
+from adadps.estimators.doctor.terms import BoundTerms
 from adadps.estimators.doctor.verdict import Finding, Shown, Verdict
 
 __all__ = [
+    "BoundTerms",
     "Candidate",
-    "Door",
     "Finding",
     "Findings",
     "Shown",
-    "Terms",
     "Verdict",
     "before_the_clip",
     "both_sides",

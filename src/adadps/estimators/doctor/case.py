@@ -1,4 +1,4 @@
-"""A case: public examples that stand in for the private ones, and what is declared about those."""
+"""A case: public examples in place of private ones, and what is declared about the latter."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FEWEST_ROWS, FEWEST_IN_A_FOLD = 40, 5
 class Case:
     """Public rows with labels 0..K-1, the declared number of private examples, and the budget.
 
-    ``steps`` and ``batch_size`` of the private run follow from the rule of
-    `adadps.estimators.planner.defaults` where they are None.
+    ``steps`` and ``batch_size`` of the private run follow from the planner's rule where they are
+    None.
     """
 
     public: Examples
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def features(self) -> int:
-        """How many there are."""
+        """Return the number of features."""
         return int(self.rows.shape[1])
 
 
@@ -54,7 +54,7 @@ def case_of(
     steps: int | None = None,
     batch_size: float | None = None,
 ) -> Case:
-    """Check public examples and hold them.
+    """Return a case of public examples, which are checked.
 
     >>> rows, labels = np.eye(50), np.arange(50) % 2
     >>> len(case_of(rows, labels, examples=1000, budget=Budget(1.0, 1e-5)))
@@ -87,17 +87,17 @@ def case_of(
 
 
 def require_folds(rows: int, folds: int) -> None:
-    """Refuse folds that are too few to see noise, or too small to measure anything."""
+    """Refuse folds that are too few to show noise, or too small to measure anything."""
     most = rows // FEWEST_IN_A_FOLD
     if not 3 <= folds <= most:
         raise DataError(
             f"Expected between 3 and {most} folds for {rows} public rows, found {folds}. The "
-            "noise of the simulation is seen by differences between folds."
+            "noise of the simulation shows as differences between folds."
         )
 
 
 def as_matrix(features: Any) -> Matrix:
-    """The same rows for numpy and scipy, in float64."""
+    """Return the same rows for numpy and scipy, in float64."""
     if isinstance(features, SparseRows):
         parts = (features.values.double(), features.columns, features.offsets)
         values, columns, offsets = (part.numpy() for part in parts)

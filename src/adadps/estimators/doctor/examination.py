@@ -9,11 +9,11 @@ from typing import Any
 from adadps.accounting.delta import default_delta, require_small_delta
 from adadps.accounting.epsilon import Budget
 from adadps.errors import SideInformationError, require
-from adadps.estimators.doctor.candidates import DP_SGD, Candidate, Door, PublicGradients, nothing
+from adadps.estimators.doctor.candidates import DP_SGD, Candidate, nothing
 from adadps.estimators.doctor.case import Case, case_of, require_folds
-from adadps.estimators.doctor.plans import Plan, plan_for
+from adadps.estimators.doctor.plans import CandidatePlan, plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, simulated_size, splits
-from adadps.estimators.doctor.terms import Terms, terms_of
+from adadps.estimators.doctor.terms import BoundTerms, terms_of
 from adadps.estimators.doctor.verdict import Finding, Verdict, decide, gain_needed
 from adadps.training.progress import Progress, progress_bar
 from adadps.types import Unit
@@ -32,12 +32,12 @@ class Findings:
     confidence: float
 
     @property
-    def plan(self) -> Plan:
-        """How the advised candidate would be trained on the private data."""
+    def plan(self) -> CandidatePlan:
+        """Return how the advised candidate would be trained on the private data."""
         return self.verdict.advised.plan
 
     def describe(self) -> dict[str, Any]:
-        """Everything, ready for JSON. Its epsilon is what is planned, none is spent."""
+        """Return everything, ready for JSON. Its epsilon is planned; none is spent."""
         return {
             "verdict": self.verdict.shown.in_words,
             "candidate": self.verdict.name,
@@ -76,10 +76,10 @@ def examine(
 ) -> Findings:
     """Weigh ``candidates`` on *public* examples for a planned run on private ones.
 
-    ``features`` and ``labels`` (0 to K-1) are public and stand in for ``examples`` private ones, a
-    declared number; ``epsilon`` and ``delta`` (default: 1/(10 examples)) are what the private run
-    may spend. Nothing is spent here. DP-SGD is always among the candidates. ``otherwise`` names the
-    candidate to advise where no gain can be shown, and no loss of it.
+    ``features`` and ``labels`` (0 to K-1) are public and take the place of ``examples`` private
+    ones, a declared number; ``epsilon`` and ``delta`` (default: 1/(10 examples)) are what the
+    private run may spend. Nothing is spent here. DP-SGD is always among the candidates.
+    ``otherwise`` names the candidate to advise where no gain can be shown, unless it shows a loss.
 
     >>> import numpy as np
     >>> rows = np.random.default_rng(0).normal(size=(60, 4))
@@ -107,7 +107,7 @@ def examine(
     _require_named(otherwise, weighed)
     with progress_bar(len(weighed) * (folds + 1), progress, label="simulating") as bar:
         bar.note("planning the noise")
-        plans = _plans(case, weighed)
+        plans = [plan_for(case, one) for one in weighed]
         scores = [_scores(case, plan, folds, seed, bar) for plan in plans]
         terms = [_terms(case, plan, bar) for plan in plans]
     found = _compared(len(case), plans, scores, terms, confidence)
@@ -115,15 +115,10 @@ def examine(
     return Findings(case, tuple(found), verdict, confidence)
 
 
-def _plans(case: Case, candidates: list[Candidate]) -> list[Plan]:
-    """The noise is the same for all: it is calibrated once."""
-    first = plan_for(case, candidates[0])
-    sigma = first.choice.noise_multiplier
-    return [first, *(plan_for(case, one, noise_multiplier=sigma) for one in candidates[1:])]
-
-
-def _scores(case: Case, plan: Plan, folds: int, seed: int, bar: Progress) -> tuple[float, ...]:
-    """One simulated accuracy a fold; the folds are the same for every candidate."""
+def _scores(
+    case: Case, plan: CandidatePlan, folds: int, seed: int, bar: Progress
+) -> tuple[float, ...]:
+    """Return one simulated accuracy per fold; all candidates have the same folds."""
     scores = []
     for split in splits(len(case), folds, seed):
         bar.note(plan.candidate.name)
@@ -132,13 +127,13 @@ def _scores(case: Case, plan: Plan, folds: int, seed: int, bar: Progress) -> tup
     return tuple(scores)
 
 
-def _terms(case: Case, plan: Plan, bar: Progress) -> Terms:
+def _terms(case: Case, plan: CandidatePlan, bar: Progress) -> BoundTerms:
     bar.note("terms of the theorem")
     found = terms_of(
         case,
         plan.candidate,
-        noise_multiplier=plan.choice.noise_multiplier,
-        expected_size=plan.choice.sampler.expected_size,
+        noise_multiplier=plan.settings.noise_multiplier,
+        expected_size=plan.settings.sampler.expected_size,
     )
     bar.advance()
     return found
@@ -146,12 +141,12 @@ def _terms(case: Case, plan: Plan, bar: Progress) -> Terms:
 
 def _compared(
     rows: int,
-    plans: list[Plan],
+    plans: list[CandidatePlan],
     scores: list[tuple[float, ...]],
-    terms: list[Terms],
+    terms: list[BoundTerms],
     confidence: float,
 ) -> list[Finding]:
-    """Each candidate beside DP-SGD, which is the first."""
+    """Compare each candidate with DP-SGD, which comes first."""
     found = []
     for plan, mine, of_mine in zip(plans, scores, terms, strict=True):
         gains = tuple(one - other for one, other in zip(mine, scores[0], strict=True))
@@ -162,8 +157,8 @@ def _compared(
 
 
 def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """DP-SGD first, then all others; names must tell them apart."""
-    others = [one for one in candidates if one.door is not Door.NONE]
+    """Return DP-SGD, then all others; names must differ."""
+    others = [one for one in candidates if not one.is_plain]
     names = [one.name for one in others]
     if len(set(names)) != len(names):
         raise SideInformationError(
@@ -171,7 +166,7 @@ def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
             "knows and where it enters."
         )
     for one in others:
-        if not isinstance(one.side, PublicGradients) and one.side is None:
+        if one.side is None:
             raise SideInformationError(
                 f"Expected side information for '{one.name}', found none. Use `nothing()` for "
                 "DP-SGD."

@@ -1,100 +1,105 @@
-"""How a candidate would be trained on the private data: settings by rule, and the chain.
+"""How a candidate would be trained on the private data.
 
-Clip norm and learning rate come from `adadps.estimators.planner.defaults.choose`, for every
-candidate alike. What the rule needs to know, how long rows are where the clip and where the noise
-meet them, is measured on public rows.
+Settings come from the planner, by the same rule for every candidate. The norms that the rule needs,
+of rows where the clip and where the noise meet them, are measured on public rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.provenance import Provenance
-from adadps.estimators.doctor.candidates import Candidate, Door, PublicGradients
+from adadps.estimators.doctor.candidates import (
+    Candidate,
+    PublicGradients,
+    inverse_of,
+    median_row_norm,
+    weighted_rows,
+)
 from adadps.estimators.doctor.case import Case
-from adadps.estimators.doctor.scales import inverse_of, norms, weighted_rows
 from adadps.estimators.doctor.terms import gradient_norms, moments_at
-from adadps.estimators.planner.defaults import Choice, choose, first_gradient
-from adadps.methods.paper import adadps, adadps_public, adadps_two_sided, dp_sgd, dp_sgd_weighted
+from adadps.estimators.planner.methods import Method, Norms, PreparedMethod, norms_for
+from adadps.estimators.planner.plan import PlannedRun
+from adadps.estimators.planner.settings import (
+    GivenSettings,
+    Settings,
+    choose_settings,
+    first_gradient,
+)
+from adadps.methods.paper import adadps_public
 from adadps.methods.side import RMSPropStatistics
 from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
-from adadps.methods.stages.gradients import Privatize
 
 PUBLIC_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Plan:
+class CandidatePlan:
     """A candidate with everything that a private run of it needs."""
 
     candidate: Candidate
-    choice: Choice
+    settings: Settings
     row_norm: float
 
-    def method(self, public: Examples, *, noise_multiplier: float | None = None) -> Chain:
-        """The chain for a private run; ``public`` are examples for those who read gradients.
+    def chain(self, public: Examples) -> Chain:
+        """Return the chain of the run; ``public`` are examples whose gradients it may read."""
+        side, settings = self.candidate.side, self.settings
+        if not isinstance(side, PublicGradients):
+            return PlannedRun(PreparedMethod(self.candidate.method, side), settings).chain
+        statistics = RMSPropStatistics(
+            decay=side.decay, epsilon=side.floor * self.row_norm, debias=True
+        )
+        privacy = privatize(
+            clip_norm=settings.clip_norm, noise_multiplier=settings.noise_multiplier
+        )
+        return adadps_public(_declared_public(public), statistics, privacy, lr=settings.lr)
 
-        ``noise_multiplier`` is the planned one unless a simulation says otherwise.
+    def simulated(self, noise_multiplier: float) -> CandidatePlan:
+        """Return the plan with the noise of a simulation, in which stand-ins play private rows.
+
+        The rows behind the side information are forgotten: a run would drop its stand-ins as rows
+        that are known to be public.
         """
-        sigma = self.choice.noise_multiplier if noise_multiplier is None else noise_multiplier
-        privacy = privatize(clip_norm=self.choice.clip_norm, noise_multiplier=sigma)
-        side, lr = self.candidate.side, self.choice.lr
-        if side is None:
-            return dp_sgd(privacy, lr=lr)
-        if isinstance(side, PublicGradients):
-            statistics = RMSPropStatistics(
-                decay=side.decay, epsilon=side.floor * self.row_norm, debias=True
-            )
-            return adadps_public(_declared_public(public), statistics, privacy, lr=lr)
-        return _by_door(self.candidate.door, side, privacy, lr)
+        settings = replace(self.settings, noise_multiplier=noise_multiplier)
+        candidate = self.candidate
+        if isinstance(candidate.side, Fixed):
+            candidate = replace(candidate, side=replace(candidate.side, rows=None))
+        return replace(self, candidate=candidate, settings=settings)
 
 
-def plan_for(case: Case, candidate: Candidate, *, noise_multiplier: float | None = None) -> Plan:
-    """Settings by the rule, from declared numbers and public rows.
-
-    A ``noise_multiplier`` that is known already, it is the same for all candidates, saves time.
-    """
-    row_norm = float(np.median(norms(case.rows)))
-    clipped, noised = _norms_met(case, candidate, row_norm)
-    choice = choose(
+def plan_for(case: Case, candidate: Candidate) -> CandidatePlan:
+    """Plan a candidate by the rule, from declared numbers and public rows."""
+    row_norm = median_row_norm(case.rows)
+    settings = choose_settings(
         examples=case.examples,
         budget=case.budget,
         gradient_norm=first_gradient(case.classes),
-        clipped_norm=clipped,
-        noised_norm=noised,
-        batch_size=case.batch_size,
-        steps=case.steps,
-        noise_multiplier=noise_multiplier,
+        norms=_norms(case, candidate, row_norm),
+        given=GivenSettings(batch_size=case.batch_size, steps=case.steps),
     )
-    return Plan(candidate, choice, row_norm)
+    return CandidatePlan(candidate, settings, row_norm)
 
 
-def _norms_met(case: Case, candidate: Candidate, row_norm: float) -> tuple[float, float]:
-    """Typical norms of a row as the clip meets it, and as the noise does."""
+def _norms(case: Case, candidate: Candidate, row_norm: float) -> Norms:
+    method = candidate.method
     if isinstance(candidate.side, PublicGradients):
         start = moments_at(np.zeros((case.classes, case.features)), case.rows, case.labels)
         batch = min(PUBLIC_BATCH, len(case))
         A = np.sqrt(start.of_batches(batch)) + candidate.side.floor * row_norm
         lengths = gradient_norms(start.residuals, case.rows, 1 / A)
-        return float(np.median(lengths)) / first_gradient(case.classes), row_norm
-    if candidate.door is Door.BEFORE:
+        scaled = float(np.median(lengths)) / first_gradient(case.classes)
+        return norms_for(method, plain=row_norm, scaled=scaled)
+    if method is Method.ADADPS:
         inverse = np.broadcast_to(inverse_of(candidate, case), (case.classes, case.features))
         residuals = np.full((len(case), case.classes), case.classes**-0.5)
-        return float(np.median(gradient_norms(residuals, case.rows, inverse))), row_norm
-    length = float(np.median(norms(weighted_rows(case, candidate))))
-    return length, length
-
-
-def _by_door(door: Door, side: Fixed, privacy: Privatize, lr: float) -> Chain:
-    if door is Door.BOTH:
-        return adadps_two_sided(side, side, privacy, lr=lr)
-    if door is Door.FEATURES:
-        return dp_sgd_weighted(side, privacy, lr=lr)
-    return adadps(side, privacy, lr=lr)
+        scaled = float(np.median(gradient_norms(residuals, case.rows, inverse)))
+        return norms_for(method, plain=row_norm, scaled=scaled)
+    length = median_row_norm(weighted_rows(case, candidate))
+    return norms_for(method, plain=row_norm, scaled=length, weighted=length)
 
 
 def _declared_public(public: Examples) -> PublicExamples:

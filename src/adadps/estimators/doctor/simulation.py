@@ -1,48 +1,46 @@
 """A private run, simulated on public rows with the noise that the private one will have.
 
-What noise does to a step depends on σC/b beside the gradient of a typical batch. So the simulated
-run has the clip norm, learning rate, number of steps and σ/b of the planned run, and batches in
-which each of n imaginary private examples is one of the m public rows, which then occur more than
-once where b > m. The clipped sum is, in expectation, that of n private examples which look like the
-public ones.
+What noise does to a step depends on σC/b relative to the gradient of a typical batch. So the
+simulated run has the clip norm, learning rate, number of steps and σ/b of the planned run, and
+batches in which each of n imaginary private examples is one of the m public rows, which then occur
+more than once where b > m. The clipped sum is, in expectation, that of n private examples which
+look like the public ones.
 
-The weights are thrown away, the randomness is seeded, and the ledger is one of its own in memory
-that records a run without privacy: nothing is spent.
+The weights are discarded, the randomness is seeded, and a separate ledger in memory records a run
+without privacy: nothing is spent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from sklearn.model_selection import KFold
-from torch import nn
 
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import Poisson, Rows
 from adadps.engine.losses import cross_entropy
 from adadps.engine.noise.randomness import reproducible_not_private
 from adadps.estimators.doctor.case import Array, Case
-from adadps.estimators.doctor.plans import Plan
-from adadps.methods.side.source import Fixed
-from adadps.tensors.feature_major import sparse_linear
+from adadps.estimators.doctor.plans import CandidatePlan
+from adadps.estimators.models import linear_layer
 from adadps.training.evaluation import accuracy, on_public
 from adadps.training.private_run import PrivateRun
 from adadps.types import Accountant, Relation
 
-MOST_ROWS_A_BATCH = 1024
-"""A larger batch is simulated by so many rows, with σ smaller in proportion: σ/b stays the same."""
+MOST_ROWS_PER_BATCH = 1024
+"""A larger batch is simulated by this many rows, with σ smaller in proportion: σ/b is the same."""
 FOR_SIDE_INFORMATION = 0.25
-"""Of the rows that are not held out, for candidates that read gradients of public examples."""
+"""Share of the rows that are not held out, for candidates that read public gradients."""
 
 
 class StandIns(Poisson):
     """Poisson batches of n imaginary examples, each of which is a public row drawn at random."""
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Row numbers below ``size``, with repetitions."""
+        """Yield row numbers below ``size``, with repetitions."""
         while True:
             heads = rng.binomial(self.examples, self.rate)
             yield np.sort(rng.integers(size, size=heads))
@@ -50,7 +48,7 @@ class StandIns(Poisson):
 
 @dataclass(frozen=True)
 class Split:
-    """Public rows that are trained on, read for side information, and held out."""
+    """Public rows for training, for side information, and held out."""
 
     trained: Array
     side: Array
@@ -59,7 +57,7 @@ class Split:
 
 
 def splits(rows: int, folds: int, seed: int) -> list[Split]:
-    """Each row is held out once; of the others, a fixed share is for side information alone."""
+    """Hold each row out once; a fixed share of the others is for side information alone."""
     found = []
     order = KFold(folds, shuffle=True, random_state=seed).split(np.arange(rows))
     for number, (others, held_out) in enumerate(order):
@@ -69,15 +67,15 @@ def splits(rows: int, folds: int, seed: int) -> list[Split]:
     return found
 
 
-def simulated_size(plan: Plan) -> float:
-    """Expected rows in a simulated batch."""
-    return min(plan.choice.sampler.expected_size, float(MOST_ROWS_A_BATCH))
+def simulated_size(plan: CandidatePlan) -> float:
+    """Return the expected number of rows in a simulated batch."""
+    return min(plan.settings.sampler.expected_size, float(MOST_ROWS_PER_BATCH))
 
 
-def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
-    """The run before its first step."""
+def simulated_run(case: Case, plan: CandidatePlan, split: Split) -> PrivateRun:
+    """Return the run before its first step."""
     size = simulated_size(plan)
-    planned = plan.choice
+    planned = plan.settings
     share = size / planned.sampler.expected_size
     sampler = StandIns(
         examples=planned.sampler.examples,
@@ -86,10 +84,10 @@ def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
     )
     side = case.public.take(torch.from_numpy(split.side))
     return PrivateRun(
-        zero_layer(case.features, case.classes),
+        linear_layer(case.features, case.classes),
         cross_entropy,
         case.public.take(torch.from_numpy(split.trained)),
-        method=_as_if_private(plan).method(side, noise_multiplier=planned.noise_multiplier * share),
+        method=plan.simulated(planned.noise_multiplier * share).chain(side),
         sampler=sampler,
         steps=planned.steps,
         randomness=reproducible_not_private(split.seed),
@@ -98,26 +96,11 @@ def simulated_run(case: Case, plan: Plan, split: Split) -> PrivateRun:
     )
 
 
-def simulated_accuracy(case: Case, plan: Plan, split: Split) -> float:
-    """Accuracy on the held-out public rows after a simulated run."""
+def simulated_accuracy(case: Case, plan: CandidatePlan, split: Split) -> float:
+    """Return the accuracy on held-out public rows after a simulated run."""
     run = simulated_run(case, plan, split)
     for batch in run.batches():
         run.step(batch)
     held_out = case.public.take(torch.from_numpy(split.held_out))
     shown = on_public("public", held_out.features, held_out.targets, accuracy=accuracy)
     return run.evaluate(shown)[0].value
-
-
-def _as_if_private(plan: Plan) -> Plan:
-    """Stand-ins play private rows: a run must not drop them as rows that are known to be public."""
-    side = plan.candidate.side
-    if not isinstance(side, Fixed):
-        return plan
-    return replace(plan, candidate=replace(plan.candidate, side=replace(side, rows=None)))
-
-
-def zero_layer(features: int, classes: int) -> nn.Linear:
-    """A linear model without bias that starts at zero."""
-    layer = sparse_linear(features, classes, bias=False)
-    torch.nn.init.zeros_(layer.weight)
-    return layer

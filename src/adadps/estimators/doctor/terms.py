@@ -10,12 +10,12 @@ public gradients ĝ) bounds min_t E[F(w^t)] - F* after T steps, up to a constant
 - R := max_{j,t} E[(g_j^t)²] / A_j², where g^t is the mean gradient of a batch of b.
 
 With the best α it is √2 D √(ΣA (R ΣA + E‖N‖²_A)) / √T, which does not change when A is multiplied
-by a number. `Terms.bound` is that without 1/√T. The proof passes through a sharper line,
+by a number. `BoundTerms.bound` is that without 1/√T. The proof passes through a sharper line,
 
     (1/√T) [ ‖w^1 - w*‖²_A/(2α) + α (max_t E⟨g^t, A⁻¹g^t⟩ + E‖N‖²_A) ],
 
-whose best value is `Terms.sharper`. What the terms are computed with: w^1 = 0, w* a regularised
-solution on the public rows, and t runs over points between the two.
+with the best value `BoundTerms.sharper`. The terms are computed with w^1 = 0, w* a regularised
+solution on the public rows, and t over points between the two.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from adadps.estimators.doctor.candidates import Candidate, Door, PublicGradients
+from adadps.estimators.doctor.candidates import (
+    Candidate,
+    PublicGradients,
+    inverse_of,
+    of_typical_norm_one,
+    weighted_rows,
+)
 from adadps.estimators.doctor.case import Array, Case, Matrix
-from adadps.estimators.doctor.scales import inverse_of, of_typical_norm_one, weighted_rows
+from adadps.estimators.planner.methods import Method
 
 POINTS = (0.0, 0.5, 1.0)
-"""Of the way from w^1 = 0 to w*."""
+"""Shares of the way from w^1 = 0 to w*."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class BoundTerms:
     """The terms, named as in the paper. A is scaled to a mean of 1, rows to a median norm of 1."""
 
     diameter: float
@@ -56,16 +62,16 @@ class Terms:
 
     @property
     def bound(self) -> float:
-        """√2 D √(ΣA (R ΣA + E‖N‖²_A)): the theorem's bound at the best α, times √T."""
+        """Return √2 D √(ΣA (R ΣA + E‖N‖²_A)): the theorem's bound at the best α, times √T."""
         return self.diameter * math.sqrt(2 * self.total * (self.ratio * self.total + self.noise))
 
     @property
     def sharper(self) -> float:
-        """√(2 ‖w^1 - w*‖²_A (max_t E⟨g^t, A⁻¹g^t⟩ + E‖N‖²_A)): the same, before it is relaxed."""
+        """Return √(2 ‖w^1 - w*‖²_A (max_t E⟨g^t, A⁻¹g^t⟩ + E‖N‖²_A)), before it is relaxed."""
         return math.sqrt(2 * self.weighted_diameter * (self.weighted_gradient + self.noise))
 
-    def relative_to(self, other: Terms) -> dict[str, float]:
-        """Each term divided by that of ``other``."""
+    def relative_to(self, other: BoundTerms) -> dict[str, float]:
+        """Return each term divided by that of ``other``."""
         return {
             name: getattr(self, name) / max(getattr(other, name), 1e-300)
             for name in ("diameter", "ratio", "total", "noise", "bound", "sharper")
@@ -73,35 +79,35 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Moments:
-    """First and second moment of the rows' gradients at one point, and those of the rows alone."""
+class MomentsAtPoint:
+    """First and second moment of the rows' gradients at one point, and the residuals p - y."""
 
     mean: Array
     square: Array
     residuals: Array
 
     def of_batches(self, size: float) -> Array:
-        """E[(g_j)²] for the mean g of a batch of ``size`` rows."""
+        """Return E[(g_j)²] for the mean g of a batch of ``size`` rows."""
         return np.asarray(self.mean**2 + (self.square - self.mean**2) / size)
 
 
 def terms_of(
     case: Case, candidate: Candidate, *, noise_multiplier: float, expected_size: float
-) -> Terms:
-    """The terms for one candidate.
+) -> BoundTerms:
+    """Return the terms of one candidate.
 
     Side information on both sides of the noise, or in the features, is DP-SGD on other rows: on
-    x/A, or on x/A re-normalised. So A = 1 there, and the rows change.
+    x/A, or on x/A normalised again. So A = 1 there, and the rows change.
     """
     rows = of_typical_norm_one(weighted_rows(case, candidate))
     optimum = solution(rows, case.labels, case.classes)
-    kept, given = _parts(len(case), candidate)
-    moments = [moments_at(share * optimum, rows[kept], case.labels[kept]) for share in POINTS]
+    trained, given = _parts(len(case), candidate)
+    moments = [moments_at(share * optimum, rows[trained], case.labels[trained]) for share in POINTS]
     if isinstance(candidate.side, PublicGradients):
         theirs = [moments_at(share * optimum, rows[given], case.labels[given]) for share in POINTS]
         batch = min(256, len(given))
         diagonals = [np.sqrt(one.of_batches(batch)) + candidate.side.floor for one in theirs]
-    elif candidate.door is Door.BEFORE:
+    elif candidate.method is Method.ADADPS:
         diagonals = [1 / inverse_of(candidate, case)] * len(POINTS)
     else:
         diagonals = [np.ones((1, 1))] * len(POINTS)
@@ -109,22 +115,22 @@ def terms_of(
         optimum,
         moments,
         [np.broadcast_to(one, optimum.shape) for one in diagonals],
-        rows[kept],
-        noise_a_step=noise_multiplier / expected_size,
+        rows[trained],
+        noise_per_step=noise_multiplier / expected_size,
         expected_size=expected_size,
     )
 
 
 def combined(
     optimum: Array,
-    moments: list[Moments],
+    moments: list[MomentsAtPoint],
     diagonals: list[Array],
     rows: Matrix,
     *,
-    noise_a_step: float,
+    noise_per_step: float,
     expected_size: float,
-) -> Terms:
-    """The terms from gradients and A at each point; ``noise_a_step`` is σ/b."""
+) -> BoundTerms:
+    """Return the terms from gradients and A at each point; ``noise_per_step`` is σ/b."""
     mean = max(float(one.mean()) for one in diagonals)
     scaled = [one / mean for one in diagonals]
     second = [one.of_batches(expected_size) for one in moments]
@@ -134,22 +140,22 @@ def combined(
         for one, A in zip(moments, scaled, strict=True)
     )
     total = max(float(A.sum()) for A in scaled)
-    return Terms(
+    return BoundTerms(
         diameter=float(np.linalg.norm(optimum)),
         ratio=max(float((square / A**2).max()) for square, A in pairs),
         total=total,
-        noise=(noise_a_step * clip) ** 2 * total,
+        noise=(noise_per_step * clip) ** 2 * total,
         weighted_diameter=max(float((A * optimum**2).sum()) for A in scaled),
         weighted_gradient=max(float((square / A).sum()) for square, A in pairs),
     )
 
 
-def moments_at(weights: Array, rows: Matrix, labels: Array) -> Moments:
-    """Moments of cross-entropy's gradients (p - y) xᵀ at ``weights``, one row a class."""
+def moments_at(weights: Array, rows: Matrix, labels: Array) -> MomentsAtPoint:
+    """Return moments of cross-entropy's gradients (p - y) xᵀ at ``weights``, one row per class."""
     residuals = softmax(rows @ weights.T, axis=1)
     residuals[np.arange(len(labels)), labels] -= 1
     count = len(labels)
-    return Moments(
+    return MomentsAtPoint(
         mean=_dense(rows.T @ residuals).T / count,
         square=_dense(_squared(rows).T @ residuals**2).T / count,
         residuals=residuals,
@@ -157,13 +163,13 @@ def moments_at(weights: Array, rows: Matrix, labels: Array) -> Moments:
 
 
 def gradient_norms(residuals: Array, rows: Matrix, inverse: Array) -> Array:
-    """‖D ∘ (p - y) xᵀ‖ of every row, D = 1/A of shape (classes or 1, features)."""
+    """Return ‖D ∘ (p - y) xᵀ‖ of every row, for D = 1/A of shape (classes or 1, features)."""
     inside = _dense(_squared(rows) @ (inverse**2).T)
     return np.asarray(np.sqrt((residuals**2 * inside).sum(axis=1)))
 
 
 def solution(rows: Matrix, labels: Array, classes: int) -> Array:
-    """w*: multinomial logistic regression with the penalty ‖w‖²/(2m) on m rows."""
+    """Return w*, a multinomial logistic regression with the penalty ‖w‖²/(2m) on m rows."""
     count, width = rows.shape
     truth = np.zeros((count, classes))
     truth[np.arange(count), labels] = 1
@@ -182,7 +188,7 @@ def solution(rows: Matrix, labels: Array, classes: int) -> Array:
 
 
 def _parts(count: int, candidate: Candidate) -> tuple[Array, Array]:
-    """Rows whose gradients are trained on, and rows whose gradients are side information."""
+    """Return rows that are trained on, and rows with gradients as side information."""
     every = np.arange(count)
     if not isinstance(candidate.side, PublicGradients):
         return every, every[:0]

@@ -1,7 +1,7 @@
 """From simulated scores to what they show, what is advised, and why.
 
-A gain is *shown* if it is above what noise alone would give; so is a loss. Between the two nothing
-was shown: side information may help all the same, by less than so few public rows can tell.
+A gain is *shown* if it exceeds what noise alone would give, and so is a loss. Between the two
+nothing was shown: side information may still help, by less than these few public rows can show.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from adadps.estimators.doctor.candidates import DP_SGD, Candidate, Door
-from adadps.estimators.doctor.plans import Plan
-from adadps.estimators.doctor.terms import Terms
+from adadps.estimators.doctor.candidates import DP_SGD, Candidate
+from adadps.estimators.doctor.plans import CandidatePlan
+from adadps.estimators.doctor.terms import BoundTerms
 
 
 class Shown(StrEnum):
-    """What simulated runs show beside those of DP-SGD."""
+    """What simulated runs show in comparison with DP-SGD."""
 
     GAIN = "gain"
     NEITHER = "neither"
@@ -28,7 +28,7 @@ class Shown(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """The verdict that follows.
+        """Return the verdict in words.
 
         >>> Shown.NEITHER.in_words
         'no gain could be shown'
@@ -38,69 +38,69 @@ class Shown(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one candidate. ``scores`` and ``gains`` have one entry a fold."""
+    """What was found about one candidate. ``scores`` and ``gains`` have one entry per fold."""
 
-    plan: Plan
+    plan: CandidatePlan
     scores: tuple[float, ...]
     gains: tuple[float, ...]
-    terms: Terms
+    terms: BoundTerms
     relative: dict[str, float]
     needed: float
 
     @property
     def candidate(self) -> Candidate:
-        """Whom this is about."""
+        """Return the candidate."""
         return self.plan.candidate
 
     @property
     def score(self) -> float:
-        """Mean simulated accuracy on held-out public rows."""
+        """Return the mean simulated accuracy on held-out public rows."""
         return float(np.mean(self.scores))
 
     @property
     def gain(self) -> float:
-        """Mean gain over DP-SGD on the same folds."""
+        """Return the mean gain over DP-SGD on the same folds."""
         return float(np.mean(self.gains))
 
     @property
     def shown(self) -> Shown:
-        """Is the gain, or the loss, above the noise of the simulation?"""
+        """Return whether a gain or a loss exceeds the noise of the simulation."""
         if self.gain > self.needed:
             return Shown.GAIN
         return Shown.LOSS if self.gain < -self.needed else Shown.NEITHER
 
     @property
     def points(self) -> str:
-        """The gain and its standard error, in points of accuracy."""
+        """Return the gain and its standard error, in points of accuracy."""
         return f"{100 * self.gain:+.1f} ± {100 * standard_error(self.gains):.1f}"
 
     def describe(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        choice = self.plan.choice
+        """Return everything, ready for JSON."""
+        settings = self.plan.settings
         return {
             "candidate": self.candidate.name,
-            "door": self.candidate.door.value,
+            "door": self.candidate.door,
             "source": self.candidate.source,
             "accuracy": self.score,
             "standard_error": standard_error(self.scores),
             "gain": self.gain,
             "gain_standard_error": standard_error(self.gains),
             "gain_needed": self.needed,
-            "shown": None if self.candidate.door is Door.NONE else self.shown.value,
+            "shown": None if self.candidate.is_plain else self.shown.value,
             "terms_relative_to_dp_sgd": self.relative,
             "settings": {
-                "batch_size": choice.sampler.expected_size,
-                "steps": choice.steps,
-                "noise_multiplier": choice.noise_multiplier,
-                "clip_norm": choice.clip_norm,
-                "lr": choice.lr,
+                "batch_size": settings.sampler.expected_size,
+                "steps": settings.steps,
+                "noise_multiplier": settings.noise_multiplier,
+                "clip_norm": settings.clip_norm,
+                "lr": settings.lr,
             },
         }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was shown, whom to use, and why; ``theorem`` is what the convex bounds say beside it."""
+    """What was shown, which candidate to use, and why; ``theorem`` quotes the convex bounds."""
 
     advised: Finding
     shown: Shown
@@ -109,12 +109,12 @@ class Verdict:
 
     @property
     def name(self) -> str:
-        """Whom to use."""
+        """Return the name of the advised candidate."""
         return self.advised.candidate.name
 
 
 def standard_error(values: tuple[float, ...]) -> float:
-    """Of the mean.
+    """Return the standard error of the mean.
 
     >>> standard_error((1.0, 3.0))
     1.0
@@ -123,7 +123,7 @@ def standard_error(values: tuple[float, ...]) -> float:
 
 
 def gain_needed(gains: tuple[float, ...], *, rows: int, others: int, confidence: float) -> float:
-    """What a mean gain must exceed: t · standard error.
+    """Return what a mean gain must exceed: t · standard error.
 
     On a single row a gain is -1, 0 or 1, so that the mean g of m rows has a standard error of at
     least √(|g| (1 - |g|) / m), even where few folds happen to agree.
@@ -139,12 +139,12 @@ def gain_needed(gains: tuple[float, ...], *, rows: int, others: int, confidence:
 
 
 def decide(findings: list[Finding], *, rows: int, otherwise: str = DP_SGD) -> Verdict:
-    """The best simulated score among those whose gain over DP-SGD was shown.
+    """Advise the best simulated score among candidates with a shown gain over DP-SGD.
 
-    Where there is none it is ``otherwise``, or DP-SGD if a loss of that was shown. ``rows`` is how
-    many public ones there are.
+    Where there is none, advise ``otherwise``, or DP-SGD if ``otherwise`` shows a loss. ``rows`` is
+    the number of public rows.
     """
-    plain = next(one for one in findings if one.candidate.door is Door.NONE)
+    plain = next(one for one in findings if one.candidate.is_plain)
     others = [one for one in findings if one is not plain]
     if not others:
         return Verdict(plain, Shown.NEITHER, ("There is no side information to weigh.",))
@@ -181,7 +181,7 @@ def _of_neither(others: list[Finding], plain: Finding, rows: int) -> str:
     best = max(others, key=lambda one: one.gain)
     return (
         f"In {_where(plain, rows)} the largest gain over {DP_SGD}, of {best.candidate.name}, was "
-        f"{best.points} points; on so few rows noise alone would give up to "
+        f"{best.points} points; on this many rows noise alone would give up to "
         f"{100 * best.needed:.1f}. That does not mean that nothing helps: more public rows can "
         "show smaller gains."
     )
@@ -200,7 +200,7 @@ def _where(plain: Finding, rows: int) -> str:
 
 
 def _theorem(advised: Finding) -> str:
-    if advised.candidate.door is Door.NONE:
+    if advised.candidate.is_plain:
         return "The theorem's terms are those of DP-SGD, to which all others are compared."
     found = {name: f"{value:.3g}" for name, value in advised.relative.items()}
     return (
@@ -214,7 +214,7 @@ def _agreement(advised: Finding, favourite: Finding) -> str:
     if favourite is advised:
         return "The sharper line is least there too: it agrees with the advice."
     least = f"for {favourite.candidate.name}, {favourite.relative['sharper']:.3g} of DP-SGD's; it"
-    if favourite.candidate.door is Door.NONE:
+    if favourite.candidate.is_plain:
         least = "for DP-SGD itself; it"
     else:
         least += f" gained {favourite.points} points in the simulation. The bound"

@@ -1,7 +1,6 @@
-"""Cells of a table as numbers, levels and labels.
+"""Cells of a table as numbers, levels, texts, labels and users.
 
-An error names the row and never shows what stands there: a message is read by more people than a
-private table.
+An error names the row and never shows its content: more people read a message than a private table.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adadps.data.tables import Table
-from adadps.data.users import MISSING
+from adadps.data.users import MISSING, user_key
 from adadps.errors import DataError
 from adadps.estimators.tables.schema import Label, Schema
 
@@ -22,7 +21,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def is_missing(value: Any) -> bool:
-    """Is there no number in a cell? The rule for columns of numbers, in training and prediction.
+    """Return whether a cell holds no number. Training and prediction share this rule.
 
     >>> [is_missing(value) for value in (None, " ", "NA", float("nan"), 0, "inf", "x")]
     [True, True, True, True, False, False, False]
@@ -33,13 +32,13 @@ def is_missing(value: Any) -> bool:
 
 
 def numbers(table: Table, name: str, filling: float | None = None) -> Numbers:
-    """A column of finite numbers; ``filling`` stands for missing ones, which else are refused."""
+    """Return a column of finite numbers; missing ones become ``filling`` or are refused."""
     found = np.empty(len(table))
     for row, value in enumerate(table.values(name)):
         number = _number(value, filling)
         if not math.isfinite(number):
             fill = ", or fill what is missing: --missing fill" if filling is None else ""
-            cure = f"Mend it or leave the line out{fill if is_missing(value) else ''}."
+            cure = f"Correct it or leave the line out{fill if is_missing(value) else ''}."
             raise DataError(
                 f"Expected a finite number in column '{name}' of {table.source}, found "
                 f"{'none' if is_missing(value) else 'something else'} on {table.where(row)}. {cure}"
@@ -59,24 +58,19 @@ def _number(value: Any, filling: float | None) -> float:
         return math.nan
 
 
-def levels(table: Table, name: str, *, fill_missing: bool) -> list[str]:
-    """A column of levels; an empty one is '' if it may be missing."""
-    return table.texts(name) if fill_missing else table.column(name)
-
-
 def texts(table: Table, name: str, *, fill_missing: bool) -> list[str]:
-    """A column of texts; an empty one has no words, if it may be missing."""
+    """Return a column of texts or levels; empty cells become '' or are refused."""
     return table.texts(name) if fill_missing else table.column(name)
 
 
 def joined_texts(table: Table, schema: Schema) -> list[str]:
-    """The texts of each row as one, by which a text is recognised in another table."""
+    """Return the texts of each row as one, by which a text is recognised in another table."""
     columns = [texts(table, name, fill_missing=True) for name in schema.texts]
     return ["\n".join(parts) for parts in zip(*columns, strict=True)]
 
 
 def labels(table: Table, label: Label) -> list[list[str]]:
-    """The labels of each row: one, or several between separators."""
+    """Return the labels of each row: one, or several between separators."""
     cells = table.column(label.column)
     if label.separator is None:
         return [[cell] for cell in cells]
@@ -88,6 +82,21 @@ def labels(table: Table, label: Label) -> list[list[str]]:
         if not found:
             raise DataError(
                 f"Expected at least one label in column '{label.column}' of {table.source}, found "
-                f"only separators on {table.where(row)}. Mend it, or leave the line out."
+                f"only separators on {table.where(row)}. Correct it, or leave the line out."
             )
     return split
+
+
+def users(table: Table, column: str) -> list[str]:
+    """Return the user of each row; rows without one would all be protected as a single user."""
+    keys = []
+    for row, cell in enumerate(table.column(column)):
+        key = user_key(cell)
+        if key is None:
+            raise DataError(
+                f"Expected a user in column '{column}' of {table.source} on every line, found a "
+                f"missing value on {table.where(row)}. Leave the line out, or give it a user of "
+                "its own: several people under one name would be protected as one."
+            )
+        keys.append(key)
+    return keys

@@ -1,7 +1,7 @@
-"""Rows of a table as features of norm at most 1, each of its own row alone.
+"""Rows of a table as features of norm at most 1; each depends on its own row alone.
 
 A row has blocks: the words of each text column, all numbers, all categories, and a constant where
-there are numbers or categories. Each block has norm at most 1, and B of them are divided by √B:
+there are numbers or categories. Each block has norm at most 1, and B blocks are divided by √B:
 
 - a text column: log(1 + count) of public words, divided by its norm;
 - n numbers, each scaled to [-1, 1] by its bounds, divided by √n;
@@ -11,20 +11,29 @@ there are numbers or categories. Each block has norm at most 1, and B of them ar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy import sparse
 
 from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
 from adadps.data.text import BagOfWords
 from adadps.errors import DataError
-from adadps.estimators.planner.typical_texts import TYPICAL_TEXTS, typical_texts
-from adadps.estimators.tables.cells import levels, numbers, texts
+from adadps.estimators.planner.methods import Method, PreparedMethod, norms_for, shaped
+from adadps.estimators.planner.typical_texts import (
+    TYPICAL_TEXTS,
+    Numbers,
+    along_features,
+    median_norm,
+    typical_texts,
+)
+from adadps.estimators.tables.cells import numbers, texts
 from adadps.estimators.tables.schema import OTHER, Categorical, Schema
 from adadps.methods.side import Frequencies
+from adadps.methods.side.source import Fixed
 
 
 @dataclass(frozen=True)
@@ -36,28 +45,28 @@ class RowFeatures:
 
     @property
     def has_constant(self) -> bool:
-        """Texts alone have none: it would take half of every gradient."""
+        """Return whether there is a constant; for texts alone it would take half of a gradient."""
         return bool(self.schema.numeric or self.schema.categorical)
 
     @property
     def words(self) -> int:
-        """How many features are words; they come first."""
+        """Return how many features are words; they come first."""
         return len(self.schema.texts) * len(self.vocabulary)
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
+        """Return how many features a row has."""
         one_hot = sum(len(column.known_levels) for column in self.schema.categorical)
         return self.words + len(self.schema.numeric) + one_hot + self.has_constant
 
     @property
     def blocks(self) -> int:
-        """B: how many blocks share a row's norm."""
+        """Return B, the number of blocks that share a row's norm."""
         others = (self.schema.numeric, self.schema.categorical, self.has_constant)
         return len(self.schema.texts) + sum(map(bool, others))
 
     def __call__(self, table: Table, *, refuse_unseen: bool = True) -> sparse.csr_matrix:
-        """One row each. A level that is not known is refused, or has no feature at all."""
+        """Return one row per row of the table. Unknown levels are refused, or have no feature."""
         schema = self.schema
         parts = []
         for name in schema.texts:
@@ -70,7 +79,7 @@ class RowFeatures:
         return self._joined(parts, len(table))
 
     def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
-        """Rows drawn at random from what is public: words by frequency, the rest uniformly."""
+        """Return rows drawn from public facts: words by frequency, the rest uniformly."""
         rng, schema, size = np.random.default_rng(0), self.schema, TYPICAL_TEXTS
         parts: list[sparse.csr_matrix] = [
             typical_texts(len(self.vocabulary), frequencies, rng) for _ in schema.texts
@@ -94,7 +103,7 @@ class RowFeatures:
 
     def _one_hot(self, table: Table, column: Categorical, refuse_unseen: bool) -> sparse.csr_matrix:
         known = {level: place for place, level in enumerate(column.known_levels)}
-        found = levels(table, column.name, fill_missing=self.schema.fill_missing)
+        found = texts(table, column.name, fill_missing=self.schema.fill_missing)
         places = np.array([known.get(level, known.get(OTHER, -1)) for level in found], np.int64)
         missing = np.array([not level.strip() for level in found])
         unseen = np.flatnonzero((places < 0) & ~missing)
@@ -121,3 +130,35 @@ class RowFeatures:
             whole.data *= np.float32(1 / math.sqrt(self.blocks))
         whole.sort_indices()
         return whole
+
+
+def prepare_for_rows(
+    method: Method, features: RowFeatures, frequencies: Frequencies | None
+) -> PreparedMethod:
+    """Return a method for these features, whose words have these public ``frequencies``."""
+    typical, side = features.typical(frequencies), None
+    plain = scaled = median_norm(typical)
+    if frequencies is not None and method.takes_side_information:
+        side = _for_all_features(shaped(frequencies, method), features, typical)
+        scaled = median_norm(typical, _a_of(side))
+    return PreparedMethod(method, side, norms_for(method, plain=plain, scaled=scaled))
+
+
+def _for_all_features(of_words: Fixed, features: RowFeatures, typical: sparse.csr_matrix) -> Fixed:
+    """Return A for the words of every text column, and a neutral one for all other features.
+
+    A neutral A leaves each block its share of a row's norm: if D makes typical texts longer by a
+    factor t, other features get D = t.
+    """
+    words = np.tile(_a_of(of_words), len(features.schema.texts))
+    texts = typical[:, : features.words]
+    longer = median_norm(texts, words) / median_norm(texts)
+    others = np.full(features.width - features.words, 1 / longer)
+    whole = torch.from_numpy(np.concatenate([words, others]))
+    return replace(of_words, named={"weight": (whole, 1)})
+
+
+def _a_of(side: Fixed) -> Numbers:
+    found = along_features(side)
+    assert found is not None  # made here, with one value per feature
+    return found

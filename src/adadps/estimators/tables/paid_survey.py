@@ -1,8 +1,8 @@
-"""What is not declared is counted on the private data with noise, and paid for.
+"""Undeclared levels, classes and bounds, counted on the private data with noise.
 
 Each unit of privacy adds at most one level to each column of categories, one class, and one number
-to each column of numbers. Of a user with several rows it is one row, drawn at random; of a row with
-several labels, one of them.
+to each column of numbers. A user with several rows adds one of them, drawn at random, and a row
+with several labels one label.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from adadps.data.tables import Table
 from adadps.data.users import MISSING
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import DataError
-from adadps.estimators.tables.cells import is_missing, labels, levels, numbers
-from adadps.estimators.tables.loading import users_in
+from adadps.estimators.tables.cells import is_missing, labels, numbers, texts, users
 from adadps.estimators.tables.schema import OTHER, Label, Schema
 
 Cell = str | float | None
@@ -30,8 +29,8 @@ Row = tuple[Cell, ...]
 
 
 def columns_of(schema: Schema) -> CountedColumns:
-    """How many columns there are to be counted."""
-    categories, numeric, label = schema.not_known
+    """Return how many columns are to be counted."""
+    categories, numeric, label = schema.undeclared
     of_numbers = label and schema.label.regression
     return CountedColumns(
         names=len(categories) + (label and not of_numbers), numbers=len(numeric) + of_numbers
@@ -47,27 +46,27 @@ def measure(
     *,
     user: str | None = None,
 ) -> Schema:
-    """The schema with what was not declared. Called when the price is paid, and once."""
-    counts = Counts.of(schema)
+    """Return the schema with what was not declared. Call this once, after the price is paid."""
+    counts = ColumnCounts.of(schema)
     if user is None:
         for chunk in chunks:
             counts.add(cells_of(chunk, schema, randomness))
     else:
-        counts.add(one_row_a_user(chunks, schema, user, randomness))
+        counts.add(one_row_per_user(chunks, schema, user, randomness))
     return counts.release(schema, price, randomness)
 
 
 @dataclass
-class Counts:
-    """Of every column without levels, classes or bounds, in the order of `cells_of`."""
+class ColumnCounts:
+    """Counts of every column without levels, classes or bounds, in the order of `cells_of`."""
 
     names: dict[str, NameCounts[str]] = field(default_factory=dict)
     numbers: dict[str, OctaveCounts] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, schema: Schema) -> Counts:
-        """Empty counts for a schema."""
-        categories, numeric, label = schema.not_known
+    def of(cls, schema: Schema) -> ColumnCounts:
+        """Return empty counts for a schema."""
+        categories, numeric, label = schema.undeclared
         held = cls({column.name: NameCounts() for column in categories}, {})
         held.numbers = {column.name: OctaveCounts() for column in numeric}
         if label and schema.label.regression:
@@ -77,7 +76,7 @@ class Counts:
         return held
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Count rows, each of another unit."""
+        """Count rows, each of another unit of privacy."""
         columns = list(zip(*rows, strict=True))
         if not columns:
             return
@@ -88,8 +87,8 @@ class Counts:
             octaves.add(np.array([math.nan if cell is None else cell for cell in cells], float))
 
     def release(self, schema: Schema, price: Price, randomness: Randomness) -> Schema:
-        """Everything with noise, as a schema."""
-        kept = {name: tuple(sorted(held.release(price, randomness)))
+        """Return a schema with the noisy counts filled in."""
+        released = {name: tuple(sorted(held.release(price, randomness)))
                 for name, held in self.names.items()}  # fmt: skip
         bounds = {
             name: _required(held.release(price.deviation, randomness), name)
@@ -104,20 +103,20 @@ class Counts:
                 for column in schema.numeric
             ),
             categorical=tuple(
-                replace(column, levels=(*kept[column.name], OTHER))
-                if column.name in kept
+                replace(column, levels=(*released[column.name], OTHER))
+                if column.name in released
                 else column
                 for column in schema.categorical
             ),
-            label=_label(schema.label, kept, bounds),
+            label=_label(schema.label, released, bounds),
         )
 
 
 def cells_of(chunk: Table, schema: Schema, randomness: Randomness) -> Iterator[Row]:
-    """What each row of a chunk adds: names first, numbers then, at most one in each column."""
-    categories, numeric, label = schema.not_known
+    """Return what each row adds: names, then numbers, at most one per column."""
+    categories, numeric, label = schema.undeclared
     columns: list[list[Cell]] = [
-        [_name(cell) for cell in levels(chunk, column.name, fill_missing=schema.fill_missing)]
+        [_name(cell) for cell in texts(chunk, column.name, fill_missing=schema.fill_missing)]
         for column in categories
     ]
     if label and not schema.label.regression:
@@ -128,23 +127,23 @@ def cells_of(chunk: Table, schema: Schema, randomness: Randomness) -> Iterator[R
         )  # fmt: skip
     for column in numeric:
         given = numbers(chunk, column.name, 0.0 if schema.fill_missing else None).tolist()
-        there = [not is_missing(value) for value in chunk.values(column.name)]
-        columns.append([v if is_there else None for v, is_there in zip(given, there, strict=True)])
+        absent = [is_missing(value) for value in chunk.values(column.name)]
+        columns.append([None if gone else v for v, gone in zip(given, absent, strict=True)])
     if label and schema.label.regression:
         columns.append(numbers(chunk, schema.label.column).tolist())
     return zip(*columns, strict=True)
 
 
-def one_row_a_user(
+def one_row_per_user(
     chunks: Iterable[Table], schema: Schema, user: str, randomness: Randomness
 ) -> list[Row]:
-    """One row of each user, each of their rows with the same chance, whoever else there is."""
+    """Return one row of each user, each of their rows with the same probability."""
     chosen: dict[str, Row] = {}
     seen: dict[str, int] = {}
     for chunk in chunks:
         chances = randomness.generator.random(len(chunk))
         rows = cells_of(chunk, schema, randomness)
-        for name, row, chance in zip(users_in(chunk, user), rows, chances, strict=True):
+        for name, row, chance in zip(users(chunk, user), rows, chances, strict=True):
             seen[name] = seen.get(name, 0) + 1
             if chance * seen[name] < 1:
                 chosen[name] = row
@@ -152,26 +151,26 @@ def one_row_a_user(
 
 
 def _name(cell: str) -> str | None:
-    """A name that may be told; what is missing, or is called "other", is other anyway."""
+    """Return a name to count; missing cells, and those that say "other", become other anyway."""
     plain = cell.strip()
     return None if not plain or plain == OTHER or plain.lower() in MISSING else cell
 
 
 def _label(
-    label: Label, kept: dict[str, tuple[str, ...]], bounds: dict[str, tuple[float, float]]
+    label: Label, released: dict[str, tuple[str, ...]], bounds: dict[str, tuple[float, float]]
 ) -> Label:
     if label.is_known:
         return label
     if label.regression:
         low, high = bounds[label.column]
         return replace(label, low=low, high=high)
-    if not kept[label.column]:
+    if not released[label.column]:
         raise DataError(
             f"Expected at least one class in column '{label.column}' that is common enough to be "
             "released, found none above the noise; the privacy cost has already been charged. "
             "Declare them: --classes a,b,c."
         )
-    return replace(label, classes=(*kept[label.column], OTHER))
+    return replace(label, classes=(*released[label.column], OTHER))
 
 
 def _required(bounds: tuple[float, float] | None, name: str) -> tuple[float, float]:

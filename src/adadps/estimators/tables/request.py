@@ -1,4 +1,4 @@
-"""What a person asks for, and what can be refused before any data is read."""
+"""The request of `adadps train` and `adadps federate`, and what is refused before data is read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.federation import Federation, NoiseBy
-from adadps.estimators.tables.methods import Wishes, chosen_for
-from adadps.estimators.tables.public_words import WordSource
+from adadps.estimators.planner.federation import FederatedSettings, NoiseBy, UserColumn
+from adadps.estimators.planner.methods import Method
+from adadps.estimators.planner.settings import GivenSettings
+from adadps.estimators.tables.public_words import VocabularySource
 from adadps.estimators.tables.schema import Schema
 from adadps.estimators.tables.schema_file import (
     examples_of,
@@ -20,40 +20,41 @@ from adadps.estimators.tables.schema_file import (
     read_schema_file,
     schema_of,
 )
-from adadps.estimators.tables.users import OfUsers
 
 ROWS_PER_USER, ROWS_OF_A_DEVICE = 16, 1000
-"""So many rows of a user count at once, unless another number is given; a device trains on more."""
+"""By default, rows of a user that count in one step, and rows that a device trains on."""
 CHECKPOINT = ".checkpoint"
-"""Behind the name of the model: where a run is kept while it lasts, unless another is named."""
+"""Suffix of the model's name: the default folder of the run's checkpoints."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What is known without the data."""
+    """What is known without the data. ``pays``: the rest about columns is measured and paid for."""
 
     schema: Schema
     examples: int | None
     method: Method
-    of_users: OfUsers | None = None
+    user_column: UserColumn | None = None
     users: int | None = None
     pays: bool = False
-    """Is what is not known about the columns measured with noise, and paid for?"""
 
     @property
-    def counted(self) -> int | None:
-        """The declared number of units."""
-        return self.examples if self.of_users is None else self.users
+    def count(self) -> int | None:
+        """Return the declared number of units of privacy."""
+        return self.examples if self.user_column is None else self.users
 
     @property
-    def units(self) -> str:
-        """What the declared number counts."""
-        return "examples" if self.of_users is None else "users"
+    def unit_name(self) -> str:
+        """Return what the declared number counts."""
+        return "examples" if self.user_column is None else "users"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a person asks for; None is "choose for me"."""
+class TrainingRequest:
+    """The options of a training on a table, by their names; those that are None have defaults.
+
+    A ``federation`` has further settings; its batch size counts users.
+    """
 
     data: Path
     epsilon: float
@@ -93,24 +94,24 @@ class Request:
     strict: bool = False
     trials: int | None = None
     test: Path | None = None
-    federation: Federation | None = None
+    federation: FederatedSettings | None = None
 
     @property
     def run_folder(self) -> Path:
-        """Where the run is kept."""
+        """Return the folder of the run's checkpoints."""
         return self.checkpoint or self.out.with_name(f"{self.out.name}{CHECKPOINT}")
 
     @property
-    def wishes(self) -> Wishes:
-        """Settings that were given."""
-        return Wishes(
+    def given(self) -> GivenSettings:
+        """Return the settings that are not left to the rule."""
+        return GivenSettings(
             batch_size=self.batch_size, epochs=self.epochs, clip_norm=self.clip_norm, lr=self.lr
         )
 
     @property
-    def word_source(self) -> WordSource:
-        """Where public words come from."""
-        return WordSource(
+    def vocabulary_source(self) -> VocabularySource:
+        """Return where the public vocabulary comes from."""
+        return VocabularySource(
             words=self.words,
             language=self.language,
             side=self.side,
@@ -121,13 +122,13 @@ class Request:
         )
 
     def declared(self) -> Declared:
-        """Refuse at once what no data can mend; say what is known without the data."""
+        """Return what is known without the data; refuse at once what no data can correct."""
         require_epsilon(self.epsilon)
         if self.delta is not None:
             Budget(self.epsilon, self.delta)
-        _ = self.wishes
+        _ = self.given
         self._require_ledger()
-        self._require_places_apart()
+        self._require_distinct_folders()
         schema, examples = self._schema()
         self._require_declared(schema, examples)
         self._require_users(schema)
@@ -136,16 +137,16 @@ class Request:
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
         on_devices = self.federation is not None
-        method = chosen_for(method, has_text=bool(schema.texts), on_devices=on_devices)
+        method = method.resolved(informed=bool(schema.texts), on_devices=on_devices)
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method, pays=pays)
         usual = ROWS_PER_USER if self.federation is None else ROWS_OF_A_DEVICE
-        of_users = OfUsers(self.user, self.rows_per_user or usual)
-        return Declared(schema, examples, method, of_users, self.users, pays)
+        column = UserColumn(self.user, self.rows_per_user or usual)
+        return Declared(schema, examples, method, column, self.users, pays)
 
     def _pays(self) -> bool:
-        """Is what is not declared to be paid for? Where the noise is the devices', nobody could."""
+        """Return whether what is not declared is paid for; devices with own noise cannot."""
         if self.rare not in (None, "refuse", "other"):
             raise SettingError(f"Expected refuse or other for --rare, found '{self.rare}'.")
         pays = self.rare == "other"
@@ -203,12 +204,12 @@ class Request:
         if self.examples is not None:
             raise SettingError(
                 "Expected a number of users with --user, found --examples. Give --users instead: "
-                "epsilon protects users, and they are what is counted."
+                "epsilon protects users, so users are counted."
             )
         if self.user in schema.columns:
             raise SettingError(
-                f"Expected a column of its own for users, found '{self.user}', which is a feature "
-                "or the label too. A model that reads who a row is from cannot protect them."
+                f"Expected a separate column of users, found '{self.user}', which is a feature "
+                "or the label too. A model that reads the user of a row cannot protect users."
             )
         if schema.unknown and not self._pays():
             raise SettingError(
@@ -259,7 +260,7 @@ class Request:
         if self.ledger_budget is not None:
             require_epsilon(self.ledger_budget)
 
-    def _require_places_apart(self) -> None:
+    def _require_distinct_folders(self) -> None:
         if not self.out.name:
             raise SettingError(
                 f"Expected the name of a new folder for --out, found '{self.out}'. Name one."
@@ -270,10 +271,10 @@ class Request:
         if out == folder or folder in out.parents or out in folder.parents:
             raise SettingError(
                 f"Expected different places for --out and --checkpoint, found {self.out} and "
-                f"{self.checkpoint}. The model would stand in the way of the run."
+                f"{self.checkpoint}. The model would overwrite the checkpoints."
             )
         if os.path.exists(folder / "result.json"):
             raise SettingError(
-                f"Expected a folder of its own for --checkpoint, found the model {folder}. Choose "
+                f"Expected a separate folder for --checkpoint, found the model {folder}. Choose "
                 "another name."
             )

@@ -1,7 +1,7 @@
 """What is public about a table: its columns, bounds, levels and classes.
 
-A schema may be declared in part. What is missing is found by `adadps.estimators.tables.survey` on
-the private data, which is then assumed to be public and said so.
+A schema may be declared in part. The rest is read off the private data and assumed public
+(`adadps.estimators.tables.survey`), or measured with noise and paid for (`paid_survey`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from adadps.errors import DataError
 
 OTHER = "other"
-"""A level, or a class, of this name stands for all that are not listed."""
+"""A level or class of this name stands for all that are not listed."""
 
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers between two bounds; values beyond them are clipped.
+    """A column of numbers between two bounds; values outside of them are clipped.
 
-    ``missing`` is what an empty cell is filled with, by default the middle of the bounds.
+    ``missing`` replaces an empty cell; by default that is the middle of the bounds.
     """
 
     name: str
@@ -39,26 +39,26 @@ class Numeric:
 
     @property
     def is_known(self) -> bool:
-        """Are there bounds?"""
+        """Return whether there are bounds."""
         return self.low is not None and self.high is not None
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Both bounds, once they are known."""
+        """Return both bounds, which must be known."""
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
 
     @property
     def filling(self) -> float:
-        """What stands for a missing value."""
+        """Return what replaces a missing value."""
         low, high = self.bounds
         return low + (high - low) / 2 if self.missing is None else self.missing
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column with one of some levels. A level "other" stands for all that are not listed."""
+    """A column of levels. A level "other" stands for all that are not listed."""
 
     name: str
     levels: tuple[str, ...] | None = None
@@ -69,15 +69,17 @@ class Categorical:
 
     @property
     def known_levels(self) -> tuple[str, ...]:
-        """All levels, once they are known."""
+        """Return all levels, which must be known."""
         assert self.levels is not None
         return self.levels
 
 
 @dataclass(frozen=True)
 class Label:
-    """What is predicted: one of some classes; several of them in one cell, between separators; or
-    a number between two bounds (``regression``). A class "other" stands for all not listed.
+    """The column that is predicted: a class, or a number between two bounds (``regression``).
+
+    With a ``separator``, a cell may hold several classes. A class "other" stands for all that are
+    not listed.
     """
 
     column: str
@@ -107,24 +109,24 @@ class Label:
 
     @property
     def is_known(self) -> bool:
-        """Are there classes, or bounds?"""
+        """Return whether there are classes, or bounds."""
         return self.classes is not None or (self.low is not None and self.high is not None)
 
     @property
     def known_classes(self) -> tuple[str, ...]:
-        """All classes, once they are known; none of a regression."""
+        """Return all classes that are known; a regression has none."""
         return self.classes or ()
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Both bounds of a regression."""
+        """Return both bounds of a regression, which must be known."""
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model has."""
+        """Return how many outputs a model has."""
         return 1 if self.regression else len(self.known_classes)
 
     def _require_no_separator(self, classes: Sequence[str]) -> None:
@@ -160,24 +162,24 @@ class Schema:
         if twice is not None:
             raise DataError(
                 f"Expected different columns for texts, numbers, categories and labels, found "
-                f"'{twice}' more than once. Labels become classes, which stand in the model."
+                f"'{twice}' more than once. Labels become classes, which are stored in the model."
             )
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns that are predicted from."""
+        """Return the columns that are predicted from."""
         numbers = (column.name for column in self.numeric)
         categories = (column.name for column in self.categorical)
         return (*self.texts, *numbers, *categories)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are read."""
+        """Return all columns that are read."""
         return (*self.inputs, self.label.column)
 
     @property
     def unknown(self) -> list[str]:
-        """What is not declared, in words."""
+        """Return what is not declared, in words."""
         label = self.label
         found = [f"bounds of '{column.name}'" for column in self.numeric if not column.is_known]
         found += [f"levels of '{column.name}'" for column in self.categorical if not column.levels]
@@ -186,16 +188,16 @@ class Schema:
         return found
 
     @property
-    def not_known(self) -> tuple[list[Categorical], list[Numeric], bool]:
-        """Categories without levels, numbers without bounds, and whether the label lacks either."""
+    def undeclared(self) -> tuple[list[Categorical], list[Numeric], bool]:
+        """Return categories and numbers without levels or bounds, and if the label lacks them."""
         categories = [column for column in self.categorical if not column.levels]
         numbers = [column for column in self.numeric if not column.is_known]
         return categories, numbers, not self.label.is_known
 
-    def stand_in(self) -> Schema:
-        """The same columns with something in place of what is not known, to plan and check with.
+    def with_placeholders(self) -> Schema:
+        """Return the same columns with placeholders for what is not known, for plans and checks.
 
-        Plans depend on the number of classes alone, and little: √(1 - 1/K).
+        Plans depend only on the number of classes K, and little: √(1 - 1/K).
         """
         label = self.label
         if not label.is_known and label.regression:
@@ -211,7 +213,7 @@ class Schema:
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """As it stands in a schema file."""
+        """Return the content of a schema file."""
         label: dict[str, Any] = {"column": self.label.column}
         if self.label.regression:
             label |= {"regression": True, "low": self.label.low, "high": self.label.high}
@@ -234,7 +236,7 @@ class Schema:
 
 
 def require_bounds(what: str, low: float | None, high: float | None) -> None:
-    """Both or none, finite, and in order."""
+    """Refuse bounds that are not finite and in order; both may be None."""
     if low is None and high is None:
         return
     given = low is not None and high is not None
@@ -247,7 +249,7 @@ def require_bounds(what: str, low: float | None, high: float | None) -> None:
 
 
 def require_names(what: str, names: Sequence[Any], least: int) -> None:
-    """So many different texts that are not empty."""
+    """Refuse fewer than ``least`` different texts, and empty ones."""
     fits = all(isinstance(name, str) and name.strip() for name in names)
     if not fits or len(set(names)) != len(names) or len(names) < least:
         number = "one text" if least == 1 else "two different texts"

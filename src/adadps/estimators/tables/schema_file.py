@@ -1,4 +1,4 @@
-"""Schemas in JSON: read from a file, and made of options of the command line.
+"""Schemas from JSON files and from options of the command line.
 
 ::
 
@@ -28,7 +28,7 @@ _OF_A_LABEL = ("column", "classes", "separator", "regression", "low", "high")
 
 
 def read_schema_file(path: Path) -> dict[str, Any]:
-    """The content of a schema file, with names that are known; its values are checked later."""
+    """Return the content of a schema file, whose names are known; values are checked later."""
     try:
         held = parse_json(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # our own errors, encodings, names with a NUL byte
@@ -38,12 +38,12 @@ def read_schema_file(path: Path) -> dict[str, Any]:
         ) from error
     held = _object(held, f"the schema {path}", _KNOWN)
     if held.pop("format", 1) != 1:
-        raise DataError(f"Expected a schema of format 1 in {path}, found another. Write it anew.")
+        raise DataError(f"Expected a schema of format 1 in {path}, found another. Write it again.")
     return held
 
 
 def schema_of(held: Mapping[str, Any]) -> Schema:
-    """A schema of what is described, with every value checked.
+    """Return the schema that is described; every value is checked.
 
     >>> schema_of({"text": ["review"], "label": {"column": "stars"}}).unknown
     ['the classes']
@@ -75,7 +75,7 @@ def schema_of(held: Mapping[str, Any]) -> Schema:
 
 
 def examples_of(held: Mapping[str, Any]) -> int | None:
-    """The declared number of examples, if there is one."""
+    """Return the declared number of examples, if there is one."""
     count = held.get("examples")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise DataError(
@@ -86,7 +86,7 @@ def examples_of(held: Mapping[str, Any]) -> int | None:
 
 
 def merged(file: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file and options say together; nothing may be said twice in different words.
+    """Return what a file and options declare together; they may not contradict each other.
 
     >>> merged({"label": {"column": "stars"}}, {"label": {"classes": ["1", "2"]}})
     {'label': {'column': 'stars', 'classes': ['1', '2']}}
@@ -118,7 +118,7 @@ def options_as_schema(
     missing: str | None = None,
     examples: int | None = None,
 ) -> dict[str, Any]:
-    """Options in the words of a schema; what was not given is not in it.
+    """Return options as the content of a schema file; options that are not given are left out.
 
     >>> options_as_schema(numeric=["age=18,100", "visits"])
     {'numeric': {'age': {'low': 18.0, 'high': 100.0}, 'visits': {}}}
@@ -144,14 +144,14 @@ def options_as_schema(
 
 
 def _numeric_option(given: str) -> tuple[str, dict[str, Any]]:
-    name, told, bounds = given.rpartition("=")
-    return (name, _bounds(f"--numeric {given}", bounds)) if told else (given, {})
+    name, equals, bounds = given.rpartition("=")
+    return (name, _bounds(f"--numeric {given}", bounds)) if equals else (given, {})
 
 
 def _categorical_option(given: str) -> tuple[str, dict[str, Any]]:
-    name, told, levels = given.partition("=")
+    name, equals, levels = given.partition("=")
     listed = [level.strip() for level in levels.split(",")]
-    return (name, {"levels": listed}) if told else (given, {})
+    return (name, {"levels": listed}) if equals else (given, {})
 
 
 def _bounds(option: str, given: str) -> dict[str, Any]:

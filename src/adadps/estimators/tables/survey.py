@@ -1,8 +1,8 @@
-"""What is not declared is read off the private data, and then assumed to be public.
+"""Undeclared classes, levels and bounds, read off the private data and then assumed public.
 
-One pass over the chunks of a table. Nothing that belongs to one or two people becomes a class or a
-level. Bounds are another matter: a smallest and a largest value *are* values of single people, so
-that it is said where they were read.
+One pass over the chunks of a table. Values of only one or two people become neither classes nor
+levels. Bounds are another matter: a smallest and a largest value *are* values of single people, so
+the result states which bounds were read off.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from adadps.data.provenance import RARE
 from adadps.data.tables import Table
 from adadps.data.users import MISSING
 from adadps.errors import DataError
-from adadps.estimators.tables.cells import Numbers, is_missing, labels, levels, numbers
+from adadps.estimators.tables.cells import Numbers, is_missing, labels, numbers, texts
 from adadps.estimators.tables.schema import Categorical, Numeric, Schema
 
 
 class RareError(DataError):
-    """A level or class of one or two rows, which `--rare other` would not tell."""
+    """A level or class of one or two rows, which `--rare other` would not release."""
 
 
 MOST_NAMES = 1000
-"""More distinct labels or levels than that are rather names or texts."""
+"""A column with more distinct values than this probably holds names or texts."""
 
 
 @declared_read(DeclaredRead.ASSUMED_PUBLIC)
 def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
-    """The schema with what was not declared read off the data."""
+    """Return the schema, with what was not declared read off the data."""
     ranges = {column.name: _Range() for column in schema.numeric if not column.is_known}
     names = {column.name: _Names() for column in schema.categorical if not column.levels}
     target = schema.label
@@ -44,7 +44,7 @@ def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
                 missing = math.nan if schema.fill_missing and filled is None else filled
                 ranges[column.name].add(_given_numbers(chunk, column.name, missing))
         for name, found in names.items():
-            cells = levels(chunk, name, fill_missing=schema.fill_missing)
+            cells = texts(chunk, name, fill_missing=schema.fill_missing)
             found.add(chunk, name, [[cell] if cell.strip() else [] for cell in cells])
         if not target.is_known and target.regression:
             target_range.add(numbers(chunk, target.column))
@@ -64,11 +64,10 @@ def complete(schema: Schema, chunks: Iterable[Table]) -> Schema:
 
 
 def _given_numbers(chunk: Table, name: str, missing: float | None) -> Numbers:
-    """Without those that are missing, where they may be."""
+    """Return the numbers of a column, without missing ones where these are filled later."""
     if missing is None or math.isfinite(missing):
         return numbers(chunk, name, missing)
-    stand_in = 0.0  # left out again below, so that it widens no bounds
-    found = numbers(chunk, name, stand_in)
+    found = numbers(chunk, name, 0.0)  # zeros for missing cells are dropped below
     present = [not is_missing(value) for value in chunk.values(name)]
     return found[present]
 
@@ -88,7 +87,7 @@ def _with_levels(column: Categorical, found: dict[str, _Names], source: str) -> 
 
 @dataclass
 class _Range:
-    """The smallest and the largest number so far."""
+    """The smallest and the largest number seen."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -113,7 +112,7 @@ class _Range:
 
 @dataclass
 class _Names:
-    """How often each name occurs, and where first."""
+    """How often each name occurs, and where it occurs first."""
 
     seen: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -146,9 +145,10 @@ class _Names:
                 raise RareError(
                     f"Expected values that occur at least {RARE} times in column '{name}' of "
                     f"{source}, found a rarer one, or a missing value, on {self.first[one]}. "
-                    "Classes and levels stand in the model for everyone to read: mend the line, "
-                    "declare them (--classes a,b,c, --categorical NAME=a,b,other, or a schema), or "
-                    "pay for those that are common and map the rest to 'other': --rare other."
+                    "Classes and levels are stored in the model for everyone to read: correct the "
+                    "line, declare them (--classes a,b,c, --categorical NAME=a,b,other, or a "
+                    "schema), or pay for those that are common and map the rest to 'other': --rare "
+                    "other."
                 )
         return tuple(sorted(self.seen))
 
@@ -159,30 +159,31 @@ READ_OFF = "read off the data"
 def facts(
     declared: Schema, known: Schema, how: str = READ_OFF, *, only_found: bool | None = None
 ) -> list[str]:
-    """What is public about the columns: declared, or found out about the private data.
+    """Return what is public about the columns: declared, or found in the private data.
 
-    ``how`` says in which way. ``only_found`` tells that alone, or (False) only what was declared.
+    ``how`` says how it was found. ``only_found`` restricts the facts to what was found, or (False)
+    to what was declared.
     """
-    told: list[tuple[bool, str]] = []
+    found: list[tuple[bool, str]] = []
     for before, after in zip(declared.numeric, known.numeric, strict=True):
         words = _bounds_in_words(f"'{after.name}'", after.bounds, before.is_known, how)
-        told.append((before.is_known, words))
+        found.append((before.is_known, words))
         if known.fill_missing:
             filled = f"that missing values of '{after.name}' count as {after.filling:g}"
-            told.append((before.is_known, filled))
+            found.append((before.is_known, filled))
     for given, category in zip(declared.categorical, known.categorical, strict=True):
-        listed, said = ", ".join(category.known_levels), "declared" if given.levels else how
-        told.append((bool(given.levels), f"the levels of '{category.name}', {said}: {listed}"))
+        listed, origin = ", ".join(category.known_levels), "declared" if given.levels else how
+        found.append((bool(given.levels), f"the levels of '{category.name}', {origin}: {listed}"))
     label, is_known = known.label, declared.label.is_known
     if label.regression:
-        told.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
+        found.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
     else:
-        listed, said = ", ".join(label.known_classes), "declared" if is_known else how
-        told.append((is_known, f"the classes, {said}: {listed}"))
-    return [words for was_declared, words in told if was_declared is not only_found]
+        listed, origin = ", ".join(label.known_classes), "declared" if is_known else how
+        found.append((is_known, f"the classes, {origin}: {listed}"))
+    return [words for was_declared, words in found if was_declared is not only_found]
 
 
 def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool, how: str) -> str:
     extremes = " as its smallest and largest value" if how == READ_OFF else ""
-    said = "declared" if is_declared else f"{how}{extremes}"
-    return f"the bounds of {what}, {said}: {bounds[0]:g} to {bounds[1]:g}"
+    origin = "declared" if is_declared else f"{how}{extremes}"
+    return f"the bounds of {what}, {origin}: {bounds[0]:g} to {bounds[1]:g}"

@@ -1,4 +1,4 @@
-"""Labels as targets, and outputs as predictions: classes, several labels, or numbers."""
+"""Labels as targets, and outputs as predictions: of classes, several labels, or numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from adadps.data.bounds import Bounds
 from adadps.data.tables import Table, nearest
 from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.errors import DataError
-from adadps.estimators.planner.defaults import first_gradient
+from adadps.estimators.planner.plan import LossFacts
+from adadps.estimators.planner.settings import first_gradient
 from adadps.estimators.tables.cells import labels, numbers
 from adadps.estimators.tables.schema import OTHER, Label
 from adadps.training.evaluation import (
@@ -33,12 +34,12 @@ TYPICAL_ERROR = 1.0
 
 @dataclass(frozen=True)
 class Targets:
-    """How the labels of a table are learned."""
+    """How the labels of a table become targets, and outputs become predictions."""
 
     label: Label
 
     def __call__(self, table: Table) -> npt.NDArray[Any]:
-        """Class numbers, distributions over classes, or numbers in [-1, 1]; one entry a row."""
+        """Return class numbers, distributions over classes, or numbers in [-1, 1], one per row."""
         label = self.label
         if label.regression:
             held = self._bounds.to_unit(numbers(table, label.column))
@@ -51,20 +52,20 @@ class Targets:
             return np.array([place for (place,) in places], np.int64)
         shares = np.zeros((len(table), len(number)), np.float32)
         for row, found in enumerate(places):
-            several = sorted(set(found))  # rare ones may be the same class
+            several = sorted(set(found))  # rare labels may be the same class
             shares[row, several] = 1 / len(several)
         return shares
 
     @property
     def loss(self) -> Loss:
-        """One value per example."""
+        """Return the loss, with one value per example."""
         if self.label.regression:
             return squared_error
         return cross_entropy if self.label.separator is None else label_cross_entropy
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """What is measured on held-out rows."""
+        """Return the metrics on held-out rows."""
         if self.label.regression:
             return {"mean absolute error": self._absolute_error}
         if self.label.separator is not None:
@@ -72,22 +73,16 @@ class Targets:
         return {"accuracy": accuracy, ALWAYS: commonest_class_accuracy}
 
     @property
-    def first_gradient(self) -> float:
-        """Typical norm of the loss's gradient by the outputs, at the start."""
-        return TYPICAL_ERROR if self.label.regression else first_gradient(self.label.outputs)
-
-    @property
-    def curvature(self) -> float | None:
-        """The loss's second derivative by the outputs, where it does not flatten out.
-
-        A step longer than 2 / (curvature · ‖x‖²) overshoots further every time.
-        """
-        return 2.0 if self.label.regression else None
+    def loss_facts(self) -> LossFacts:
+        """Return what the planner needs to know about the loss."""
+        if self.label.regression:
+            return LossFacts(TYPICAL_ERROR, curvature=2.0)
+        return LossFacts(first_gradient(self.label.outputs))
 
     def predictions(
         self, outputs: Tensor, *, probabilities: bool
     ) -> dict[str, Sequence[str] | Sequence[float]]:
-        """Columns for a table: the prediction, and what goes with it."""
+        """Return columns for a table: the prediction, and its probabilities."""
         label = self.label
         if label.regression:
             scaled = outputs.double().squeeze(1).numpy()
@@ -105,7 +100,7 @@ class Targets:
         return columns
 
     def _absolute_error(self, outputs: Tensor, targets: Tensor) -> float:
-        """In the label's own unit."""
+        """Return the error in the unit of the label."""
         error = (outputs.double().clamp(-1, 1).squeeze(1) - targets.double()).abs().mean()
         return float(error * self._bounds.half.item())
 

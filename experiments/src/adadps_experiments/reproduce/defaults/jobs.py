@@ -1,7 +1,8 @@
 """One run of the comparison of default settings: a job as plain data, and its record.
 
-A setting is a rule's constants (`adadps.estimators.planner.defaults.Rule`) and how word frequencies
-enter: as weights of the features (IDF), before the clip, on both sides of the noise, or not at all.
+A setting is a rule's constants (`adadps.estimators.planner.settings.DefaultRule`) and how word
+frequencies enter: as weights of the features (IDF), before the clip, on both sides of the noise,
+or not at all.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import torch
 from adadps.accounting.delta import default_delta
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.data.examples import Examples
-from adadps.estimators.planner import defaults
-from adadps.estimators.planner.named_methods import (
+from adadps.estimators.planner.methods import (
     FLOOR,
     POWER_ON_BOTH_SIDES,
     Method,
-    chain_for,
+    PreparedMethod,
     norms_for,
 )
-from adadps.estimators.planner.typical_texts import typical_norm
+from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
+from adadps.estimators.planner.settings import DefaultRule, Settings, first_gradient
+from adadps.estimators.planner.typical_texts import WORDS_PER_TEXT, typical_norm
 from adadps.methods import paper as methods
 from adadps.methods.side import Frequencies, frequency, idf, word_frequencies
 from adadps.methods.side.source import Fixed
-from adadps.methods.stages import Chain, average, chain, privatize, reparametrise, sgd
+from adadps.methods.stages import Chain, average, chain, reparametrise, sgd
 from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
@@ -49,7 +51,7 @@ POWER = POWER_ON_BOTH_SIDES
 """Of A = max(f/f_max, floor)^power, by either door that scales gradients.
 
 The experiment compares doors, so both have the same A. The product's `adadps` has a steeper one
-before the clip, `adadps.estimators.planner.named_methods.POWER_BEFORE`, which was the best of those
+before the clip, `adadps.estimators.planner.methods.POWER_BEFORE`, which was the best of those
 in the demo.
 """
 VERSION = 1
@@ -94,11 +96,9 @@ def run(job: DefaultsJob) -> Record:
     model = sparse_linear(_width(train), len(given.classes), bias=False)
     torch.nn.init.zeros_(model.weight)
     shown = on_held_out("held-out rows", test.features, test.targets, accuracy=given.metric)
-    chosen = _chosen(job, given, len(train))
-    if job.epsilon is None:
-        method = _without_privacy(job.setting, given)
-    else:
-        method = _private(job.setting, given, chosen)
+    plan = _plan(job, given, len(train))
+    chosen = plan.settings
+    method = _without_privacy(job.setting, given) if job.epsilon is None else plan.chain
     result = fit(
         model,
         given.loss,
@@ -128,9 +128,9 @@ def run(job: DefaultsJob) -> Record:
     }
 
 
-def rule_of(setting: Setting, steps: int = STEPS) -> defaults.Rule:
+def rule_of(setting: Setting, steps: int = STEPS) -> DefaultRule:
     """The rule with the constants of a setting; trials have no bound on the length of steps."""
-    return defaults.Rule(
+    return DefaultRule(
         steps=steps,
         clip=setting["clip"],
         output_noise=setting["noise"],
@@ -138,31 +138,27 @@ def rule_of(setting: Setting, steps: int = STEPS) -> defaults.Rule:
     )
 
 
-def _chosen(job: DefaultsJob, given: DefaultsProblem, examples: int) -> defaults.Choice:
-    """The rule, applied; without privacy its batches alone are of use."""
+def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> PlannedRun:
+    """Apply the rule; without privacy only its batch size is of use."""
     setting = {"clip": 1.0, "noise": 1.0, "door": NO_DOOR, **job.setting}
-    method = METHODS[setting["door"]]
-    scaled = _typical_norm(given) if setting["door"] in (BEFORE, BOTH) else 1.0
-    clipped, noised = norms_for(method, scaled=scaled)
-    budget = Budget(job.epsilon or 1.0, default_delta(examples))
-    return defaults.choose(
+    return plan_training(
+        _prepared(setting, given),
         examples=examples,
-        budget=budget,
-        gradient_norm=defaults.first_gradient(len(given.classes)),
-        clipped_norm=clipped,
-        noised_norm=noised,
+        budget=Budget(job.epsilon or 1.0, default_delta(examples)),
+        loss=LossFacts(first_gradient(len(given.classes))),
         rule=rule_of(setting, job.steps),
-        noise_multiplier=_sigma(examples, job.steps, budget),
     )
 
 
-def _private(setting: Setting, given: DefaultsProblem, chosen: defaults.Choice) -> Chain:
-    privacy = privatize(clip_norm=chosen.clip_norm, noise_multiplier=chosen.noise_multiplier)
+def _prepared(setting: Setting, given: DefaultsProblem) -> PreparedMethod:
     door, known = setting["door"], given.frequencies()
     if door == NO_DOOR or known is None:
-        return chain_for(Method.DP_SGD, None, privacy, chosen.lr)
-    side = _idf(setting, known) if door == FEATURES else _by_power(known)
-    return chain_for(METHODS[door], side, privacy, chosen.lr)
+        return PreparedMethod(Method.DP_SGD)
+    method = METHODS[door]
+    if door == FEATURES:
+        return PreparedMethod(method, _idf(setting, known))
+    norms = norms_for(method, scaled=_norm_of(given.words))
+    return PreparedMethod(method, _by_power(known), norms)
 
 
 def _without_privacy(setting: Setting, given: DefaultsProblem) -> Chain:
@@ -177,7 +173,7 @@ def _by_power(known: Frequencies) -> Fixed:
 
 
 def _idf(setting: Setting, known: Frequencies) -> Fixed:
-    return idf(known, words_per_text=defaults.WORDS_PER_TEXT, power=setting["power"])
+    return idf(known, words_per_text=WORDS_PER_TEXT, power=setting["power"])
 
 
 @lru_cache(maxsize=4)
@@ -191,26 +187,14 @@ def _width(held: Examples) -> int:
     return int(features.shape[1]) if isinstance(features, torch.Tensor) else features.width
 
 
-def _typical_norm(given: DefaultsProblem) -> float:
-    """Of x / A over texts drawn from public word frequencies."""
-    return _norm_of(given.words) if given.words else 1.0
-
-
 @lru_cache(maxsize=4)
 def _norm_of(words: tuple[str, ...]) -> float:
+    """Return the norm of x / A over texts drawn from public word frequencies."""
     known = word_frequencies(words)
     return typical_norm(_by_power(known), len(words), known)
 
 
-@lru_cache
-def _sigma(examples: int, steps: int, budget: Budget) -> float:
-    """Found once a process for all settings of a problem."""
-    return defaults.choose(
-        examples=examples, budget=budget, gradient_norm=1.0, steps=steps
-    ).noise_multiplier
-
-
-def _by_rdp(method: Chain, chosen: defaults.Choice) -> float:
+def _by_rdp(method: Chain, chosen: Settings) -> float:
     return epsilon_of_run(
         method,
         chosen.sampler,

@@ -1,9 +1,8 @@
-"""What a federation adds to a table with a column of users: they train locally, on cohorts.
+"""What changes in a plan where users train locally and a server sums their updates.
 
-Settings follow from those of `adadps.estimators.planner.defaults`: the learning rate by rule
-becomes that of the devices, and a user's update is clipped where one step at that rate would be.
-With the server's rate of 1, a federation whose users take one local step is then the user-level
-method itself.
+The learning rate by the rule becomes that of the devices, and a user's update is clipped where one
+step at that rate would be. With a server learning rate of 1, a federation whose users take one
+local step is then the user-level method itself.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from enum import StrEnum
 
 from adadps.accounting.samplers import Sampler, fixed_size, poisson, shuffled
 from adadps.errors import SettingError, require, require_positive
-from adadps.estimators.planner.defaults import Choice
-from adadps.estimators.planner.named_methods import Method
-from adadps.estimators.tables.users import OfUsers
-from adadps.methods.side.source import Fixed
+from adadps.estimators.planner.methods import Method, PreparedMethod
+from adadps.estimators.planner.settings import Settings
 from adadps.methods.stages import (
     Chain,
     adam,
@@ -37,7 +34,7 @@ from adadps.types import Accountant
 
 
 class NoiseBy(StrEnum):
-    """Who adds it."""
+    """Who adds the noise."""
 
     SERVER = "server"
     SHARES = "shares"
@@ -52,9 +49,21 @@ class DrawnBy(StrEnum):
     SHUFFLED = "shuffled"
 
 
+@dataclass(frozen=True)
+class UserColumn:
+    """The column that tells users apart; at most ``most`` rows of a user count in one step."""
+
+    name: str
+    most: int
+
+
 @dataclass(frozen=True, kw_only=True)
-class Federation:
-    """Wishes of a person who federates; None is "choose for me"."""
+class FederatedSettings:
+    """Settings that only a federation has; the planner chooses those that are None.
+
+    ``minimum`` is the smallest number of answers with which a round counts. ``sampling`` is by
+    default Poisson where the server adds the noise, and shuffled elsewhere.
+    """
 
     local_epochs: int = 1
     local_batch_size: int = 100
@@ -63,7 +72,6 @@ class Federation:
     noise: NoiseBy = NoiseBy.SERVER
     minimum: int | None = None
     sampling: DrawnBy | None = None
-    """None: Poisson where the server adds the noise, else shuffled."""
     rounds: int | None = None
 
     def __post_init__(self) -> None:
@@ -77,8 +85,9 @@ class Federation:
         )
         if self.noise is NoiseBy.SHARES and self.minimum is None:
             raise SettingError(
-                "Expected --minimum COUNT with --noise shares, found none. It is the least number "
-                "of answers that a round counts with: their shares make up all of the noise."
+                "Expected --minimum COUNT with --noise shares, found none. It is the smallest "
+                "number of answers with which a round counts: their shares make up all of the "
+                "noise."
             )
         if self.noise is not NoiseBy.SHARES and self.minimum is not None:
             raise SettingError(
@@ -94,59 +103,59 @@ class Federation:
 
     @property
     def drawn_by(self) -> DrawnBy:
-        """As wished, or what suits the place of the noise."""
+        """Return how users are drawn."""
         usual = DrawnBy.POISSON if self.noise is NoiseBy.SERVER else DrawnBy.SHUFFLED
         return self.sampling or usual
 
     @property
-    def place(self) -> NoisePlace:
-        """Where the noise is added."""
+    def noise_place(self) -> NoisePlace:
+        """Return where the noise is added."""
         if self.noise is NoiseBy.SHARES:
             assert self.minimum is not None  # required above
             return in_shares(minimum=self.minimum)
         return by_server() if self.noise is NoiseBy.SERVER else by_each_device()
 
+    @property
     def accountants(self) -> tuple[Accountant, ...]:
-        """Who can price its cohorts, the default first."""
+        """Return the accountants that can price the cohorts, the default first."""
         if self.drawn_by is DrawnBy.FIXED:
             return (Accountant.RDP,)
         return (Accountant.PLD, Accountant.RDP)
 
     def sampler(self, users: int, cohort: float) -> Sampler:
-        """Cohorts of a declared number of users."""
+        """Return a sampler of cohorts of this size, on average, among the declared users."""
         if self.drawn_by is DrawnBy.POISSON:
             return poisson(users=users, expected_size=cohort)
         draw = fixed_size if self.drawn_by is DrawnBy.FIXED else shuffled
         return draw(users=users, expected_size=round(cohort))
 
-    def more_noise(self, cohort: float) -> float:
-        """How much more noise a sum has than the server alone would add."""
-        return deviation(self.place, 1.0, round(cohort))
+    def noise_factor(self, cohort: float) -> float:
+        """Return how many times the noise of the server alone a cohort's sum has."""
+        return deviation(self.noise_place, 1.0, round(cohort))
 
-    def planned(
-        self,
-        method: Method,
-        side: Fixed | None,
-        choice: Choice,
-        of_users: OfUsers,
-        clip_norm: float | None,
-    ) -> tuple[Choice, Chain]:
-        """The chain, and the choice with the clip norm and the rate of the server."""
+    def adapted(self, by_rule: Settings, method: Method, clip_norm: float | None) -> Settings:
+        """Return the rule's settings for devices and server; ``clip_norm`` is that of an update."""
         adaptive = method is Method.DP_ADAM
-        local_lr = self.local_lr or (1.0 if adaptive else choice.lr)
-        chosen = replace(
-            choice,
-            clip_norm=clip_norm or local_lr * choice.clip_norm,
-            lr=choice.lr if adaptive else 1.0,
+        local_lr = self.local_lr or (1.0 if adaptive else by_rule.lr)
+        return replace(
+            by_rule,
+            clip_norm=clip_norm or local_lr * by_rule.clip_norm,
+            lr=by_rule.lr if adaptive else 1.0,
+            local_lr=local_lr,
         )
-        groups = by_user(most=of_users.most, column=of_users.column, noise=self.place)
-        groups.units_of(choice.sampler).accountants(groups.grouping)  # or it is refused now
+
+    def chain(self, prepared: PreparedMethod, settings: Settings, users: UserColumn) -> Chain:
+        """Return the chain: local training, the release at the server, the server's update."""
+        method, side = prepared.method, prepared.side
+        groups = by_user(most=users.most, column=users.name, noise=self.noise_place)
+        groups.units_of(settings.sampler).accountants(groups.grouping)  # refuses what cannot be
         release = privatize(
-            clip_norm=chosen.clip_norm, noise_multiplier=chosen.noise_multiplier, groups=groups
+            clip_norm=settings.clip_norm, noise_multiplier=settings.noise_multiplier, groups=groups
         )
         on_device = method in (Method.ADADPS, Method.ADADPS_TWO_SIDED)
+        assert settings.local_lr is not None  # made by `adapted`
         local = train_locally(
-            lr=local_lr,
+            lr=settings.local_lr,
             batch_size=self.local_batch_size,
             epochs=self.local_epochs,
             side=side if on_device else None,
@@ -154,5 +163,5 @@ class Federation:
         first = [reparametrise(side)] if side is not None and not on_device else []
         after = [precondition(side)] if side and method is Method.ADADPS_TWO_SIDED else []
         slow = [momentum(self.server_momentum)] if self.server_momentum else []
-        last = adam(chosen.lr) if adaptive else sgd(chosen.lr)
-        return chosen, chain(*first, local, release, *after, *slow, last)
+        last = adam(settings.lr) if method is Method.DP_ADAM else sgd(settings.lr)
+        return chain(*first, local, release, *after, *slow, last)

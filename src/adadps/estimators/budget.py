@@ -1,7 +1,7 @@
-"""Under which budget an estimator trains: several runs, one ledger.
+"""The budget of an estimator: several runs may be paid from one ledger.
 
-A single fit is planned beforehand and may be composed by PLD. Runs that come one by one, and runs
-on a ledger that others use, are composed by RDP (docs/decisions/ledger.md).
+A single fit is planned in advance and may be composed by PLD. Calls of `partial_fit`, and runs on a
+ledger that others share, are composed by RDP (docs/decisions/ledger.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from adadps.accounting.delta import default_delta
 from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger, require_same_budget
 from adadps.errors import BudgetError, ContractError, SettingError
-from adadps.report.result import Result
 from adadps.types import Accountant
 
 EITHER = (Accountant.RDP, Accountant.PLD)
@@ -27,8 +26,8 @@ WHOLE = (
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the caller has asked for; None is "choose for me"."""
+class BudgetOptions:
+    """The caller's options about the budget; those that are None have defaults."""
 
     epsilon: float
     epsilon_per_run: float | None
@@ -55,8 +54,8 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The whole budget, what the next run may cost of it, and who composes."""
+class EstimatorBudget:
+    """The whole budget, what the next run may cost of it, the accountant, and the ledger."""
 
     whole: Budget
     run: Budget
@@ -64,53 +63,51 @@ class Terms:
     path: Path | None
 
 
-def agree(wish: Wish, *, examples: int, held: MemoryLedger | None, one_by_one: bool) -> Terms:
-    """Terms for a run on ``examples`` declared examples; only reads a ledger that is there.
+def terms_for(
+    options: BudgetOptions, *, examples: int, earlier: MemoryLedger | None, one_by_one: bool
+) -> EstimatorBudget:
+    """Return the terms of a run on ``examples`` declared examples; nothing is written.
 
-    ``held`` is the ledger of earlier calls, ``one_by_one`` says that further runs may come.
+    ``earlier`` is the ledger of earlier calls, ``one_by_one`` says that further runs may follow.
     """
     known, chosen = None, None
-    if wish.path is not None and os.path.exists(wish.path):
-        with DiskLedger(wish.path) as ledger:
+    if options.path is not None and os.path.exists(options.path):
+        with DiskLedger(options.path) as ledger:
             known, chosen = ledger.budget, ledger.choose_accountant(EITHER)
-        require_same_budget(known, wish.epsilon, where=f"the ledger {wish.path}", cure=WHOLE)
-    elif held is not None:
-        known, chosen = held.budget, held.choose_accountant(EITHER)
-        require_same_budget(known, wish.epsilon, where="the calls before this one", cure=WHOLE)
+        require_same_budget(known, options.epsilon, where=f"the ledger {options.path}", cure=WHOLE)
+    elif earlier is not None:
+        known, chosen = earlier.budget, earlier.choose_accountant(EITHER)
+        require_same_budget(known, options.epsilon, where="the calls before this one", cure=WHOLE)
         if chosen is Accountant.PLD:
             raise BudgetError(
-                f"Expected something left of epsilon = {wish.epsilon:g}, found that `fit` has "
+                f"Expected something left of epsilon = {options.epsilon:g}, found that `fit` has "
                 "spent all of it. Plan for further calls: set `epsilon_per_run` below epsilon."
             )
-    several = one_by_one or wish.path is not None or wish.epsilon_per_run is not None
+    several = one_by_one or options.path is not None or options.epsilon_per_run is not None
     usual = Accountant.RDP if several else Accountant.PLD
-    accountant = Accountant(wish.accountant) if wish.accountant else chosen or usual
-    delta = wish.delta or (known.delta if known else default_delta(examples))
-    spend = wish.epsilon if wish.epsilon_per_run is None else wish.epsilon_per_run
-    return Terms(Budget(wish.epsilon, delta), Budget(spend, delta), accountant, wish.path)
+    accountant = Accountant(options.accountant) if options.accountant else chosen or usual
+    delta = options.delta or (known.delta if known else default_delta(examples))
+    spend = options.epsilon if options.epsilon_per_run is None else options.epsilon_per_run
+    whole, run = Budget(options.epsilon, delta), Budget(spend, delta)
+    return EstimatorBudget(whole, run, accountant, options.path)
 
 
 @contextmanager
-def ledger_of(terms: Terms, held: MemoryLedger | None, identity: str | None) -> Iterator[Ledger]:
-    """The ledger of the next run: on disk, the one of earlier calls, or a new one in memory.
+def opened_ledger(
+    terms: EstimatorBudget, earlier: MemoryLedger | None, identity: str | None
+) -> Iterator[Ledger]:
+    """Open the ledger of the next run: on disk, that of earlier calls, or a new one in memory.
 
-    ``identity`` is that of the ledger on which the model was trained so far, if it was.
+    ``identity`` is that of the ledger on which the model was trained so far, None for a new model.
     """
     if terms.path is None:
-        kept = MemoryLedger(terms.whole) if identity is None else held
-        yield _same_ledger(kept, identity)
+        in_memory = MemoryLedger(terms.whole) if identity is None else earlier
+        yield _same_ledger(in_memory, identity)
         return
     if identity is not None and not os.path.exists(terms.path):
         _same_ledger(None, identity)
     with _on_disk(terms.path, terms.whole) as ledger:
         yield _same_ledger(ledger, identity)
-
-
-def stated(result: Result, terms: Terms, *, shared: bool, steps_paid: int) -> Result:
-    """The result as it may be claimed: on a ledger with earlier runs, epsilon is the budget."""
-    if not shared:
-        return result
-    return result.claiming(terms.whole.epsilon, steps_paid=steps_paid)
 
 
 def _on_disk(path: Path, whole: Budget) -> DiskLedger:
@@ -127,6 +124,6 @@ def _same_ledger(ledger: Ledger | None, identity: str | None) -> Ledger:
         raise BudgetError(
             "Expected the ledger on which this model was trained so far, found none or another: a "
             "ledger in memory does not travel with a copy of the model, which could spend the same "
-            "budget twice. Use `ledger=path` to go on later or elsewhere."
+            "budget twice. Use `ledger=path` to continue later or elsewhere."
         )
     return ledger

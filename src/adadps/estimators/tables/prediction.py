@@ -1,4 +1,4 @@
-"""A table with predictions, chunk by chunk: memory does not grow with its rows."""
+"""Predictions for a table, chunk by chunk: memory does not grow with its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from adadps.data.tables import Table, Writer, nearest, read_chunks, table_writer
 from adadps.errors import DataError, SettingError
-from adadps.estimators.tables.saved import TrainedModel
+from adadps.estimators.tables.model import TrainedModel
 from adadps.estimators.tables.schema import Schema
 
 Columns = dict[str, Sequence[str] | Sequence[float]]
@@ -25,7 +25,7 @@ def predict_table(
 ) -> dict[str, Any]:
     """Write the rows of ``data`` with new columns into ``stream``, in the format of ``out``.
 
-    Returns what was written: the names of the new columns, and the number of rows.
+    Return the names of the new columns and the number of rows.
     """
     if probabilities and trained.model.schema.label.regression:
         raise SettingError(

@@ -1,0 +1,233 @@
+"""From a table on disk to a model in a folder: everything is checked before anything is paid."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adadps.accounting.ledger import DiskLedger
+from adadps.accounting.ledger.summary import summarise
+from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.examples import Examples
+from adadps.data.row_store import RowStore
+from adadps.data.tables import read_chunks
+from adadps.errors import AssumedPublicWarning, BudgetError
+from adadps.estimators.planner.plan import PlannedRun, plan_training
+from adadps.estimators.tables.features import prepare_for_rows
+from adadps.estimators.tables.model import TableModel, load_rows, save_model
+from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
+from adadps.estimators.tables.public_words import TableVocabulary
+from adadps.estimators.tables.request import Declared, TrainingRequest
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.survey import complete, facts
+from adadps.files.writing import new_folder
+from adadps.report.result import Result
+from adadps.training.evaluation import on_held_out
+from adadps.training.fit import fit
+
+LARGE_EPSILON = 10.0
+HELD_OUT = "held-out rows"
+ROWS_DIFFERENTIATED_AT_ONCE = 8192
+"""Larger batches are differentiated in pieces, which changes neither the result nor the cost."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A model, its rows, and what is public about both."""
+
+    model: TableModel
+    vocabulary: TableVocabulary
+    train: Examples
+    test: Examples | None
+    assumed_public: list[str]
+    read_off: list[str]
+
+
+def train_from_table(request: TrainingRequest, say: Say) -> Result:
+    """Train and save a model; its folder appears once everything has succeeded."""
+    declared = request.declared()
+    folder = TableRunFolder.of(request)
+    with new_folder(request.out) as draft, folder.cleaned(), ExitStack() as opened:
+        if request.epsilon > LARGE_EPSILON:
+            say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
+        say(f"Reading {request.data} ...")
+        vocabulary = _vocabulary(request, declared)
+        measured = None
+        if declared.pays:
+            measured = measure_levels(request, declared, vocabulary, folder, opened)
+            say(f"Paid for {', '.join(declared.schema.unknown)}: {measured.paid.facts[0]}.")
+        prepared = _prepare(request, declared, vocabulary, measured, opened)
+        say("Planning the noise ...")
+        plan = _plan(request, declared, prepared, measured)
+        settings = plan.settings
+        _warn(declared, prepared.read_off, say)
+        say(
+            f"Training {settings.steps} steps with noise multiplier "
+            f"{settings.noise_multiplier:g} for ε = {settings.budget.epsilon:g} at "
+            f"δ = {settings.budget.delta:.3g} ..."
+        )
+        latest = folder.latest()
+        if latest is not None:
+            say(f"Resuming from step {latest.taken} of {latest.planned}, by {folder.path} ...")
+        result = _train(request, prepared, plan, folder, measured)
+        save_model(prepared.model, result, draft)
+    folder.finish(request.out)
+    return result
+
+
+def _vocabulary(request: TrainingRequest, declared: Declared) -> TableVocabulary:
+    if not declared.schema.texts:
+        return TableVocabulary((), "")
+    known_classes = declared.schema.label.known_classes
+    informed = declared.method.takes_side_information
+    return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
+
+
+def _prepare(
+    request: TrainingRequest,
+    declared: Declared,
+    vocabulary: TableVocabulary,
+    measured: MeasuredSchema | None,
+    stores: ExitStack,
+) -> _Prepared:
+    schema = measured.schema if measured else declared.schema
+    read_off = schema.unknown
+    if read_off:
+        schema = complete(schema, read_chunks(request.data))
+    model = TableModel(schema, vocabulary.words)
+    compared = request.public is not None
+    train = _stored(request, request.data, model, stores, named=compared, user=request.user)
+    test = None
+    if request.test is not None:  # all rows, whether or not they were trained on: see overlap
+        test = _stored(request, request.test, model, stores, named=False)
+    assumed = [f"the vocabulary: {vocabulary.in_words}"] if schema.texts else []
+    assumed += facts(declared.schema, schema, only_found=False if measured else None)
+    if declared.count is None:
+        assumed.insert(0, f"the number of {declared.unit_name}, read off the data: {_count(train)}")
+    return _Prepared(model, vocabulary, train, test, assumed, read_off)
+
+
+def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
+    """Say what epsilon does not cover before anything is trained, and the two ways out.
+
+    A number of examples or users alone is no warning: it is said on a terminal, and on the card.
+    """
+    paying = " or pay for classes, levels and bounds by --rare other;" if read_off else ""
+    number = [f"the number of {declared.unit_name}"] if declared.count is None else []
+    text = (
+        f"Read off the private data, and assumed public: {', '.join([*read_off, *number])}. "
+        f"Epsilon does not cover that. Declare what is known without the data;{paying} "
+        "--strict refuses instead."
+    )
+    if read_off:
+        warnings.warn(text, AssumedPublicWarning, stacklevel=3)
+    elif number:
+        say(text)
+
+
+@declared_read(DeclaredRead.NUMBER)
+def _count(rows: Examples) -> int:
+    """Count the units of privacy: users where they are known, else rows."""
+    return len(rows) if rows.users is None else int(rows.users.max()) + 1
+
+
+def _stored(
+    request: TrainingRequest,
+    path: Path,
+    model: TableModel,
+    stores: ExitStack,
+    *,
+    named: bool,
+    user: str | None = None,
+) -> Examples:
+    beside = request.run_folder.parent
+    folder = request.store or (beside if beside.is_dir() else None)
+    store = stores.enter_context(RowStore(folder, width=model.features.width))
+    return load_rows(path, model, store, named=named, user=user)
+
+
+def _plan(
+    request: TrainingRequest,
+    declared: Declared,
+    prepared: _Prepared,
+    measured: MeasuredSchema | None,
+) -> PlannedRun:
+    """Plan the run; where something was paid for before, with the settings planned then."""
+    model = prepared.model
+    method = prepare_for_rows(declared.method, model.features, prepared.vocabulary.frequencies)
+    if measured:
+        return replace(measured.plan, prepared=method)
+    examples = declared.count or _count(prepared.train)
+    run = budget_of(request, examples)
+    return plan_training(
+        method,
+        examples=examples,
+        budget=run.budget,
+        loss=model.targets.loss_facts,
+        accountant=run.accountant,
+        given=request.given,
+        users=declared.user_column,
+        federation=request.federation,
+    )
+
+
+def _train(
+    request: TrainingRequest,
+    prepared: _Prepared,
+    plan: PlannedRun,
+    folder: TableRunFolder,
+    measured: MeasuredSchema | None,
+) -> Result:
+    model, settings = prepared.model, plan.settings
+    layer, targets = model.layer(), model.targets
+    evaluations = []
+    if prepared.test is not None:
+        test = prepared.test
+        evaluations = [
+            on_held_out(HELD_OUT, test.features, test.targets, every=None, **targets.metrics)
+        ]
+    rows = settings.sampler.expected_size * (plan.users.most if plan.users else 1)
+    many = rows > ROWS_DIFFERENTIATED_AT_ONCE
+    settings.sampler.require_declared(_count(prepared.train))
+    shared = nullcontext(measured.ledger) if measured else shared_ledger(request, settings.budget)
+    with shared or nullcontext() as ledger:
+        try:
+            result = fit(
+                layer,
+                targets.loss,
+                prepared.train,
+                method=plan.chain,
+                sampler=settings.sampler,
+                steps=settings.steps,
+                evaluate=evaluations,
+                accountant=settings.accountant,
+                ledger=ledger,
+                budget=settings.budget,
+                physical_batch_size=ROWS_DIFFERENTIATED_AT_ONCE if many else None,
+                assumed_public=prepared.assumed_public,
+                checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
+                measured=measured.paid if measured else None,
+                tuning_trials=request.trials,
+                settings={**plan.describe(), "model": model.in_words},
+            )
+        except BudgetError as error:
+            raise _with_remaining_epsilon(error, request.ledger) from error
+        return result if ledger is None else _claimed(result, ledger)
+
+
+def _claimed(result: Result, ledger: DiskLedger) -> Result:
+    """Claim the whole budget of the ledger if other runs have been charged to it."""
+    own = sum(charge["count"] for charge in result.privacy.charges or ())
+    if ledger.budget is None or ledger.entries == own:
+        return result
+    steps_paid = result.privacy.steps_paid
+    return result.claiming(ledger.budget.epsilon, steps_paid=steps_paid)
+
+
+def _with_remaining_epsilon(error: BudgetError, ledger: Path | None) -> BudgetError:
+    left = summarise(ledger)["left"] if ledger is not None else None
+    return error if left is None else BudgetError(f"{error} Left: epsilon = {left:.4g}.")
