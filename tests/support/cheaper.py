@@ -36,25 +36,17 @@ def real_pld(monkeypatch):
     monkeypatch.setattr(epsilon, "_KNOWN", {})
 
 
-CHECKS = (
-    "require_no_writing",
-    "_require_loss_per_example",
-    "require_gradients",
-    "require_nothing_kept",
-    "_require_rows_alone",
-)
-
-
 @pytest.fixture
 def checked_once(monkeypatch):
     """The checks of a model before its run are made for the first run of a test only.
 
     An audit trains hundreds of times in the same form; the checks take most of a run of one step.
     """
-    from adadps.engine.passes import probing
+    from adadps.engine.passes import validation
 
-    for name in CHECKS:
-        monkeypatch.setattr(probing, name, _once(getattr(probing, name)))
+    for name, check in list(vars(validation).items()):
+        if name.lstrip("_").startswith("require_"):
+            monkeypatch.setattr(validation, name, _once(check))
 
 
 def _once(check):

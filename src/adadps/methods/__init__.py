@@ -1,4 +1,15 @@
-"""Side information, stages, and the methods that are chains of them."""
+"""Methods: chains of stages, and the side information that they read.
+
+- `paper`: every method of the paper, one expression each.
+- `stages`: what a chain is made of, and `chain`, which checks the order. A new stage is a frozen
+  dataclass with a ``rule``; its contract is tests/contract/test_stage_rules.py.
+- `side`: sources of side information. A new source has the methods of `SideSource`; its contract is
+  tests/contract/test_side_sources.py.
+- `schedules`: learning rates and mixing weights as functions of the step.
+- `state_codec`: the states of stages as JSON and tensors, for checkpoints.
+
+A new sampler goes into `adadps.accounting.samplers`.
+"""
 
 from adadps.methods.paper import (
     adadps,
