@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.errors import DataError, PrivacyWarning
 from adadps.estimators.vectorizer import PublicVectorizer
+from adadps.files.processes import forks
 from adadps.report.result import PrivacyStatement, Result
 
 UNCOUNTED = (
@@ -28,7 +29,6 @@ FITTED_BEFORE = (
     "columns: an estimator cannot see it, and epsilon does not cover it"
 )
 _COUNTING = Lock()
-_forks = 0
 
 
 def how_features_were_made(side: Any) -> str:
@@ -139,7 +139,7 @@ class FitCount:
     def __init__(self, fits: Counter[str] | None = None, *, sent: bool = False) -> None:
         self.fits = Counter(fits)
         self._sent = sent
-        self._forks = _forks
+        self._forks = forks()
 
     def add(self, ledger: str) -> None:
         """Count a fit that this ledger has paid; searches may fit in several threads at once."""
@@ -152,7 +152,7 @@ class FitCount:
 
         After a pickle or a fork there may be clones on either side of it.
         """
-        return self._sent or self._forks != _forks
+        return self._sent or self._forks != forks()
 
     def trials(self, declared: int | None, *, ledger: str) -> int | None:
         """Return how many fits epsilon does not cover, the present one included.
@@ -178,12 +178,3 @@ class FitCount:
 
 def _unpickled(fits: dict[str, int]) -> FitCount:
     return FitCount(Counter(fits), sent=True)
-
-
-def _note_a_fork() -> None:
-    global _forks  # noqa: PLW0603  (a fact about this process)
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_note_a_fork, after_in_child=_note_a_fork)

@@ -8,7 +8,6 @@ from batch to weights. `Run` holds the two together and is the same for data in 
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.provenance import NOT_DECLARED, declared
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, OrderError
+from adadps.files.processes import process
 from adadps.methods.state_codec import pack
 from adadps.report.result import Measurement, PrivacyStatement, Result
 from adadps.tensors.sums import Params
@@ -76,7 +76,7 @@ class Run:
         self._taken = held.taken if held else 0
         self._drawn: Drawn | None = None
         self._is_broken = False
-        self._process, self._life = os.getpid(), secrets.token_hex(8)
+        self._process, self._life = process(), secrets.token_hex(8)
         self._lock, self._model_lock = threading.Lock(), ModelLock(stepper.model)
         stepper.require_fit(plan.method)
         self._stepper = stepper
@@ -379,7 +379,7 @@ class Run:
         return self._stepper.draw(Batch(self.name, self._taken + 1, self._life))
 
     def _require_own_process(self) -> None:
-        if os.getpid() != self._process:
+        if process() != self._process:
             raise ContractError(
                 "Expected a run in the process that began it, found a fork of that process, which "
                 "would spend the same budget twice. Begin the run in the child."

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dp_accounting import DpEvent
@@ -30,6 +29,7 @@ from adadps.accounting.ledger.protocol import (
 )
 from adadps.accounting.ledger.spending import Spending, known_payer
 from adadps.errors import ContractError, DataError
+from adadps.files.processes import process
 from adadps.types import Accountant, Relation
 
 
@@ -53,7 +53,7 @@ class DiskLedger:
     def __init__(self, path: str | Path, *, budget: Budget | None = None) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
-        self._process = os.getpid()
+        self._process = process()
         if not os.path.exists(self.path):  # False for impossible names, too
             create(self.path, budget)
         self._connection = connect(self.path)
@@ -87,17 +87,12 @@ class DiskLedger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the file; all charges stay recorded."""
-        if os.getpid() == self._process:
+        if process() == self._process:
             self._connection.close()
 
     @property
@@ -317,7 +312,7 @@ class DiskLedger:
         return int(number)
 
     def _require_own_process(self) -> None:
-        if os.getpid() != self._process:
+        if process() != self._process:
             raise ContractError(
                 "Expected a ledger in the process that opened it, found a fork of that process. "
                 "Open it again in the child process: `DiskLedger(path)`."
