@@ -17,8 +17,8 @@ from adadps.estimators.doctor import (
 from adadps.estimators.doctor.candidates import of_typical_norm_one, weighted_rows
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.terms import (
-    Moments,
-    Terms,
+    BoundTerms,
+    MomentsAtPoint,
     combined,
     gradient_norms,
     moments_at,
@@ -53,7 +53,7 @@ def test_terms_by_hand():
     optimum = np.array([[1.0, 0.0], [0.0, 2.0]])
     moments = moments_at(np.zeros((2, 2)), ROWS, LABELS)
     A = np.array([[0.5, 1.5], [0.5, 1.5]])
-    found = combined(optimum, [moments], [A], ROWS, noise_a_step=0.1, expected_size=1)
+    found = combined(optimum, [moments], [A], ROWS, noise_per_step=0.1, expected_size=1)
     assert found.diameter == pytest.approx(math.sqrt(5))
     assert found.total == pytest.approx(4)
     # E[g²] = 0.125 and 0.5 for batches of one: 0.125/0.25 = 0.5 and 0.5/2.25
@@ -67,7 +67,7 @@ def test_terms_by_hand():
 
 
 def test_the_bound_is_the_least_of_the_theorems_expression_over_learning_rates():
-    terms = Terms(1.5, 0.3, 7.0, 0.2, 2.0, 0.4)
+    terms = BoundTerms(1.5, 0.3, 7.0, 0.2, 2.0, 0.4)
     alphas = np.logspace(-3, 3, 20_001)
     theorem = (1.5**2 / (2 * alphas) + alphas * 0.3) * 7.0 + alphas * 0.2
     proof = 2.0 / (2 * alphas) + alphas * (0.4 + 0.2)
@@ -78,12 +78,14 @@ def test_the_bound_is_the_least_of_the_theorems_expression_over_learning_rates()
 @pytest.mark.parametrize("factor", [1e-3, 50.0])
 def test_terms_do_not_depend_on_the_the_scale_of_side_information(factor):
     rng = np.random.default_rng(0)
-    moments = Moments(rng.normal(size=(2, 3)) / 9, rng.random((2, 3)) + 1, rng.random((5, 2)))
+    moments = MomentsAtPoint(
+        rng.normal(size=(2, 3)) / 9, rng.random((2, 3)) + 1, rng.random((5, 2))
+    )
     A, rows = rng.random((2, 3)) + 0.1, rng.random((5, 3))
 
     def bounds(scaled):
         found = combined(
-            np.ones((2, 3)), [moments], [scaled], rows, noise_a_step=0.1, expected_size=8
+            np.ones((2, 3)), [moments], [scaled], rows, noise_per_step=0.1, expected_size=8
         )
         return found.bound, found.sharper
 
@@ -97,7 +99,7 @@ def test_the_sharper_line_is_never_above_the_bound():
         optimum = solution(rows, labels, 3)
         moments = moments_at(optimum, rows, labels)
         A = np.exp(rng.normal(size=(3, 4)))
-        found = combined(optimum, [moments], [A], rows, noise_a_step=0.05, expected_size=10)
+        found = combined(optimum, [moments], [A], rows, noise_per_step=0.05, expected_size=10)
         assert found.sharper <= found.bound * (1 + 1e-9)
 
 
@@ -135,7 +137,7 @@ def test_doors_change_rows_as_the_chain_does():
     assert np.median(lengths) == pytest.approx(1)
 
 
-def test_more_noise_a_step_makes_every_bound_larger():
+def test_more_noise_per_step_makes_every_bound_larger():
     rng = np.random.default_rng(5)
     case = case_of(
         rng.normal(size=(80, 5)), rng.integers(2, size=80), examples=9, budget=Budget(1, 1e-5)
