@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "museum"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from exhibits import EXHIBITS  # noqa: E402
-
-from adadps.audit.built_in import METHODS, PATHS, CanarySettings, RepeatedSettings, usual_steps  # noqa: E402  # noqa: E402
+from adadps.audit.built_in import METHODS, PATHS, CanarySettings, RepeatedSettings, usual_steps  # noqa: E402
 from adadps.files.writing import write_json  # noqa: E402
+from museum.exhibits import EXHIBITS  # noqa: E402
 
 JSON = ROOT / "docs" / "results" / "audit.json"
 RUNS, CONFIDENCE = 4000, 0.99

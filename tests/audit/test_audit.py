@@ -57,6 +57,7 @@ from support.problems import cross_entropy
 ROOT = Path(__file__).parents[2]
 SURE = 1 - 1e-6
 SETTING = {"epsilon": 1.0, "delta": 0.1, "rate": 1.0}
+pytestmark = pytest.mark.usefixtures("checked_once")
 PAIRS = [(m, p) for m in METHODS for p in PATHS if (m, p) != ("dp-adam", "late")]
 
 

@@ -46,43 +46,12 @@ def test_help_explains_each_command(command):
     assert "adadps" in shown.output
 
 
-def test_an_unknown_experiment_is_refused():
-    shown = runner.invoke(app, ["reproduce", "nothing"])
-    assert shown.exit_code == 2
-    assert "Known: toy" in plain(shown.stderr)
-
-
-def test_no_seeds_are_refused():
-    assert runner.invoke(app, ["reproduce", "toy", "--seeds", "0"]).exit_code == 2
-
-
-def test_the_toy_problem_quickly(tmp_path):
-    """One seed: AdaDPS ahead of DP-SGD, AdaS ahead of SGD, epsilon as in the paper.
-
-    Private noise is fresh: a single run of AdaDPS was seen between 0.8 and 1.7, DP-SGD is near 2.0.
-    """
-    file = tmp_path / "rows" / "toy.json"
-    shown = runner.invoke(app, ["reproduce", "toy", "--quick", "--json", str(file)])
-    assert shown.exit_code == 0, shown.output
-    rows = {row["method"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
-    assert set(rows) == {"sgd", "adas", "dp-sgd", "adadps"}
-    for row in rows.values():
-        assert {"experiment", "dataset", "method", "side", "metric", "mean", "std"} <= row.keys()
-        assert {"seeds", "epsilon_pld", "epsilon_rdp", "delta", "paper", "settings"} <= row.keys()
-    assert rows["adadps"]["epsilon_rdp"] == pytest.approx(4.13, abs=0.005)
-    assert rows["dp-sgd"]["epsilon_pld"] == pytest.approx(3.42, abs=0.005)
-    assert rows["sgd"]["epsilon_pld"] is None
-    assert rows["adadps"]["mean"] < rows["dp-sgd"]["mean"]
-    assert rows["dp-sgd"]["mean"] > 1.5
-    assert rows["adas"]["mean"] < rows["sgd"]["mean"]
-    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.fixture
 def short_demo(monkeypatch):
     monkeypatch.setattr(training, "STEPS", 20)
     monkeypatch.setattr(training, "GIVEN", GivenSettings(epochs=1.25))
     monkeypatch.setattr(training, "BATCH", 256)
+    monkeypatch.setattr(data, "debian_packages", lambda: debian_packages()[::6])
 
 
 def test_the_demo_writes_report_rows_and_model(short_demo, tmp_path):

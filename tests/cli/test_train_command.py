@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -16,7 +15,17 @@ from adadps import load_result
 from adadps.data.tables import read_table
 from adadps.errors import AssumedPublicWarning
 from adadps.estimators.planner.methods import Method
-from support.commands import app, arguments, files, plain, rows, runner, train, write
+from support.commands import (
+    app,
+    arguments,
+    files,
+    in_another_process,
+    plain,
+    rows,
+    runner,
+    train,
+    write,
+)
 
 
 @pytest.fixture
@@ -249,17 +258,11 @@ def test_ctrl_c_ends_with_130_one_line_and_no_folder(tmp_path, data, monkeypatch
 def test_a_real_ctrl_c_ends_with_130_and_keeps_what_was_paid(tmp_path, data, shared):
     """A process of its own, interrupted in the middle of its steps."""
     with_ledger = ("--ledger", tmp_path / "l.ledger") if shared else ()
-    epochs = 100_000 if shared else 2_000  # PLD takes its time for more
+    epochs = 10_000 if shared else 500  # PLD takes its time for more
     known = ("--classes", "fruit,tools")
     given = arguments(data, tmp_path / "model", *with_ledger, *known, "--epochs", epochs)
     ledger = tmp_path / ("l.ledger" if with_ledger else "model.checkpoint/ledger")
-    as_in_a_terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = f"{as_in_a_terminal}; from adadps.cli.main import app; app()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *given],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = in_another_process(*given)
     try:
         deadline = time.monotonic() + 200
         while not _charges(ledger) and time.monotonic() < deadline:

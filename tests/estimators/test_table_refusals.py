@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,7 +15,7 @@ from adadps.errors import AssumedPublicWarning
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.run_folder import TableRunFolder
 from adadps.estimators.tables.training import train_from_table
-from support.commands import files, plain
+from support.commands import files, in_another_process, plain
 from support.mixed_tables import HEADER, call, make, rows
 
 COLUMNS = ("--text", "title", "--numeric", "age=0,100", "--categorical", "country=de,fr,nl")
@@ -306,11 +304,7 @@ def test_the_same_command_goes_on_and_leaves_only_the_model(tmp_path, ending, sh
     given = ["train", data, *COLUMNS, *LABEL, "--epsilon", "2", "--words", "100", "--json"]
     given += ["--epochs", "150", "--out", str(tmp_path / "model")]
     given += ["--ledger", str(tmp_path / "l")] if shared else []
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from adadps.cli.main import app; app()"
-    )
-    child = subprocess.Popen([sys.executable, "-c", program, *given], stderr=subprocess.PIPE)
+    child = in_another_process(*given)
     deadline = time.monotonic() + 100
     while not [*tmp_path.glob("model.checkpoint/step-0*[1-9]*")] and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -7,16 +7,12 @@ always.
 """
 
 import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from support.guards import ROOT, changed_copy, outcome_of
 from support.mutations import ESSENTIAL, MUTATIONS
 
-ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1  # pytest's exit code for failed tests, as opposed to errors in collection
 
 
@@ -37,18 +33,16 @@ def test_every_mutation_can_be_made(mutation):
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_mutation_turns_a_test_red(name, tmp_path):
     mutation = MUTATIONS[name]
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / mutation.file
-    source = file.read_text(encoding="utf-8")
-    file.write_text(source.replace(mutation.before, mutation.after), encoding="utf-8")
+    sources = changed_copy(tmp_path, mutation.file, mutation.before, mutation.after)
     path, *selection = mutation.guard.split(" -k ")
-    wanted = [f"-k={selection[0].replace('_or_', ' or ')}"] if selection else []
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", path, *wanted],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == TESTS_FAILED, run.stdout[-2000:] + run.stderr[-2000:]
+    wanted = selection[0].replace("_or_", " or ") if selection else ""
+    log = tmp_path / "log"
+    assert outcome_of(path, wanted, sources, log) == TESTS_FAILED, log.read_text()[-4000:]
+
+
+def test_the_guards_are_green_without_a_mutation(tmp_path):
+    """A control: tests do not turn red because they run on a copy."""
+    mutation = MUTATIONS["steps are not charged"]
+    sources = changed_copy(tmp_path, mutation.file, mutation.before, mutation.before)
+    log = tmp_path / "log"
+    assert outcome_of(*mutation.guard.split(" -k "), sources, log) == 0, log.read_text()[-4000:]

@@ -338,7 +338,7 @@ def test_hazard_20_a_budget_that_is_too_small_is_refused_before_anything_is_draw
     ledger = MemoryLedger(budget)
     options = {"budget": budget} if keep == "budget" else {"ledger": ledger}
     with pytest.raises(BudgetError, match="Nothing was drawn"):
-        trained(build(source, PRIVACY, 0.1), steps=400, accountant=RDP, **options)
+        trained(build(source, PRIVACY, lr=0.1), steps=400, accountant=RDP, **options)
     assert not is_drawn(source)
     assert ledger.entries == 0
 
@@ -352,7 +352,7 @@ def test_a_run_by_hand_pays_before_it_draws(build):
             nn.Linear(4, 1),
             squared,
             data(),
-            method=build(source, PRIVACY, 0.1),
+            method=build(source, PRIVACY, lr=0.1),
             sampler=SAMPLER,
             steps=2,
             budget=budget,
@@ -454,7 +454,7 @@ def test_hazard_20_statistics_of_private_data_without_a_price_are_visibly_not_pr
     source, ledger = build(), MemoryLedger()
     assert isinstance(source.event, NonPrivateDpEvent)
     assert source.provenance.digest is None
-    result = trained(door(source, PRIVACY, 0.1), ledger=ledger)
+    result = trained(door(source, PRIVACY, lr=0.1), ledger=ledger)
     assert result.privacy.epsilon == ledger.epsilon(DELTA) == math.inf
     assert "token counts of the training set" in result.privacy.not_private_because[0]
     assert "NOT PRIVATE" in str(result.privacy)
@@ -462,7 +462,7 @@ def test_hazard_20_statistics_of_private_data_without_a_price_are_visibly_not_pr
     assert result.side_information[0]["price"].startswith("infinite")
     assert not load_result(result.save(tmp_path / "run")).privacy.private
     with pytest.raises(BudgetError):
-        trained(door(build(), PRIVACY, 0.1), budget=Budget(100.0, DELTA))
+        trained(door(build(), PRIVACY, lr=0.1), budget=Budget(100.0, DELTA))
 
 
 def test_frequencies_of_private_data_are_those_of_a_corpus():

@@ -10,19 +10,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from broken_parts import (
-    ClipIgnored,
-    ClippedAfterSumming,
-    GroupsByPosition,
-    GroupsChargedAsC,
-    HalfTheNoise,
-    MeanOverTheDrawnBatch,
-    NoiseReused,
-    NoNoise,
-    SameSeed,
-    ShuffledChargedAsPoisson,
-)
-from late_exhibits import CONFIDENCE, LATE_EXHIBITS, LateExhibit
 
 from adadps import (
     Accountant,
@@ -49,6 +36,19 @@ from adadps.engine.losses import squared_error
 from adadps.engine.noise.randomness import secure
 from adadps.methods.side import fixed
 from adadps.methods.stages import by_label
+from museum.broken_parts import (
+    ClipIgnored,
+    ClippedAfterSumming,
+    GroupsByPosition,
+    GroupsChargedAsC,
+    HalfTheNoise,
+    MeanOverTheDrawnBatch,
+    NoiseReused,
+    NoNoise,
+    SameSeed,
+    ShuffledChargedAsPoisson,
+)
+from museum.late_exhibits import CONFIDENCE, LATE_EXHIBITS, LateExhibit
 
 DELTA, SIGMA, LR = 0.25, 0.8, 0.5
 FEW, MANY = 400, 2400

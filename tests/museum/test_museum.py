@@ -10,9 +10,6 @@ from functools import cache
 
 import pytest
 import torch
-from broken_parts import ClipIgnored, NoNoise
-from exhibits import CONFIDENCE, EXHIBITS, INTACT, MANY
-from late_exhibits import NEVER, ONE, Past
 
 from adadps import adadps, dp_sgd, examples, poisson, privatize, side
 from adadps.accounting.contract import Grouping
@@ -24,6 +21,11 @@ from adadps.errors import ContractError, SettingError
 from adadps.methods import ideal
 from adadps.methods.stages import Groups, by_position
 from adadps.training.private_run import PrivateRun
+from museum.broken_parts import ClipIgnored, NoNoise
+from museum.exhibits import CONFIDENCE, EXHIBITS, INTACT, MANY
+from museum.late_exhibits import NEVER, ONE, Past
+
+pytestmark = pytest.mark.usefixtures("checked_once")
 
 
 def caught(name):

@@ -207,7 +207,7 @@ class Forgetful(LateRows):
     """Leaves out the first step of a row that waits for two or more."""
 
     def _release(self, rows):
-        self._since[rows] += self._past.now - self._since[rows] >= 2
+        self._since[rows] += self._history.now - self._since[rows] >= 2
         super()._release(rows)
 
 
@@ -224,10 +224,10 @@ class Undecayed(LateRows):
     """Forgets that noise decays with the weights."""
 
     def _release(self, rows):
-        kept, deviation = self._past.gathered(self._since[rows])
-        self._past.gathered = lambda _: (kept, deviation / kept)
+        kept, deviation = self._history.gathered(self._since[rows])
+        self._history.gathered = lambda _: (kept, deviation / kept)
         super()._release(rows)
-        del self._past.gathered
+        del self._history.gathered
 
 
 def twice(z):

@@ -1,7 +1,10 @@
 """Commands as people type them, on a small table of texts with two obvious classes."""
 
 import csv
+import os
 import re
+import subprocess
+import sys
 
 from typer.testing import CliRunner
 
@@ -37,6 +40,26 @@ def arguments(data, out, *more):
 
 def train(data, out, *more):
     return runner.invoke(app, arguments(data, out, *more))
+
+
+CHILD = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal
+from support.coarse_pld import use_coarse_pld
+use_coarse_pld()
+from adadps.cli.main import app
+app()
+"""
+
+
+def in_another_process(*words):
+    """A command that can be interrupted or killed; its standard error can be read."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *map(str, words)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def files(folder):

@@ -207,3 +207,18 @@ def test_hazard_24_an_open_method_cannot_be_run():
         )
     with pytest.raises(OrderError, match="before the first step"):
         privatize().apply(None, {}, None)
+
+
+def test_debugging_survives_empty_batches():
+    run = PrivateRun(
+        model(),
+        losses.cross_entropy,
+        data(),
+        method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=1.0),
+        sampler=poisson(examples=400, expected_size=0.01),
+        steps=5,
+        debug=True,
+    )
+    for batch in run.batches():
+        run.step(batch)
+    assert [fact["batch_size"] for fact in run.result().debug].count(0.0) >= 4

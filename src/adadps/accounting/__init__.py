@@ -4,8 +4,8 @@
 - `samplers`: how batches are drawn, and the privacy event of drawing them. A new sampler is a
   subclass of `Sampler` there, with its rows in the contract.
 - `groups`: examples that are clipped as one.
-- `events`, `epsilon`, `delta`: events, their text, and epsilon of what they compose to; `renyi` and
-  `sampled_gaussian` compute Rényi divergences.
+- `events`, `epsilon`, `delta`: events, their text, and epsilon of what they compose to; `renyi`
+  computes Rényi divergences.
 - `calibration`, `plan`: the noise or the steps for a budget, before any data is read.
 - `ledger`: charges in memory or on disk, and the budget that they must fit.
 - `noisy_counts`: paid counts of levels, classes and bounds that were not declared.

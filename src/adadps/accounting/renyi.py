@@ -40,6 +40,7 @@ from dp_accounting import (
     NeighboringRelation,
     NoOpDpEvent,
     PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
     UnsupportedEventError,
     rdp,
@@ -155,7 +156,7 @@ def _divergences(event: DpEvent, relation: Relation, orders: Values) -> Values:
     if isinstance(event, SelfComposedDpEvent):
         once = _divergences(event.event, relation, orders)
         return event.count * once if event.count else np.zeros_like(orders)
-    if isinstance(event, PoissonSampledDpEvent) and relation is not Relation.REPLACE_ONE:
+    if isinstance(event, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent):
         key = (repr(event), relation)  # a fit, its ledger and its statement need the same one
         if key not in _KNOWN:
             if len(_KNOWN) == MOST_KNOWN:
@@ -171,9 +172,15 @@ def _divergences(event: DpEvent, relation: Relation, orders: Values) -> Values:
     return np.asarray(_accountant(relation).compose(event).rdp, dtype=np.float64)
 
 
-def _sampled(event: PoissonSampledDpEvent, relation: Relation, orders: Values) -> Values:
-    """Return dp-accounting's upper bounds, raised to the exact divergences where they are tiny."""
+def _sampled(
+    event: PoissonSampledDpEvent | SampledWithoutReplacementDpEvent,
+    relation: Relation,
+    orders: Values,
+) -> Values:
+    """Return the bounds of dp-accounting; for Poisson, exact divergences where they are tiny."""
     accounted: Values = np.array(_accountant(relation).compose(event).rdp, dtype=np.float64)
+    if not isinstance(event, PoissonSampledDpEvent) or relation is Relation.REPLACE_ONE:
+        return accounted
     rate, inner = event.sampling_probability, event.event
     if not isinstance(inner, GaussianDpEvent) or not 0 < rate < 1:
         return accounted

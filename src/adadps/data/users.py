@@ -112,7 +112,7 @@ def user_key(user: Any) -> str | None:
     True
     >>> user_key("Ann\u00a0 LEE") == user_key("ann lee"), user_key("Stra\u00dfe")
     (True, 'strasse')
-    >>> [user_key(nobody) for nobody in (None, "", "\u200b", "NaN", float("nan"), 7.5, True)]
+    >>> [user_key(missing) for missing in (None, "", "\u200b", "NaN", float("nan"), 7.5, True)]
     [None, None, None, None, None, None, None]
     """
     if isinstance(user, str):

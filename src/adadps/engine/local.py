@@ -279,8 +279,8 @@ def _square(part: RowSparse, leaf_map: LeafMap) -> Tensor:
     for factor in leaf_map.factors:
         values = values * rows_of(factor, part.rows, part.axis)
     if leaf_map.offset is not None:
-        nobody = torch.zeros_like(part.rows)
+        owners = torch.zeros_like(part.rows)
         offset = leaf_map.offset.movedim(part.axis, 0)
-        return shifted_rows(values.new_zeros(1), nobody, values, offset, part.rows)[0]
+        return shifted_rows(values.new_zeros(1), owners, values, offset, part.rows)[0]
     size: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
     return size.square() * (1 + DOUBLE * (values.numel() + 16))

@@ -1,4 +1,4 @@
-"""Linear layers that lie feature by feature in memory, so that a word is one contiguous row."""
+"""Linear layers stored feature by feature in memory, so that a word is one contiguous row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def sparse_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
-    """An `nn.Linear` for sparse rows: the same layer, laid out feature by feature.
+    """Return an `nn.Linear` for sparse rows: the same layer, stored feature by feature.
 
     Any linear layer works on sparse rows; this one needs no second copy of its weights when
     training begins, which matters for millions of features.
@@ -30,7 +30,7 @@ def sparse_linear(in_features: int, out_features: int, *, bias: bool = True) -> 
 
 
 def lay_out_by_feature(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Rearrange the memory of these weights feature by feature; return those that were not yet."""
+    """Store these weights feature by feature; return those whose memory was rearranged."""
     changed = []
     for parameter in parameters:
         if not parameter.data.T.is_contiguous():
@@ -40,6 +40,6 @@ def lay_out_by_feature(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]
 
 
 def lay_out_by_output(parameters: Iterable[nn.Parameter]) -> None:
-    """Give these weights the usual layout back."""
+    """Restore the usual memory layout of these weights."""
     for parameter in parameters:
         parameter.data = parameter.data.contiguous()

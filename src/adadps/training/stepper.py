@@ -335,9 +335,9 @@ class BatchFacts:
 
     def of_norms(self, clip_norm: float) -> dict[str, float]:
         """Return the share of examples that were clipped, and the largest norm."""
-        if "norms" not in self._seen:
+        norms = self._seen.get("norms")
+        if norms is None or not len(norms):  # an empty batch
             return {}
-        norms = self._seen["norms"]
         return {
             "clipped_fraction": float((norms > clip_norm).double().mean()),
             "largest_norm": float(norms.max()),

@@ -137,13 +137,13 @@ class LateRows:
     def _release(self, rows: Integers) -> None:
         """Add the changes of these rows, and the noise of all steps since, to the weights."""
         now = self._history.now
-        kept, deviation = self._history.gathered(self._since[rows])
+        decays, deviation = self._history.gathered(self._since[rows])
         width = self._history.grid_width
         needed, in_memory = self._pending.take(rows)
         with self._accessible(rows) as (held, residual, has_residual, at):
 
             def release(start: int, z: Numbers) -> object:
-                given = (held, residual, has_residual, at, kept, deviation, width or 1.0, *needed)
+                given = (held, residual, has_residual, at, decays, deviation, width or 1.0, *needed)
                 release_rows(*given, z, start)
                 return in_memory
 
@@ -187,7 +187,7 @@ class _StepHistory:
         self.grid_width: float | None = None
         self._smallest = math.inf
         self._variance = np.zeros(1024)
-        self._kept = np.ones(1024)
+        self._decays = np.ones(1024)
         self.now = 0
 
     @property
@@ -201,7 +201,7 @@ class _StepHistory:
 
     def clear(self) -> None:
         """Forget all steps."""
-        self._variance, self._kept, self.now = np.zeros(1024), np.ones(1024), 0
+        self._variance, self._decays, self.now = np.zeros(1024), np.ones(1024), 0
 
     def step(self, deviation: float, keep: float) -> None:
         """Record a step for every s before it; if it is interrupted, nothing is recorded."""
@@ -213,17 +213,17 @@ class _StepHistory:
                 )
             self.grid_width = self.grid_with(deviation)
             self._smallest = min(self._smallest, deviation)
-        variance, kept, before = self._variance, self._kept, slice(0, self.now + 1)
+        variance, decays, before = self._variance, self._decays, slice(0, self.now + 1)
         if self.now + 1 == len(variance):
             variance = np.concatenate([variance, np.zeros_like(variance)])
-            kept = np.concatenate([kept, np.ones_like(kept)])
+            decays = np.concatenate([decays, np.ones_like(decays)])
         else:
-            variance, kept = variance.copy(), kept.copy()
+            variance, decays = variance.copy(), decays.copy()
         variance[before] *= keep**2
-        kept[before] *= keep
+        decays[before] *= keep
         variance[before] += deviation**2
-        self._variance, self._kept, self.now = variance, kept, self.now + 1
+        self._variance, self._decays, self.now = variance, decays, self.now + 1
 
     def gathered(self, since: npt.NDArray[np.int32]) -> tuple[Numbers, Numbers]:
         """Return the decay since rows were settled, and the deviation of their noise."""
-        return self._kept[since], np.sqrt(self._variance[since])
+        return self._decays[since], np.sqrt(self._variance[since])

@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from adadps.data.users import TOLD_APART_BY
 from adadps.types import Unit
 
 NOT_PRIVATE = "NOT PRIVATE: ε = ∞"
@@ -106,7 +105,7 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("who is protected", f"one {held['unit']}"),
         *_users(held["unit"]),
-        ("neighbouring data sets", held["relation"]),
+        ("neighbouring relation", held["relation"]),
         ("δ", f"{held['delta']:.6g}"),
     ]
     for name, priced in held["by_accountant"].items():
@@ -118,8 +117,11 @@ def _guarantee(held: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _users(unit: str) -> list[tuple[str, str]]:
-    by_user = unit.startswith(Unit.USER.value)
-    return [("users are identified by", TOLD_APART_BY)] if by_user else []
+    if not unit.startswith(Unit.USER.value):
+        return []
+    from adadps.data.users import TOLD_APART_BY  # which imports torch: no other card needs it
+
+    return [("users are identified by", TOLD_APART_BY)]
 
 
 def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:

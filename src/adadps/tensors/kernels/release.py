@@ -73,9 +73,9 @@ def _released(
     """
     if deviation == 0:
         return keep * (state + change)
-    inverse, kept = 1.0 / width, keep * state
-    cell = np.rint(kept * inverse)
-    moved = (kept - cell * width) + (keep * change + deviation * normal)
+    inverse, decayed = 1.0 / width, keep * state
+    cell = np.rint(decayed * inverse)
+    moved = (decayed - cell * width) + (keep * change + deviation * normal)
     value: float = (cell + np.rint(moved * inverse)) * width
     return value
 
@@ -115,7 +115,7 @@ def _release_both(
 
 @compiled
 def release_rows(
-    table: Any, low: Any, has_low: Any, rows: Any, kept: Any, deviations: Any, width: float,
+    table: Any, low: Any, has_low: Any, rows: Any, decays: Any, deviations: Any, width: float,
     slots: Any, places: Any, words: Any, steps: Any, like: Any, by_row: Any, by_output: Any,
     full: Any, z: Any, start: int,
 ) -> None:  # fmt: skip
@@ -147,7 +147,7 @@ def release_rows(
                 fetch_row(low, rows[at + ahead])
             if len(full) and slots[at + ahead] >= 0:
                 fetch_row(full, words[at + ahead])
-        keep, deviation = kept[at], deviations[at]
+        keep, deviation = decays[at], deviations[at]
         target, normals = table[rows[at], column : column + count], z[done : done + count]
         change = buffer[:count]
         if slots[at] >= 0 and 0 <= places[at] < steps[slots[at], 4]:
