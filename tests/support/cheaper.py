@@ -37,11 +37,11 @@ def real_pld(monkeypatch):
 
 
 CHECKS = (
-    "require_no_writing",
+    "require_no_writes",
     "_require_loss_per_example",
     "require_gradients",
-    "require_nothing_kept",
-    "_require_rows_alone",
+    "require_no_retained_tensors",
+    "_require_independent_rows",
 )
 
 
@@ -51,10 +51,10 @@ def checked_once(monkeypatch):
 
     An audit trains hundreds of times in the same form; the checks take most of a run of one step.
     """
-    from adadps.engine.passes import probing
+    from adadps.engine.passes import validation
 
     for name in CHECKS:
-        monkeypatch.setattr(probing, name, _once(getattr(probing, name)))
+        monkeypatch.setattr(validation, name, _once(getattr(validation, name)))
 
 
 def _once(check):
