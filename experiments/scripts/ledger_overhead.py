@@ -26,7 +26,7 @@ STEPS, WARM_UP = 3200, 200
 
 def measure(folder: Path, at_once: int) -> dict[str, float]:
     """Measure the ledger's share of a step, with ``at_once`` steps reserved at a time."""
-    payment.AT_ONCE = at_once
+    payment.STEPS_RESERVED_AT_ONCE = at_once
     workload = WORKLOADS["logreg-10k"]
     data = workload.data()
     model = model_of(workload)

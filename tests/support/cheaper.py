@@ -36,15 +36,6 @@ def real_pld(monkeypatch):
     monkeypatch.setattr(epsilon, "_KNOWN", {})
 
 
-CHECKS = (
-    "require_no_writes",
-    "_require_loss_per_example",
-    "require_gradients",
-    "require_no_retained_tensors",
-    "_require_independent_rows",
-)
-
-
 @pytest.fixture
 def checked_once(monkeypatch):
     """The checks of a model before its run are made for the first run of a test only.
@@ -53,8 +44,9 @@ def checked_once(monkeypatch):
     """
     from adadps.engine.passes import validation
 
-    for name in CHECKS:
-        monkeypatch.setattr(validation, name, _once(getattr(validation, name)))
+    for name, check in list(vars(validation).items()):
+        if name.lstrip("_").startswith("require_"):
+            monkeypatch.setattr(validation, name, _once(check))
 
 
 def _once(check):

@@ -1,4 +1,4 @@
-"""`adadps bench`: contenders compute what they say, rows are kept, failures are rows."""
+"""`adadps bench`: contenders compute what they claim, rows are saved, failures are rows."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def short_runs(monkeypatch):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """One tiny workload instead of all."""
+    """Measure one tiny workload instead of all."""
     workload = replace(WORKLOADS["logreg-10k"].tiny(), name="tiny")
     monkeypatch.setattr(session, "WORKLOADS", {"tiny": workload})
     return workload
@@ -62,7 +62,7 @@ def tiny(monkeypatch):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Measurements that take no time, and a list of those that were made."""
+    """Replace measurements by instant ones, and list those that were made."""
     made = []
 
     def measure_contender(workload, name, timing):
@@ -376,7 +376,7 @@ def test_nothing_measured_is_nothing_to_draw():
 
 
 def test_rows_are_on_disk_as_they_come_in(tiny, monkeypatch, tmp_path):
-    """A run that is killed at its second row has kept the first, and goes on there."""
+    """A run that is killed at its second row has saved the first, and resumes there."""
     file = tmp_path / "rows.json"
 
     def interrupted(workload, name, timing):

@@ -15,7 +15,7 @@ FAST, SLOW = 1.0, 1000.0
 
 
 class Machine:
-    """Measurements by a rule: ``takes(contender, how often)`` gives ms, or an error."""
+    """Measures by a rule: ``takes(contender, repetition)`` gives ms, or an error."""
 
     def __init__(self, takes):
         self.takes, self.made = takes, []
@@ -26,7 +26,7 @@ class Machine:
         found = self.takes(name, self.made.count((workload.name, name)))
         if isinstance(found, str):
             return failure_row(workload, name, found)
-        # The clock says nothing: other work has taken the machine.
+        # Wall-clock time is meaningless here: other processes load the machine.
         numbers = {"ms_per_step": 7.0, "peak_mb": 1.0, "cpu_ms_per_step": found}
         return {"workload": workload.name, "contender": name, **numbers}
 

@@ -1,4 +1,4 @@
-"""Data sets that are not on this machine: they are fetched, or it is told where to put them."""
+"""Data sets that are not on this machine are fetched, or an error says where to put them."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from support.small_originals import IMDB_NAME, IMDB_TABLES, imdb_archive, small_
 
 @pytest.fixture
 def _no_network(monkeypatch):
-    """Nobody listens at the proxy through which all homes are reached."""
+    """All connections go to a proxy at which nobody listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]  # bound but not listening: refused at once
@@ -38,7 +38,7 @@ def _no_network(monkeypatch):
 @pytest.mark.parametrize("words", [["imdb", "--quick"], ["imdb", "--tune"], ["moments"]])
 def test_data_that_is_not_there(cache, tmp_path, monkeypatch, request, words, own):
     """The message names the file that is missing, where it is looked for, and its home."""
-    request.getfixturevalue("_no_network")  # after the cache, which clears the way of proxies
+    request.getfixturevalue("_no_network")  # after the fixture `cache`, which removes proxies
     if own:
         monkeypatch.setenv("ADADPS_DATA", str(tmp_path / "own"))
     rows = tmp_path / "rows.json"
@@ -85,7 +85,7 @@ DIGITS = NamedSet(
 def test_all_commands_see_the_file_that_is_loaded(
     cache, tmp_path, monkeypatch, own, fetched, state
 ):
-    """A spoiled file in the own folder hides no good one in the cache."""
+    """A damaged file in the user's folder does not hide a good one in the cache."""
     monkeypatch.setitem(NAMED_SETS, "mnist", DIGITS)
     monkeypatch.setenv("ADADPS_DATA", str(tmp_path / "own"))
     for folder, content in ((tmp_path / "own", own), (cache, fetched)):
@@ -106,7 +106,7 @@ def test_all_commands_see_the_file_that_is_loaded(
 
 
 def test_a_spoiled_set_is_fetched_again(cache, monkeypatch):
-    """It would be refused by its loader, after everything before it has been run."""
+    """Its loader would refuse it only after everything before it has been run."""
     archive = imdb_archive()
     cache.mkdir()
     (cache / IMDB_TABLES[0]).write_bytes(b"spoiled")

@@ -1,4 +1,4 @@
-"""What can go wrong while a data set is fetched; nothing half-made is ever left under a name."""
+"""Failures while a data set is fetched: no incomplete file is left under its final name."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Data sets by name: the registry, where files are looked for, and the command line."""
+"""Named data sets: the registry, where files are looked for, and the command."""
 
 import gzip
 import hashlib
@@ -167,7 +167,7 @@ def test_labels_and_tags_count_with_every_character():
     tags = ("c", "c#", "c++", "C", "c c")
     assert len({rows_digest([["a title", tag]], exact=[1]) for tag in tags}) == len(tags)
     assert rows_digest([["a title", "c#"]]) == rows_digest([["a title", "c"]])
-    other = [["A-title", "c#"], ["b", "c"]]  # in texts and in the order much is forgiven
+    other = [["A-title", "c#"], ["b", "c"]]  # texts and order are compared tolerantly
     expected = rows_digest([["b", "c "], ["A &amp; title", " c#"]], exact=[1])
     assert rows_digest(other, exact=[1]) == expected
     assert rows_digest(other, exact=[0, 1]) != expected

@@ -1,4 +1,4 @@
-"""Fetching named sets from their homes: small archives of the same layouts on a server of ours."""
+"""Fetching named data sets from a local server with small archives of the same layouts."""
 
 import gzip
 import hashlib
@@ -111,7 +111,7 @@ def test_a_file_of_the_users_own_folder_is_taken(cache, tmp_path, monkeypatch):
 
 
 def test_a_spoiled_file_does_not_hide_the_fetched_one(cache, tmp_path, monkeypatch):
-    """What lies in the user's own folder under the same name is passed over."""
+    """A file of the same name in the user's own folder is skipped."""
     own, archive = tmp_path / "own", imdb_archive()
     own.mkdir()
     monkeypatch.setenv("ADADPS_DATA", str(own))
@@ -133,7 +133,7 @@ def test_an_empty_cache_of_the_user_is_left(cache, tmp_path):
 
 
 def test_films_are_part_of_what_is_known_of_imdb():
-    """They say which reviews must not be split."""
+    """They define the groups of reviews that must not be split."""
     url = "http://www.imdb.com/title/{}/usercomments\n"
     archive = imdb_archive(**{"aclImdb/train/urls_neg.txt": url.format("tt99")})
     with (

@@ -1,4 +1,4 @@
-"""Two processes that fetch one data set at once: one of them does, and nothing is broken."""
+"""Two processes that fetch one data set at once: one succeeds, and nothing is damaged."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ fetch(slow, url=lambda original: sys.argv[1] + "/" + original.name)
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_set_is_fetched_by_one_process_at_a_time(cache, force):
-    """The whole of it: a second one would take away what the first one converts."""
+    """The lock covers the conversion: a second process would remove what the first one converts."""
     archive = imdb_archive()
     with home_with({IMDB_NAME: archive, "validation.tsv": TITLES_TSV}) as home:
         first = subprocess.Popen(
@@ -57,7 +57,7 @@ def test_a_set_is_fetched_by_one_process_at_a_time(cache, force):
                 match=r"only process that fetches the data set 'imdb'.*another process.*Wait",
             ):
                 fetch(small_imdb(archive), url=home.url, force=force)
-            fetch(small_titles(), url=home.url)  # another set is free
+            fetch(small_titles(), url=home.url)  # another data set is not locked
         finally:
             first.communicate(timeout=60)
         assert first.returncode == 0
@@ -68,7 +68,7 @@ def test_a_set_is_fetched_by_one_process_at_a_time(cache, force):
 
 
 def test_what_another_process_has_brought_is_not_fetched_again(cache, monkeypatch):
-    """It was absent at first, and is there once the lock is held."""
+    """It is absent at first, and present once the lock is held."""
     archive = imdb_archive()
     with home_with({IMDB_NAME: archive}) as home:
         known = small_imdb(archive)
@@ -88,7 +88,7 @@ def test_what_another_process_has_brought_is_not_fetched_again(cache, monkeypatc
 
 
 def test_a_lock_that_its_holder_takes_away_is_made_anew(cache, monkeypatch):
-    """So that never two processes hold the lock, one of them that of a file without a name."""
+    """Two processes never hold the lock at once, one of them on a file that was removed."""
     archive, tried = imdb_archive(), []
 
     def ended_just_now(descriptor):

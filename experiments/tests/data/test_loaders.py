@@ -1,4 +1,4 @@
-"""The loaders on the real files, where they lie under ADADPS_DATA; elsewhere they are skipped."""
+"""The loaders on the real files in ADADPS_DATA; skipped where they are not found."""
 
 import pytest
 

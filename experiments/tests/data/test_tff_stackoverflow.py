@@ -1,4 +1,4 @@
-"""Stack Overflow's h5 files, on a small file of TensorFlow Federated's layout made here."""
+"""Stack Overflow's h5 files, on a small file of TensorFlow Federated's layout."""
 
 import sys
 
@@ -103,7 +103,7 @@ def _without_users(path):
 
 
 def test_a_file_that_is_damaged_inside_is_refused(tmp_path):
-    """The texts of a user lie in a heap of their own; without it, they cannot be read."""
+    """The texts of a user are in a separate heap; without it, they cannot be read."""
     path = write(tmp_path / "s.h5")
     path.write_bytes(path.read_bytes().replace(b"GCOL", b"XXXX"))
     with (

@@ -1,4 +1,4 @@
-"""Records that were damaged after they were kept: refused with their file and a cure, by all."""
+"""Records that were damaged later are refused, with the file and the cure."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_a_damaged_trial_is_refused(tmp_path, values):
     ids=str,
 )
 def test_a_damaged_toy_run_is_refused(tmp_path, damage):
-    for whole in (TOY, {**TOY, "loss": None}):  # null stands for a loss beyond all numbers
+    for whole in (TOY, {**TOY, "loss": None}):  # null stands for an infinite loss
         assert valid_toy_run(kept_with(tmp_path / "whole.jsonl", whole), JOB) == whole
     spoiled = {name: value for name, value in {**TOY, **damage}.items() if value is not ...}
     with pytest.raises(DataError, match=REFUSED):

@@ -20,7 +20,7 @@ from adadps_experiments.reproduce.records import RecordFile
 
 
 def kept_with(tmp_path, score):
-    """Made-up trials of all problems: ``score(dataset, epsilon, setting)``."""
+    """Return synthetic trials of all problems: ``score(dataset, epsilon, setting)``."""
     record_file = RecordFile(tmp_path / "trials.jsonl")
     for dataset in defaults_table.DATASETS:
         for job in defaults_table.trials_of(dataset):
@@ -32,7 +32,7 @@ def kept_with(tmp_path, score):
 
 
 def liking(special, value):
-    """All settings score 0.5, one of them more on one problem."""
+    """Return a score of 0.5 for all settings, but more for one of them on one problem."""
 
     def score(dataset, epsilon, setting):
         return value if (dataset, setting) == special else 0.5
@@ -119,7 +119,7 @@ def test_without_words_the_defaults_have_no_side_information(tmp_path):
 
 
 def record(job, value):
-    """What a run leaves, as far as rows read it."""
+    """Return a record with what the rows read."""
     facts = dict.fromkeys(
         ("epsilon_pld", "epsilon_rdp", "delta", "batch_size", "noise_multiplier", "clip_norm"), 1.0
     )
@@ -130,7 +130,7 @@ def record(job, value):
 
 
 def small_task():
-    """Two kinds of short texts."""
+    """Return a problem with two kinds of short texts."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 400)
     texts = [f"the {'good' if label else 'bad'} film of the year" for label in labels]

@@ -35,7 +35,7 @@ def test_every_method_has_twenty_trials_of_three_runs():
 
 
 def test_everybody_trains_and_nobodys_test_packages_are_read_while_tuning():
-    """2,009 people; packages of one source are on one side."""
+    """There are 2,009 maintainers; packages of one source are in one part."""
     whole, tuned = (federation(DATASET, None, "paper", tuning) for tuning in (False, True))
     assert whole.users == tuned.users == 2009
     for made in (whole, tuned):
@@ -49,7 +49,7 @@ def test_everybody_trains_and_nobodys_test_packages_are_read_while_tuning():
 
 
 def _rows(part):
-    """How often each row of features is there."""
+    """Count how often each row of features occurs."""
     held = part.features
     ends = held.offsets.tolist()
     columns, values = held.columns.tolist(), held.values.tolist()
@@ -67,7 +67,7 @@ def test_what_belongs_together_is_held_out_together():
 
 
 def test_the_published_federation_costs_what_the_paper_says():
-    """34 by RDP as claimed, 24.1 by PLD, at δ = 1/400."""
+    """It is 34 by RDP as claimed, and 24.1 by PLD, at δ = 1/400."""
     method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.3, groups=by_user(most=1)), lr=1.0)
     sampler = poisson(users=PUBLISHED.users, expected_size=PUBLISHED.cohort)
     found = [

@@ -1,4 +1,4 @@
-"""Records of runs: what has ended is never lost and never run again, whatever happens."""
+"""Records of runs: a finished run is never lost and never repeated, whatever happens."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_what_was_added_is_found_at_once_and_after_reading_again(path):
 
 
 def test_looking_makes_an_empty_file_alone(path):
-    """It is what other processes are kept away from."""
+    """The lock on this file keeps other processes away."""
     assert len(RecordFile(path)) == 0
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == b""
@@ -66,13 +66,13 @@ def test_another_process_is_kept_away_until_the_first_has_ended(path):
     try:
         assert holder.stdout.readline() == b"held\n"
         content = path.read_bytes()
-        for _ in range(2):  # a refusal must not count as having it
+        for _ in range(2):  # a refusal must not count as holding the lock
             with pytest.raises(
                 DataError, match=r"Expected to be the only process .*another process.*--json"
             ):
                 RecordFile(path)
         assert path.read_bytes() == content
-        kept_with(path.with_name("others.jsonl"), FIRST)  # another file is free
+        kept_with(path.with_name("others.jsonl"), FIRST)  # another file is not locked
     finally:
         holder.communicate(timeout=60)
     assert RecordFile(path).find({"seed": 7})["value"] == 1.0
@@ -133,7 +133,7 @@ def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
         path.write_bytes(whole[:size])
         record_file = RecordFile(path)
         assert (len(record_file), record_file.find(THIRD["job"])) == (2, None), size
-        record_file.add(THIRD)  # the job is run again, and its record stands on a line of its own
+        record_file.add(THIRD)  # the job is run again, and its record has its own line
         assert path.read_bytes() == whole, size
         again = RecordFile(path)
         assert [again.find(one["job"]) for one in (FIRST, SECOND, THIRD)] == [FIRST, SECOND, THIRD]
@@ -141,21 +141,21 @@ def test_a_cut_anywhere_in_the_last_record_loses_that_record_alone(path):
 
 @pytest.mark.parametrize("before", [[], [FIRST, SECOND]])
 def test_a_whole_last_record_without_a_line_end_is_kept(path, before):
-    """As an editor may leave it."""
+    """An editor may leave the file like this."""
     kept_with(path, *before, THIRD)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     record_file = RecordFile(path)
     assert (len(record_file), record_file.find(THIRD["job"])) == (len(before) + 1, THIRD)
     assert path.read_bytes() == whole
-    record_file.add({**FIRST, "job": {"seed": 9}})  # and the next one stands on a line of its own
+    record_file.add({**FIRST, "job": {"seed": 9}})  # the next one has its own line
     assert len(RecordFile(path)) == len(before) + 2
 
 
 @pytest.mark.parametrize("record", [FIRST, {"values": {"a": 0.25}, "job": FIRST["job"]}])
 @pytest.mark.parametrize("zeros", [0, 5])
 def test_a_cut_record_is_known_by_its_beginning(path, record, zeros):
-    """Also with blocks behind it that never reached the disk."""
+    """This holds also if blocks behind it never reached the disk."""
     whole = kept_with(path, record).path.read_bytes()
     for size in (0, 1, 8, 9, len(whole) - 2):
         path.write_bytes(whole + whole[:size] + b"\0" * zeros)
@@ -217,7 +217,7 @@ def test_damage_elsewhere_is_an_error_that_names_the_line(path, line, place):
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"Expected .* line {place} of .*found .*\. \S.*\.$"):
         RecordFile(path)
-    assert path.read_bytes() == content  # nothing is thrown away
+    assert path.read_bytes() == content  # nothing is discarded
 
 
 def test_what_is_no_number_is_not_written(path):

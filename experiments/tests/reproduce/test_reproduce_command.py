@@ -1,4 +1,4 @@
-"""`adadps reproduce` on text, as it is typed: refusals, a whole run, and the same again."""
+"""The command `adadps reproduce` on text: refusals, a full run, and its repetition."""
 
 import json
 import re
@@ -26,12 +26,12 @@ def called(*words):
 
 
 def said(shown):
-    """What stands on standard error, on one line."""
+    """Return standard error on one line."""
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", shown.stderr))
 
 
 def recorded(*left_out):
-    """The first setting of every grid, as --tune would write it."""
+    """Return the first setting of every grid, as --tune would write it."""
     best = recipes.Recipe(binary=True, power=1.0)
     methods = {
         f"{features} | {name}{where}": {
@@ -56,7 +56,7 @@ def winners(tmp_path):
 
 @pytest.fixture
 def needed(monkeypatch):
-    """The names of the data sets that are asked for; nothing is fetched."""
+    """The names of the data sets that are requested; nothing is fetched."""
     names = []
     monkeypatch.setattr("adadps_experiments.commands.reproduce.get_if_absent", names.extend)
     return names
@@ -64,7 +64,7 @@ def needed(monkeypatch):
 
 @pytest.fixture
 def ran(monkeypatch, needed):
-    """A made-up problem in the place of IMDB, without the accounting that takes seconds."""
+    """A synthetic problem in place of IMDB, without the accounting, which takes seconds."""
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     monkeypatch.setattr(published, "_epsilon", lambda *_: 7.25)
     monkeypatch.setattr(tables, "_epsilon", lambda _n, _b, _sigma, steps, _delta: steps / 20)
@@ -125,7 +125,7 @@ def test_a_damaged_file_of_winners(ran, winners, content, tmp_path):
 
 
 def test_winners_without_a_line_of_the_experiment(ran, winners, tmp_path):
-    """It is told before anything is run."""
+    """The error comes before anything is run."""
     winners.write_text(json.dumps(recorded("adam")), encoding="utf-8")
     shown = called("imdb", "--quick", "--winners", winners, "--json", tmp_path / "rows.json")
     assert shown.exit_code == 1
@@ -145,7 +145,7 @@ def test_the_sets_of_the_lines_are_asked_for_alone(needed, winners, tmp_path):
     needed.clear()
     words = ("stackoverflow", "--dataset", "debian-tags", "--winners", winners)
     assert called(*words, "--json", tmp_path / "rows.json").exit_code == 1  # nothing was tuned
-    assert needed == []  # and so nothing is fetched
+    assert needed == []  # so nothing is fetched
 
 
 @pytest.mark.parametrize("given", [(), ("--workers", "3")])
@@ -284,7 +284,7 @@ def test_tuning_twice_runs_nothing_the_second_time(ran, tmp_path):
 
 @pytest.mark.usefixtures("made_up", "ran")
 def test_rows_do_not_overwrite_winners(tmp_path, monkeypatch):
-    """With default names: what --tune tells to type can be typed more than once."""
+    """With default names, the command that --tune suggests can be repeated."""
     monkeypatch.chdir(tmp_path)
     shown = called("imdb", "--tune")
     assert shown.exit_code == 0, shown.output
@@ -297,7 +297,7 @@ def test_rows_do_not_overwrite_winners(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("made_up", "ran")
 def test_one_data_set_has_files_of_its_own(tmp_path, monkeypatch):
-    """So that the rows of one data set do not overwrite those of all."""
+    """The rows of one data set then do not overwrite those of all."""
     monkeypatch.chdir(tmp_path)
     assert called("imdb", "--tune", "--dataset", "imdb").exit_code == 0
     file = Path("reproduced/imdb-imdb-winners.json")

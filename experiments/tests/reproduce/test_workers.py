@@ -1,4 +1,4 @@
-"""Processes that run the pieces of an experiment: one that is killed, and a parent that is."""
+"""Worker processes of an experiment: one that is killed, and a parent that is killed."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from adadps_experiments.reproduce.workers import run_all
 
 
 def work(seed):
-    """A record; the second one is never made, because the process that makes it is killed."""
+    """Return a record; the process that should make the second one is killed."""
     if seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"job": {"seed": seed}, "value": seed / 2}
@@ -40,13 +40,13 @@ def test_a_killed_worker_is_told_and_what_has_ended_is_kept(tmp_path):
     assert held.find({"seed": 0}) == {"job": {"seed": 0}, "value": 0.0}
     assert held.find({"seed": 1}) is None
     left = [(seed,) for seed in (0, 2) if held.find({"seed": seed}) is None]
-    run_all(work, left, "tests", done=held.add)  # the same call again goes on
+    run_all(work, left, "tests", done=held.add)  # the same call again resumes
     assert len(RecordFile(path)) == 2
 
 
 @pytest.mark.usefixtures("_one_process")
 def test_answers_come_in_order_and_are_handed_on():
-    """In a process of its own, as the real runs are; one, because starting it takes seconds."""
+    """Run in one separate process, because starting a process takes seconds."""
     seen = []
     assert run_all(divmod, [(7, 2), (9, 4)], "dividing", done=seen.append) == [(3, 1), (2, 1)]
     assert sorted(seen) == [(2, 1), (3, 1)]
@@ -55,14 +55,14 @@ def test_answers_come_in_order_and_are_handed_on():
 
 
 class AskedError(Exception):
-    """For so many processes."""
+    """Raised in place of starting this many processes."""
 
 
 @pytest.mark.parametrize(
     ("most", "jobs", "expected"), [(None, 9, 3), (None, 2, 2), (1, 9, 1), (5, 9, 5), (50, 9, 9)]
 )
 def test_no_more_processes_than_cores_that_may_be_used(monkeypatch, most, jobs, expected):
-    """A container, a batch system or taskset may give fewer than the machine has."""
+    """A container, a batch system or taskset may allow fewer cores than the machine has."""
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 2, 5}, raising=False)
 
@@ -95,7 +95,7 @@ if __name__ == "__main__":
 
 
 def wait(folder, number):
-    """Leave the number of this process, and work for longer than any test."""
+    """Write down the number of this process, and work for longer than any test."""
     file = Path(folder) / str(number)
     file.with_suffix(".draft").write_text(str(os.getpid()), encoding="utf-8")
     file.with_suffix(".draft").rename(file)
@@ -110,7 +110,7 @@ def until(happened, seconds):
 
 
 def runs(process):
-    """Is it there, and not merely waiting to be counted among the dead?"""
+    """Tell whether it is running, and not a zombie."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The tables of docs/results/doctor.md are those of the kept rows."""
+"""The tables of docs/results/doctor.md are those of the committed rows."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Tables of the page of results: they say what the rows say, and a changed number is found."""
+"""Tables of the results pages agree with the rows, and a changed number is noticed."""
 
 import importlib
 import json
@@ -62,7 +62,7 @@ ROWS = [
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """The script, with a page and rows of its own."""
+    """Return the script with its own page and rows."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     found = importlib.import_module("results_tables")
     monkeypatch.setattr(found, "PAGES", (tmp_path / "text.md",))
@@ -83,7 +83,7 @@ def called(script, monkeypatch, *words):
 
 
 def cells(table):
-    """The cells of each method, by its name, without the line of dashes."""
+    """Return the cells of each method by name, without the line of dashes."""
     lines = [re.split(r" *\| *", line)[1:-1] for line in table.splitlines()]
     return {line[0]: line[1:] for line in lines if not line[0].startswith("-")}
 
@@ -110,7 +110,7 @@ def test_a_table_says_what_the_rows_say(script):
 
 
 def test_the_best_private_value_is_bold_and_no_other(script):
-    """Neither what is not private nor what saw public data alone, though both are better."""
+    """Rows without privacy, or of public data alone, are not bold, though they are better."""
     shown = script.table("films", "imdb", "accuracy", "1.5")
     assert re.findall(r"\*\*(.+?)\*\*", shown) == ["0.800 ± 0.012", "0.700 ± 0.012"]
 

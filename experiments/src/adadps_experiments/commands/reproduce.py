@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,12 @@ import typer
 
 from adadps.cli.commands.console import errors_as_messages, out, say, table_of_rows
 from adadps.errors import SettingError
+from adadps.files.writing import write_file, write_json
 from adadps_experiments.commands.data import get_if_absent
 
 if TYPE_CHECKING:
+    from adadps_experiments.reproduce.records import RecordFile
+    from adadps_experiments.reproduce.results import Row, Winners
     from adadps_experiments.reproduce.text.experiments import TableLine
 
 NAMES = (
@@ -30,6 +34,8 @@ NEEDED: dict[str, tuple[str, ...]] = {
 """The named data sets behind each problem, which are fetched if absent."""
 PROXIES = {"imdb": "amazon"}
 """The named data set whose texts are public data from another source, for each problem."""
+SEEDS = {"toy": 5, "federated": 10}
+"""The default number of seeds; 3 for the others."""
 _COLUMNS = {
     "method": "method",
     "side": "side",
@@ -40,6 +46,48 @@ _COLUMNS = {
     "ε (RDP)": "epsilon_rdp",
     "paper": "paper",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """One call of `adadps reproduce`, once its options are checked."""
+
+    experiment: str
+    path: Path
+    picture: Path
+    seeds: int
+    quick: bool
+    tune: bool
+    winners: Path | None
+    dataset: str | None
+    workers: int | None
+
+    def runs(self) -> RecordFile:
+        """Open the records of runs beside the JSON."""
+        from adadps_experiments.reproduce.records import RecordFile
+
+        return RecordFile(self.path.parent / "runs.jsonl")
+
+    def trials(self) -> RecordFile:
+        """Open the records of trials beside the JSON."""
+        from adadps_experiments.reproduce.records import RecordFile
+
+        return RecordFile(self.path.parent / "trials.jsonl")
+
+    def save_winners(self, winners: Winners) -> None:
+        """Write what ``--tune`` found, and say how to use it."""
+        write_json(self.path, winners)
+        use = "" if self.experiment == "toy" else f"\nUse them: --winners {self.path}"
+        out.print(f"Trials and winners: {self.path}{use}")
+
+    def save_rows(self, rows: list[Row], figure: bytes) -> None:
+        """Write the rows and the figure."""
+        write_json(self.path, rows)
+        write_file(self.picture, figure)
+
+    def print_paths(self) -> None:
+        """Say where rows and figure are."""
+        out.print(f"Rows: {self.path}\nFigure: {self.picture}")
 
 
 def reproduce(
@@ -117,22 +165,20 @@ def reproduce(
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
-        picture = plot or rows.with_suffix(".png")
-        if experiment == "toy":
-            _toy(1 if quick else seeds or 5, rows, picture, workers, quick=quick, tune=tune)
-        elif experiment == "moments":
-            _moments(rows, picture)
-        elif experiment == "defaults":
-            count = 1 if quick else seeds or 3
-            _defaults(count, rows, picture, winners, workers, quick=quick, tune=tune)
-        elif experiment == "federated":
-            count = 1 if quick else seeds or 10
-            _federated(count, rows, picture, winners, workers, dataset, quick=quick, tune=tune)
-        elif tune:
-            _tune(experiment, dataset, rows, workers)
-        else:
-            count = 1 if quick else seeds or 3
-            _text(experiment, dataset, count, rows, picture, winners, workers, quick=quick)
+        run = _RUNNERS.get(experiment, _tune_text if tune else _text)
+        run(
+            Reproduction(
+                experiment=experiment,
+                path=rows,
+                picture=plot or rows.with_suffix(".png"),
+                seeds=1 if quick else seeds or SEEDS.get(experiment, 3),
+                quick=quick,
+                tune=tune,
+                winners=winners,
+                dataset=dataset,
+                workers=workers,
+            )
+        )
 
 
 def _require_effect(experiment: str, **given: object) -> None:
@@ -167,179 +213,115 @@ def _needed(lines: Sequence[TableLine]) -> list[str]:
     return list(dict.fromkeys([*names, *proxies]))
 
 
-def _toy(
-    seeds: int, rows: Path, picture: Path, workers: int | None, *, quick: bool, tune: bool
-) -> None:
-    from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce.records import RecordFile
-    from adadps_experiments.reproduce.toy import table as toy_table
+def _toy(asked: Reproduction) -> None:
+    from adadps_experiments.reproduce.toy import table
 
-    if tune:
-        write_json(rows, toy_table.tune(RecordFile(rows.parent / "trials.jsonl"), workers))
-        out.print(f"Trials and winners: {rows}")
+    if asked.tune:
+        asked.save_winners(table.tune(asked.trials(), asked.workers))
         return
-    record_file = RecordFile(rows.parent / "runs.jsonl")
-    found, figure = toy_table.reproduce(
-        seeds, quick=quick, record_file=record_file, workers=workers
+    rows, figure = table.reproduce(
+        asked.seeds, quick=asked.quick, record_file=asked.runs(), workers=asked.workers
     )
-    write_json(rows, found)
-    write_file(picture, figure)
-    out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, found))
-    out.print(f"Rows: {rows}\nFigure: {picture}")
+    asked.save_rows(rows, figure)
+    out.print(table_of_rows("Toy problem: training loss, synthetic data", _COLUMNS, rows))
+    asked.print_paths()
 
 
-def _tune(experiment: str, dataset: str | None, path: Path, workers: int | None) -> None:
-    from adadps.files.writing import write_json
-    from adadps_experiments.reproduce.records import RecordFile
+def _tune_text(asked: Reproduction) -> None:
     from adadps_experiments.reproduce.results import read_winners
     from adadps_experiments.reproduce.text.experiments import experiment_of
     from adadps_experiments.reproduce.text.tuning import tune
 
-    held = read_winners(path) if path.exists() else None
-    known = experiment_of(experiment, dataset)
+    held = read_winners(asked.path) if asked.path.exists() else None
+    known = experiment_of(asked.experiment, asked.dataset)
     get_if_absent(_needed(known.lines))
-    found = tune(known, RecordFile(path.parent / "trials.jsonl"), held, workers)
-    write_json(path, found)
-    out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+    asked.save_winners(tune(known, asked.trials(), held, asked.workers))
 
 
-def _text(
-    experiment: str,
-    dataset: str | None,
-    seeds: int,
-    path: Path,
-    picture: Path,
-    winners: Path | None,
-    workers: int | None,
-    *,
-    quick: bool,
-) -> None:
-    from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce.records import RecordFile
+def _text(asked: Reproduction) -> None:
     from adadps_experiments.reproduce.results import read_winners
+    from adadps_experiments.reproduce.text import tables
     from adadps_experiments.reproduce.text.experiments import experiment_of
-    from adadps_experiments.reproduce.text.tables import (
-        figure_of,
-        published_runs,
-        rows_of,
-        run_lines,
-        tables_of,
-    )
     from adadps_experiments.reproduce.text.tuning import tuned_setting
 
-    known, chosen = experiment_of(experiment, dataset), read_winners(winners)
-    lines = known.quick if quick else known.lines
+    known, winners = experiment_of(asked.experiment, asked.dataset), read_winners(asked.winners)
+    lines, seeds = known.quick if asked.quick else known.lines, asked.seeds
     for line in lines:
-        tuned_setting(line, chosen)  # refuse what was never tuned before fetching anything
+        tuned_setting(line, winners)  # refuse what was never tuned before fetching anything
     get_if_absent(_needed(lines))
-    record_file = RecordFile(path.parent / "runs.jsonl")
-    say(f"{len(lines)} lines, {seeds} seeds each; earlier runs are in {record_file.path}")
-    run_lines(lines, seeds, chosen, record_file, experiment, workers)
-    rows = rows_of(known, lines, seeds, chosen, record_file)
-    write_json(path, rows)
-    write_file(picture, figure_of(lines, seeds, chosen, record_file))
-    for title, columns, part in tables_of(known, rows):
+    runs = asked.runs()
+    say(f"{len(lines)} lines, {seeds} seeds each; earlier runs are in {runs.path}")
+    tables.run_lines(lines, seeds, winners, runs, asked.experiment, asked.workers)
+    rows = tables.rows_of(known, lines, seeds, winners, runs)
+    asked.save_rows(rows, tables.figure_of(lines, seeds, winners, runs))
+    for title, columns, part in tables.tables_of(known, rows):
         out.print(table_of_rows(title, columns, part))
-    for run in published_runs(lines):
+    for run in tables.published_runs(lines):
         out.print(run.describe())
-    out.print(f"Rows: {path}\nFigure: {picture}")
+    asked.print_paths()
 
 
-def _moments(path: Path, picture: Path) -> None:
-    from adadps.files.writing import write_file, write_json
+def _moments(asked: Reproduction) -> None:
     from adadps_experiments.reproduce.text import moments
 
     get_if_absent(NEEDED["imdb"])
     found = moments.estimates()
     rows = moments.rows_of(found)
-    write_json(path, rows)
-    write_file(picture, moments.figure_of(found))
+    asked.save_rows(rows, moments.figure_of(found))
     shown = [{**row, **row["settings"]} for row in rows]
     out.print(table_of_rows(moments.TITLE, moments.COLUMNS, shown))
-    out.print(f"Rows: {path}\nFigure: {picture}")
+    asked.print_paths()
 
 
-def _defaults(
-    seeds: int,
-    path: Path,
-    picture: Path,
-    winners: Path | None,
-    workers: int | None,
-    *,
-    quick: bool,
-    tune: bool,
-) -> None:
-    from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce.defaults import (
-        table as defaults_table,
-    )
-    from adadps_experiments.reproduce.defaults.problems import NEEDED as SETS
-    from adadps_experiments.reproduce.records import RecordFile
+def _defaults(asked: Reproduction) -> None:
+    from adadps_experiments.reproduce.defaults import problems, table
     from adadps_experiments.reproduce.results import read_winners
 
-    problems = defaults_table.QUICK if quick else defaults_table.DATASETS
-    get_if_absent([*dict.fromkeys(SETS[problem] for problem in problems)])
-    if tune:
-        write_json(
-            path, defaults_table.tune(problems, RecordFile(path.parent / "trials.jsonl"), workers)
-        )
-        out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+    names = table.QUICK if asked.quick else table.DATASETS
+    get_if_absent([*dict.fromkeys(problems.NEEDED[name] for name in names)])
+    if asked.tune:
+        asked.save_winners(table.tune(names, asked.trials(), asked.workers))
         return
-    chosen = read_winners(winners, "defaults")
-    record_file = RecordFile(path.parent / "runs.jsonl")
-    say(f"{seeds} seeds of each line; earlier runs are in {record_file.path}")
-    rows = defaults_table.run_rows(problems, chosen, seeds, record_file, workers)
-    write_json(path, rows)
-    write_file(picture, defaults_table.figure_of(rows))
-    out.print(
-        table_of_rows(defaults_table.TITLE, defaults_table.COLUMNS, defaults_table.wide(rows))
-    )
-    out.print(f"Rows: {path}\nFigure: {picture}")
+    winners, runs = read_winners(asked.winners, "defaults"), asked.runs()
+    say(f"{asked.seeds} seeds of each line; earlier runs are in {runs.path}")
+    rows = table.run_rows(names, winners, asked.seeds, runs, asked.workers)
+    asked.save_rows(rows, table.figure_of(rows))
+    out.print(table_of_rows(table.TITLE, table.COLUMNS, table.wide(rows)))
+    asked.print_paths()
 
 
-def _federated(
-    seeds: int,
-    path: Path,
-    picture: Path,
-    winners: Path | None,
-    workers: int | None,
-    dataset: str | None,
-    *,
-    quick: bool,
-    tune: bool,
-) -> None:
-    from adadps.files.writing import write_file, write_json
-    from adadps_experiments.reproduce.federated import (
-        data as federated_data,
-    )
-    from adadps_experiments.reproduce.federated import (
-        table as federated_table,
-    )
-    from adadps_experiments.reproduce.records import RecordFile
+def _federated(asked: Reproduction) -> None:
+    from adadps_experiments.reproduce.federated import data, table
     from adadps_experiments.reproduce.results import read_winners
 
-    known = (federated_data.DATASET, federated_data.PUBLISHED_DATASET)
-    chosen_set = dataset or federated_data.DATASET
-    if chosen_set not in known or (tune and dataset is not None):
+    known = (data.DATASET, data.PUBLISHED_DATASET)
+    dataset = asked.dataset or data.DATASET
+    if dataset not in known or (asked.tune and asked.dataset is not None):
         raise SettingError(
             f"Expected --dataset among {', '.join(known)}, and none with --tune, which uses "
-            f"{known[0]}, found {chosen_set}. Leave it out."
+            f"{known[0]}, found {dataset}. Leave it out."
         )
-    if tune:
-        write_json(path, federated_table.tune(RecordFile(path.parent / "trials.jsonl"), workers))
-        out.print(f"Trials and winners: {path}\nUse them: --winners {path}")
+    if asked.tune:
+        asked.save_winners(table.tune(asked.trials(), asked.workers))
         return
-    chosen = read_winners(winners, "federated")
-    record_file = RecordFile(path.parent / "runs.jsonl")
-    many = f"{seeds} seeds" if seeds > 1 else "One seed"
-    say(f"{many} of each line; earlier runs are in {record_file.path}")
-    rows, records = federated_table.run_rows(
-        chosen, seeds, record_file, workers, quick=quick, dataset=chosen_set
+    winners, runs = read_winners(asked.winners, "federated"), asked.runs()
+    seeds = f"{asked.seeds} seeds" if asked.seeds > 1 else "One seed"
+    say(f"{seeds} of each line; earlier runs are in {runs.path}")
+    rows, records = table.run_rows(
+        winners, asked.seeds, runs, asked.workers, quick=asked.quick, dataset=dataset
     )
-    write_json(path, rows)
-    write_file(picture, federated_table.figure_of(records))
-    for title, part in federated_table.tables_of(rows):
-        out.print(table_of_rows(title, federated_table.COLUMNS, part))
-    if seeds == 1:
+    asked.save_rows(rows, table.figure_of(records))
+    for title, part in table.tables_of(rows):
+        out.print(table_of_rows(title, table.COLUMNS, part))
+    if asked.seeds == 1:
         out.print("One seed: a difference of a few points between methods means nothing.")
-    out.print(f"Rows: {path}\nFigure: {picture}")
+    asked.print_paths()
+
+
+_RUNNERS: dict[str, Callable[[Reproduction], None]] = {
+    "toy": _toy,
+    "moments": _moments,
+    "defaults": _defaults,
+    "federated": _federated,
+}
+"""Experiments that are not among those on text."""

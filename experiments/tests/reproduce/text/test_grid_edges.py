@@ -1,4 +1,4 @@
-"""Where the best setting lies at an edge of its grid, the grid is taken further there."""
+"""A grid is extended at the edge where its best setting lies."""
 
 import math
 
@@ -16,7 +16,7 @@ def experiment(*methods):
 
 
 def near(**best):
-    """An accuracy that falls with the distance from these values, on a scale of logarithms."""
+    """Return an accuracy that falls with the logarithmic distance from these values."""
 
     def accuracy(job):
         off = sum(abs(math.log(job.setting.get(name, at) / at)) for name, at in best.items())
@@ -27,7 +27,7 @@ def near(**best):
 
 @pytest.fixture
 def tuned(monkeypatch, tmp_path):
-    """Tune with made-up accuracies; the methods' entries, and all jobs that were run."""
+    """Tune with synthetic accuracies; return the entries of the methods and all jobs run."""
     ran = put_in_place(monkeypatch, imdb=small_corpus())
 
     def tune(accuracy, *methods):
@@ -41,7 +41,7 @@ def tuned(monkeypatch, tmp_path):
 
 
 def outside(entry, count=16):
-    """The settings beyond the grid, in the order of their trials."""
+    """Return the settings beyond the grid, in the order of their trials."""
     return [trial["setting"] for trial in entry["trials"][count:]]
 
 
@@ -55,7 +55,7 @@ def test_a_best_setting_inside_is_taken_as_it_is(tuned):
     ("at", "tried"), [(30.0, (50.0,)), (60.0, (50.0, 125.0)), (1e4, (50.0, 125.0))]
 )
 def test_lengths_go_on_beyond_the_largest_while_that_is_better(tuned, at, tried):
-    """From 8 to 20 it is a factor of 2.5, and so it is further on; two steps are the most."""
+    """From 8 to 20 is a factor of 2.5, which continues for at most two steps."""
     assert TINY.lengths[-2:] == (8.0, 20.0)
     found, _ = tuned(near(clip=0.5, length=at), "dp-sgd")
     assert [setting["length"] for setting in outside(found["dp-sgd"])] == list(tried)

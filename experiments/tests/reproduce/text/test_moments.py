@@ -1,4 +1,4 @@
-"""The picture of noisy moments: what it shows, and that it says it is not private."""
+"""The figure of noisy moments: what it shows, and that it says it is not private."""
 
 import struct
 
@@ -38,7 +38,7 @@ def test_much_noise_says_nothing_about_the_words():
 
 
 def test_noise_has_the_deviation_of_the_mechanism():
-    """E noisy = clean + (σC/b)², up to the weights that the noise has moved."""
+    """E[noisy] = clean + (σC/b)², up to the weights that the noise has moved."""
     found = followed(1000.0)
     assert found.noisy.mean() == pytest.approx((1000 * moments.CLIP / 64) ** 2, rel=0.1)
 
@@ -49,7 +49,7 @@ def test_more_noise_is_less_correlation():
 
 
 def test_gradients_are_clipped(monkeypatch):
-    """A mean of clipped gradients is at most as long as C times the drawn batch over b."""
+    """The norm of a mean of clipped gradients is at most C times the drawn batch size over b."""
     found = followed(0.0)
     assert np.sqrt(found.clean.sum()) <= moments.CLIP * 2
     monkeypatch.setattr(moments, "CLIP", 1e-6)

@@ -1,4 +1,4 @@
-"""The problem of film reviews, from a handful of texts: what is public is private for nobody."""
+"""The problem of film reviews, on a few texts: public texts are private for no method."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ PUBLIC = (
 )
 TRAIN = (
     "A private film about a cat.",
-    "IT’S GREAT,<br />really",  # stands among the public ones, written in another way
+    "IT’S GREAT,<br />really",  # is among the public ones, in another form
     "Bad dog.",
     "the END is bad — the dog is good",
     "Good cat, great film.",
@@ -41,7 +41,7 @@ def held(monkeypatch):
 def test_no_training_text_is_among_the_public_ones(held):
     public = {normalised(text) for text in PUBLIC}
     assert not public & {normalised(text) for text in held.train.texts}
-    assert held.train.texts == [TRAIN[0], TRAIN[2], TRAIN[4]]  # and nothing else is lost
+    assert held.train.texts == [TRAIN[0], TRAIN[2], TRAIN[4]]  # nothing else is removed
     mine = identities_of_texts(held.train.texts)
     assert not mine.within([held.frequencies.rows.texts]).any()  # whose statistics are used
 
@@ -66,7 +66,7 @@ def test_test_texts_stay_as_they_are_published(held):
 
 
 def test_reviews_of_a_shop_are_loaded_once_and_by_those_alone_who_train_on_them(held, monkeypatch):
-    """So that nobody needs them who does not."""
+    """Only methods that train on them need them."""
     loaded = []
 
     def shop():

@@ -1,4 +1,4 @@
-"""Public knowledge of words: of technical texts, and of general English."""
+"""Public knowledge of words, from technical texts and from general English."""
 
 import numpy as np
 import pytest

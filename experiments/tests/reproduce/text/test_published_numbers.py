@@ -1,4 +1,4 @@
-"""Published numbers: beside which rows they stand, and what their settings cost."""
+"""Published results: beside which rows they stand, and what their settings cost."""
 
 import pytest
 

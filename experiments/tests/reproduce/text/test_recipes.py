@@ -1,4 +1,4 @@
-"""From counts to features: the formulas, and that a row depends on its own text alone."""
+"""From counts to features: the formulas, and that a row depends only on its own text."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_features_are_those_of_the_formula(recipe, counts, idf):
     before = sparse.csr_matrix(counts)
     found = recipe(before, idf)
     np.testing.assert_allclose(found.toarray(), by_formula(recipe, counts, idf), atol=2e-6)
-    np.testing.assert_array_equal(before.toarray(), counts)  # what was given is left alone
+    np.testing.assert_array_equal(before.toarray(), counts)  # the input is unchanged
     assert found.dtype == np.float32
 
 
@@ -65,7 +65,7 @@ def test_empty_rows_stay_zero(recipe):
 
 @pytest.mark.parametrize("recipe", ALL, ids=str)
 def test_a_word_that_every_public_text_has_does_no_harm(recipe):
-    """Its IDF is zero; a text of this word alone may be left with nothing, but with no NaN."""
+    """Its IDF is zero; a text of only this word may become empty, but never NaN."""
     counts = sparse.csr_matrix(np.array([[2.0, 0.0], [1.0, 3.0]]))
     found = recipe(counts, np.array([0.0, 2.0])).toarray()
     assert np.all(np.isfinite(found))
@@ -83,7 +83,7 @@ def test_tf_idf_is_that_of_scikit_learn():
 
 
 def test_candidates_are_binary_or_log_counts_with_powers_of_idf():
-    """Issue: binary or log counts, weighted by a power of public IDF, L2-normalised per example."""
+    """They are binary or log counts times a power of public IDF, L2-normalised per example."""
     assert len(set(CANDIDATES)) == len(CANDIDATES) == 12
     assert {(one.binary, one.dampened) for one in CANDIDATES} == {(True, False), (False, True)}
     assert {one.power for one in CANDIDATES} >= {0.0, 1.0, 2.0}
@@ -91,7 +91,7 @@ def test_candidates_are_binary_or_log_counts_with_powers_of_idf():
 
 
 def test_a_recipe_is_known_by_its_text():
-    """Records of runs name features by this text."""
+    """Records of runs identify features by this text."""
     assert len({str(recipe) for recipe in ALL}) == len(set(ALL))
     assert str(PAPER) == "counts, L1 per text"
     assert str(Recipe(binary=True, power=1.5)) == "binary x public IDF^1.5, L2 per text"

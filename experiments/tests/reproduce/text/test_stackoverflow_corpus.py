@@ -1,4 +1,4 @@
-"""Stack Overflow itself as a problem, from small h5 files of its layout."""
+"""Stack Overflow itself as a problem, on small h5 files of its layout."""
 
 from dataclasses import replace
 from functools import partial
@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def all_posts(users):
-    """Text, tags and user of the posts that have a known tag, in the file's order."""
+    """Return text, tags and user of the posts with a known tag, in the file's order."""
     return {
         f"{row[0]} {row[1]}": (tags, name)
         for name, rows in users.items()
@@ -77,7 +77,7 @@ def test_users_stay_whole_and_come_in_a_random_order(folder):
     names = [known[text][1] for text in train.texts]
     runs = [(name, len(list(run))) for name, run in groupby(names)]
     drawn = [name for name, _ in runs]
-    assert len(drawn) == len(set(drawn))  # nobody comes twice
+    assert len(drawn) == len(set(drawn))  # no user occurs twice
     assert drawn != sorted(drawn)
     assert {length for _, length in runs[:-1]} == {4}  # of four posts with a known tag
     of_number = dict(zip(train.users.tolist(), names, strict=True))
@@ -95,7 +95,7 @@ def test_fewer_posts_than_wanted_are_all_taken(folder):
 
 
 def test_words_and_their_statistics_are_public(folder):
-    """Neither other posts nor other counts of words change them: both are of the private data."""
+    """They depend neither on the posts nor on the word counts, which are private."""
     first = corpora._stackoverflow()
     words = technical_words(KNOWN, WORDS).words
     assert {"c#", "python", "vb", "net"} <= set(words)
@@ -118,7 +118,7 @@ def test_words_and_their_statistics_are_public(folder):
 
 @pytest.fixture
 def forgotten():
-    """What other tests have read from other files."""
+    """Forget what other tests have read from other files."""
     for held in (corpora.corpus, federation):
         held.cache_clear()
     yield
@@ -128,7 +128,7 @@ def forgotten():
 
 @pytest.mark.usefixtures("folder", "forgotten")
 def test_a_federation_of_its_users(monkeypatch):
-    """The users of the training file, whose own posts are split; the test file has others."""
+    """Its users are those of the training file, whose posts are split; the test file has others."""
     held = federation("stackoverflow", 5, "paper", False)
     assert held.users == 5
     assert (len(held.train), len(held.test)) == (15, 5), "of four posts each, one is held out"

@@ -1,4 +1,4 @@
-"""The real text problems; those whose files must lie under ADADPS_DATA are skipped elsewhere."""
+"""The real text problems; those whose files are not found in ADADPS_DATA are skipped."""
 
 import numpy as np
 import pytest
@@ -26,9 +26,9 @@ def test_titles_as_a_problem(name):
     np.testing.assert_allclose(held.train.targets.sum(1), 1, atol=1e-6)
     shares = np.asarray((held.train.counts > 0).mean(axis=0)).ravel()
     typical = np.asarray((typical_counts(held) > 0).mean(axis=0)).ravel()
-    assert np.corrcoef(shares, typical)[0, 1] > 0.2  # public text knows something of titles
+    assert np.corrcoef(shares, typical)[0, 1] > 0.2  # public text is informative about titles
     lengths = np.asarray(held.train.counts.sum(axis=1)).ravel()
-    assert 0.5 < np.mean(lengths) / held.length < 1.5  # declared, not measured, but not far off
+    assert 0.5 < np.mean(lengths) / held.length < 1.5  # declared, not measured, but close
 
 
 def test_packages_as_a_problem():
@@ -44,7 +44,7 @@ def test_packages_as_a_problem():
 
 @pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not found; set {DATA} to their folder")
 def test_technical_words_know_more_of_titles_than_general_ones():
-    """Both how common words are, and which there are."""
+    """This holds for the vocabulary and for its frequencies."""
     fits, found = {}, {}
     for name in ("so-titles", "so-titles-general-words"):
         held = CORPORA[name]()

@@ -1,4 +1,4 @@
-"""What the experiments consist of: the paper's numbers, copied by hand, and all its rows."""
+"""The content of the experiments: the paper's results, copied from it, and all its rows."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ NON_PRIVATE = {
     "imdb": {"sgd": 0.66, "adam": 0.88, "adas-public": 0.88, "adas": 0.88},
     "stackoverflow": {"sgd": 0.38, "adam": 0.64, "adas-public": 0.64, "adas": 0.64},
 }
-"""The tables of the paper, by their labels; logistic regression alone, where they are shown."""
+"""The tables of the paper by label; only their results for logistic regression."""
 BESIDE_EACH_OTHER = (ALL_METHODS, COMPARE_PDA_DPMD, COMPARE_PUBLIC_PRETRAIN, COMPARE_DP_ADAM_PUB)
 
 
@@ -70,7 +70,7 @@ def joined(dataset):
     found = {}
     for table in BESIDE_EACH_OTHER:
         for method, number in table[dataset].items():
-            assert found.setdefault(method, number) == number  # the paper agrees with itself
+            assert found.setdefault(method, number) == number  # the paper is consistent
     return found
 
 
@@ -83,7 +83,7 @@ def lines_of(name, **wanted):
 
 
 def papers_of(name, **wanted):
-    """The paper's number for each method of some lines."""
+    """Return the paper's result for each method of some lines."""
     return {line.method: line.paper for line in lines_of(name, **wanted) if line.paper is not None}
 
 
@@ -97,7 +97,7 @@ def test_published_numbers_are_those_of_the_paper():
 
 
 def test_published_settings_are_those_of_the_paper():
-    """σ, batch and groups from its appendix; epochs as its epsilons decode."""
+    """σ, batch and groups are from its appendix; epochs follow from its epsilons."""
     assert published.IMDB_RUN.epochs == 32
     assert published.STACK_OVERFLOW_RUN.epochs == 42
     for run, examples, sigma, group in (
@@ -152,7 +152,7 @@ def test_numbers_of_other_public_data_stand_beside_their_lines(features):
 
 @pytest.mark.parametrize("features", [PAPER, BEST])
 def test_the_whole_shop_has_no_published_number(features):
-    """The paper has 250 reviews of another source, not 8,000."""
+    """The paper uses 250 reviews from another source, not 8,000."""
     assert lines_of("ood", features=features, public=SHOP)
     assert papers_of("ood", features=features, public=SHOP) == {}
 
@@ -183,7 +183,7 @@ def test_numbers_at_one_epsilon_do_not_stand_beside_another(name):
 
 
 def test_published_numbers_are_somewhere():
-    """So that the test above is about something."""
+    """Otherwise the test above would show nothing."""
     for name in EXPERIMENTS:
         assert sum(line.paper is not None for line in EXPERIMENTS[name].lines) >= 6
 
@@ -192,7 +192,7 @@ FIGURES = {
     "fig:with-public-private": {"dp-sgd", "dp-adam", "adadps-public", "dp-r-pub"},
     "fig:without-public-private": {"dp-sgd", "dp-adam", "adadps"},
 }
-"""At 2.8, by their labels in the paper; without numbers."""
+"""The figures at 2.8 by their labels in the paper, which gives no numbers."""
 TABLES = {
     **LABELS,
     "table: imdb_tf-idf": IMDB_TF_IDF,
@@ -260,7 +260,7 @@ def test_no_line_stands_twice(name):
 
 @ALL
 def test_a_quick_look_is_at_lines_of_the_whole(name):
-    """So that its runs are kept for the whole, and its settings are tuned."""
+    """Its runs then serve the whole experiment, and its settings are tuned."""
     experiment = EXPERIMENTS[name]
     known = {(one.dataset, one.features, one.method, one.public) for one in experiment.lines}
     quick = [(one.dataset, one.features, one.method, one.public) for one in experiment.quick]
@@ -339,7 +339,7 @@ EVERYTHING = {
     "dp-sgd-weighted",
     "ideal",
 }
-"""All methods that the issue and the paper's tables name."""
+"""All methods in the paper's tables, and ours."""
 
 
 @pytest.mark.parametrize("features", [PAPER, BEST])
@@ -363,7 +363,7 @@ def test_tags_have_all_methods_and_all_epsilons(dataset):
 
 
 def test_imdb_stands_at_both_epsilons_of_the_paper():
-    """Its tables say 1.5, its captions 2.8; figures have AdaDPS with and without public data."""
+    """Its tables are at 1.5, its figures at 2.8, with and without public data for AdaDPS."""
     for epsilon in (1.5, 2.8):
         methods = {line.method for line in lines_of("imdb", features=PAPER, epsilon=epsilon)}
         assert {"dp-sgd", "dp-adam", "adadps", "adadps-public"} <= methods
@@ -386,7 +386,7 @@ def test_every_table_stands_on_the_features_that_are_best_for_dp_sgd(name):
 
 @ALL
 def test_every_table_has_public_data_only_and_no_privacy(name):
-    """Issue: every table has the rows "no privacy" and "public data only, ε = 0"."""
+    """Every table has the rows "no privacy" and "public data only, ε = 0"."""
     tables = {(line.dataset, line.features) for line in EXPERIMENTS[name].lines}
     for dataset, features in tables:
         if dataset == "imdb-private-words":  # two rows beside those of imdb
@@ -396,7 +396,7 @@ def test_every_table_has_public_data_only_and_no_privacy(name):
 
 
 def test_methods_without_side_information_have_words_of_general_english():
-    """Titles know technical words as well; packages have general ones in any case."""
+    """Titles also have technical words; packages have general ones in any case."""
     for dataset in ("so-titles-general-words", "debian-tags"):
         for epsilon in (0.84, 3.0, 8.5):
             found = lines_of("stackoverflow", dataset=dataset, features=PLAIN, epsilon=epsilon)

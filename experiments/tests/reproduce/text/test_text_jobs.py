@@ -1,4 +1,4 @@
-"""One run of an experiment: what it is known by, its noise, and what it may claim."""
+"""One run of an experiment: its key, its noise, and what it may claim."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ def _small(monkeypatch):
 
 @pytest.mark.parametrize("method", ["dp-sgd", "adadps"])
 def test_private_words_are_not_private(monkeypatch, method):
-    """A vocabulary read off the private texts: noise or not, there is no epsilon."""
+    """With a vocabulary from the private texts there is no epsilon, with or without noise."""
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     for dataset, private in (("imdb", True), ("imdb-private-words", False)):
         record = jobs.run(TextJob(dataset, recipes.PAPER, method, ADADPS, 2.0, 0))
@@ -58,7 +58,7 @@ def test_a_job_is_described_by_all_that_it_depends_on():
 
 
 def test_a_job_of_another_version_or_with_other_words_is_another_job(monkeypatch):
-    """Records that were made before a change of what is behind a job are not taken for it."""
+    """Records from before a change of the code behind a job are not reused."""
     job = TextJob("imdb", recipes.PAPER, "dp-sgd", {"clip": 0.5}, 1.5, 0)
     before = job.describe()
     assert (before["version"], before["words"]) == (jobs.VERSION, TINY.words)
@@ -71,6 +71,6 @@ def test_a_job_of_another_version_or_with_other_words_is_another_job(monkeypatch
 
 
 def test_a_job_is_not_described_by_what_it_does_not_depend_on():
-    """So that one run without privacy serves all epsilons."""
+    """One run without privacy serves all epsilons."""
     job = TextJob("imdb", recipes.PAPER, "adam", {"length": 0.1}, 1.5, 0)
     assert job.describe() == replace(job, epsilon=2.8, public=PublicTexts(proxy=250)).describe()

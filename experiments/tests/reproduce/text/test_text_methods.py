@@ -1,4 +1,4 @@
-"""The methods of the tables: their grids, the order of their stages, and settings free of scale."""
+"""The methods of the tables: their grids, the order of their stages, scale-free settings."""
 
 import math
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ STAGES = {
     "adas-public": "Precondition Average SGD",
     "public-only": "Average Adam",
 }
-"""Section by section as the methods are defined; what stands before Privatize is per example."""
+"""The stages of each method; those before Privatize act per example."""
 ALL = pytest.mark.parametrize("name", TEXT_METHODS)
 ADAPTIVE = ("dp-adam", "dp-rmsprop")
 NOT_PRIVATE = ("ideal", "sgd", "adam", "adas", "adas-public", "public-only")
@@ -112,13 +112,13 @@ def test_private_methods_are_private_and_others_say_why_not(name):
     else:
         assert exposures == ()
         assert built(name).release.noise_multiplier == 1.5
-        assert built(name, sigma=0.0).exposures  # noise comes from what was asked for alone
+        assert built(name, sigma=0.0).exposures  # noise is only what was requested
     assert TEXT_METHODS[name].private == (name not in NOT_PRIVATE or name == "ideal")
 
 
 @ALL
 def test_only_methods_that_say_so_read_public_examples(name):
-    """Public examples cost nothing, but what reads them is another method."""
+    """Public examples cost nothing, but a method that reads them is another method."""
     chain = built(name)
     data = [getattr(stage, "public", None) for stage in chain.stages]
     data += [getattr(source, "examples", None) for source in sources_of(chain)]
@@ -156,7 +156,7 @@ def test_side_information_is_that_of_its_name():
 
 
 def test_both_readings_of_the_paper_are_tried_for_tf_idf():
-    """A proportional to TF-IDF gives words with a high score small steps; inversely, large ones."""
+    """A proportional to TF-IDF gives words of high score small steps; the inverse, large ones."""
     readings = set()
     for setting in settings_of("adadps-tfidf"):
         chain = built("adadps-tfidf", setting)
@@ -178,7 +178,7 @@ def test_twice_the_steps_have_half_the_rate(name):
         elif TEXT_METHODS[name].private:
             assert long == pytest.approx(short / 2)
         else:
-            assert long == short  # without noise there is nothing to be gained by waiting
+            assert long == short  # without noise, more steps need no smaller rate
 
 
 @ALL
@@ -210,7 +210,7 @@ def test_clip_norms_are_in_typical_norms_of_what_is_clipped():
 
 @dataclass(frozen=True)
 class Enlarged:
-    """Features that are larger than those of another recipe."""
+    """A recipe whose features are larger than those of another one."""
 
     recipe: recipes.Recipe
     factor: float
@@ -220,7 +220,7 @@ class Enlarged:
 
 
 def outputs_after(name, given, setting, steps=4):
-    """Outputs on the test texts after a few steps on all examples, without noise."""
+    """Return outputs on the test texts after a few steps on all examples, without noise."""
     seen = []
 
     def look(outputs, _targets):
@@ -245,7 +245,7 @@ def outputs_after(name, given, setting, steps=4):
 @ALL
 @pytest.mark.parametrize("place", [1, 15])
 def test_features_of_another_scale_change_nothing(name, place):
-    """What the outputs move by is the same, so that one grid fits all features."""
+    """The outputs move equally far, so that one grid fits all features."""
     larger = problem(CORPUS, Enlarged(recipes.PAPER, 7.0), PUBLIC, 0)
     setting = settings_of(name)[place]
     here, there = outputs_after(name, HERE, setting), outputs_after(name, larger, setting)

@@ -1,6 +1,6 @@
 """Text problems: which texts are private, public, for tuning and for the test, and what is public.
 
-The corpora are made up here; the real ones have the same rooms.
+The corpora are synthetic, with the structure of the real ones.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ SHARES = [PublicTexts(), PublicTexts(share=0.05), PublicTexts(users=True, share=
 
 
 def rows_of(held):
-    """Features as a plain array."""
+    """Return the features as a plain array."""
     sparse_rows = held.features
     found = np.zeros((len(held), sparse_rows.width), dtype=np.float32)
     offsets = sparse_rows.offsets.tolist()
@@ -40,7 +40,7 @@ def test_tuning_never_touches_the_test_texts():
 def test_tuning_keeps_together_what_belongs_together():
     tuned = CORPUS.for_tuning()
     assert not set(tuned.train.groups) & set(tuned.test.groups)
-    assert len(set(CORPUS.train.groups)) < len(CORPUS.train)  # there is something to be kept
+    assert len(set(CORPUS.train.groups)) < len(CORPUS.train)  # there are groups to keep together
 
 
 def test_a_fifth_is_held_out_for_tuning():
@@ -92,7 +92,7 @@ def test_public_users_are_whole():
 
 def test_a_share_is_of_the_texts():
     assert len(_split(CORPUS, PublicTexts(share=0.1), 0)[0]) == 36
-    assert len(_split(CORPUS, PublicTexts(share=1e-9), 0)[0]) == 2  # something must be there
+    assert len(_split(CORPUS, PublicTexts(share=1e-9), 0)[0]) == 2  # there is a minimum
 
 
 def test_proxies_leave_all_private_texts_private():
@@ -110,7 +110,7 @@ def test_the_seed_draws_the_public_texts(public):
 
 
 def test_kinds_of_public_texts_have_names_of_their_own():
-    """Records of runs know public texts by this name."""
+    """Records of runs identify public texts by this name."""
     kinds = [
         PublicTexts(),
         PublicTexts(share=0.002),
@@ -151,7 +151,7 @@ def test_norms_are_medians_of_typical_rows():
 
 @pytest.mark.parametrize("words", [1, 10, WORDS])
 def test_a_narrowed_problem_keeps_words_and_their_statistics_together(words):
-    """Words are found again by their columns of counts; all statistics must be theirs."""
+    """Words are identified by their columns of counts; all statistics must belong to them."""
     narrow = CORPUS.narrowed(words)
     before, after = CORPUS.train.counts.toarray(), narrow.train.counts.toarray()
     kept = []
@@ -211,6 +211,6 @@ def test_narrowed_problems_have_narrowed_names():
 
 
 def recipe_of(held):
-    """The paper's features, by hand."""
+    """The paper's features, written out."""
     counts = held.counts.toarray()
     return counts / counts.sum(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Rows and figures of the text experiments, from real runs on a made-up problem."""
+"""Rows and figures of the text experiments, from real runs on a synthetic problem."""
 
 import json
 import math
@@ -142,7 +142,9 @@ def test_only_what_is_missing_is_run(world, tmp_path):
     record_file, *_, ran = world
     lines = record_file.path.read_bytes().splitlines(keepends=True)
     path = tmp_path / "runs.jsonl"
-    path.write_bytes(b"".join([*lines[:6], *lines[8:-1], lines[-1][:30]]))  # two gone, one cut
+    path.write_bytes(
+        b"".join([*lines[:6], *lines[8:-1], lines[-1][:30]])
+    )  # two removed, one truncated
     ran.clear()
     tables.run_lines(LINES, SEEDS, WINNERS, RecordFile(path), "small")
     missing = [json.loads(line)["job"] for line in (*lines[6:8], lines[-1])]
@@ -296,21 +298,21 @@ def test_what_the_published_settings_cost_stands_beside_the_papers_number(world,
     rows = tables.rows_of(SMALL, LINES, SEEDS, WINNERS, world[0])
     known = [line for line in LINES if line.paper is not None and TEXT_METHODS[line.method].private]
     with_cost = [row for row in rows if "published_epsilon_as_is" in row["settings"]]
-    assert len(with_cost) == len(known)  # beside accuracies alone
+    assert len(with_cost) == len(known)  # only beside accuracies
     for row in with_cost:
         assert row["settings"]["published_epsilon_as_is"] == cost[row["dataset"]]
     assert len(with_cost) < len(rows)
 
 
 def size_of(picture):
-    """Width and height of a PNG, from its header."""
+    """Return width and height of a PNG, from its header."""
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     return struct.unpack(">II", picture[16:24])
 
 
 @pytest.fixture
 def panels(monkeypatch):
-    """What is drawn."""
+    """The panels that are drawn."""
     seen = []
     draw = tables.draw
 
@@ -336,7 +338,7 @@ def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels)
         "so-titles, paper features",
     ]
     at_four = [curve.label for curve in panels[2].curves]
-    assert at_four == ["DP-SGD", "Adam, no privacy"]  # what has no epsilon stands in both
+    assert at_four == ["DP-SGD", "Adam, no privacy"]  # rows without an epsilon are in both
     by_epoch, by_epsilon = panels[:2]
     assert [curve.label.split(" (")[0] for curve in by_epoch.curves] == [
         "DP-SGD",
@@ -345,7 +347,7 @@ def test_the_figure_has_curves_against_epochs_and_against_epsilon(world, panels)
         "ideal",
         "Adam, no privacy",
     ]
-    assert len(by_epsilon.curves) == 3  # what is not private has no epsilon to be drawn against
+    assert len(by_epsilon.curves) == 3  # lines that are not private have no epsilon
     for curve in (*by_epoch.curves, *by_epsilon.curves):
         assert len(curve.x) == len(curve.mean) == jobs.POINTS
         assert list(curve.x) == sorted(curve.x)
@@ -361,7 +363,7 @@ def test_curves_end_at_the_epsilon_of_their_row(world, panels):
 
 
 def test_what_is_not_private_has_no_epsilon_in_its_title(world, panels):
-    """As with words and frequencies of the private texts, whatever epsilon was aimed at."""
+    """This is so with words and frequencies of the private texts, whatever the target epsilon."""
     spoiled = SimpleNamespace(find=lambda job: {**world[0].find(job), "private": False})
     tables.figure_of(LINES[:1], SEEDS, WINNERS, spoiled)
     assert [panel.title for panel in panels] == ["imdb, paper features, ε = ∞"]
@@ -440,7 +442,7 @@ def test_figures_of_imdb_have_the_methods_of_the_papers_figures(features):
 
 
 def test_private_rows_stand_in_one_table_and_free_ones_in_all(rows):
-    """So that every table has the rows "no privacy" and "public data only"."""
+    """Every table then has the rows "no privacy" and "public data only"."""
     parts = tables.tables_of(SMALL, rows)
     assert len(parts) == 2 + 1 + 2  # two epsilons, other features, two metrics of tags
     for title, columns, part in parts:

@@ -1,4 +1,4 @@
-"""Tuning: all trials are kept, the highest wins, nothing is run twice, no test text is read."""
+"""Tuning: all trials are recorded, the highest wins, none is repeated, no test text is read."""
 
 import json
 import zlib
@@ -41,19 +41,19 @@ TRIALS = 12 * 3 + 16 * len(METHODS) - 3
 
 
 def score_of(description):
-    """A number that depends on the whole job, and on nothing else."""
+    """Return a number that depends on the whole job, and on nothing else."""
     return zlib.crc32(json.dumps(description, sort_keys=True).encode()) / 2**32
 
 
 def made_up(job):
-    """A record without training."""
+    """Return a record without training."""
     described = job.describe()
     return {"job": described, "values": {"accuracy": score_of(described)}}
 
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The jobs that are run, without training, and within their grids (see test_grid_edges.py)."""
+    """The jobs that are run, without training and within their grids (see test_grid_edges.py)."""
     monkeypatch.setattr(tuning, "STEPS_OUTSIDE", 0)
     yield put_in_place(monkeypatch, imdb=small_corpus(), so_titles=small_corpus(several=True))
     forget()
@@ -206,7 +206,7 @@ def test_lines_find_their_winners(path):
 
 
 def test_no_test_text_is_read(path, monkeypatch, request):
-    """With real training: the test part cannot be looked at, and winners are found all the same."""
+    """With real training and an unreadable test part, winners are found all the same."""
     request.addfinalizer(forget)
     monkeypatch.setattr(jobs, "_sigma", lambda *_: 1.5)
     monkeypatch.setattr(recipes, "CANDIDATES", recipes.CANDIDATES[:1])
@@ -242,7 +242,7 @@ def test_while_tuning_only_some_words_are_kept(monkeypatch, request):
 
 
 def spoiled(winners, *keys, value=None):
-    """The same winners with one entry gone, or another value in its place."""
+    """Return the same winners with one entry removed or replaced."""
     copy = json.loads(json.dumps(winners))
     place = copy
     for key in keys[:-1]:
@@ -294,7 +294,7 @@ def test_settings_that_were_not_recorded_are_missed(winners):
 
 @pytest.mark.parametrize("change", [{"power": 2.0}, {"binary": False}, {"relative": True}])
 def test_settings_found_on_other_features_are_refused(change):
-    """The features were chosen anew after the methods had been tuned, in another call."""
+    """The features were chosen again after the methods had been tuned, in another call."""
     recipe = {"binary": True, "power": 1.0, **change}
     changed = spoiled(GOOD, "datasets", "imdb", "features", "winner", value=recipe)
     with pytest.raises(DataError, match=r"settings for best for DP-SGD \| dp-sgd on imdb.*--tune"):
