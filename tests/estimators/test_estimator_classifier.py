@@ -49,7 +49,7 @@ def test_the_linear_model_predicts_what_the_trained_layer_does(two_classes):
     for options in ({}, {"side": frequencies}):
         model = AdaDPSClassifier(**QUICK, **options).fit(X, y)
         layer = torch.nn.Linear(6 + (not options), 2, bias=False)
-        outputs = model.result_.outputs(layer, model._rows(X)).numpy()
+        outputs = model.result_.outputs(layer, model._scaling(X)).numpy()
         np.testing.assert_allclose(
             outputs[:, 1] - outputs[:, 0], model.decision_function(X), atol=1e-4
         )

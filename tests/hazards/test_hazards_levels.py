@@ -320,7 +320,7 @@ def test_hazard_33_regressors_pay_for_bounds():
         model.fit(X, y)
     assert model.epsilon_ <= 1
     assert len(model.privacy_.measured) == 3
-    largest = max(np.abs(model._target_bounds.high).max(), np.abs(model._rows.bounds.high).max())
+    largest = max(np.abs(model._target_bounds.high).max(), np.abs(model._scaling.bounds.high).max())
     assert largest <= 64, "the one extreme value is not in the model"
     assert np.abs(model.predict(X)).max() <= 64
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from dp_accounting import DpEvent
 
@@ -30,9 +29,6 @@ from adadps.estimators.planner.methods import Norms
 from adadps.types import Accountant, Unit
 
 SMALLEST_BATCH = 64
-
-_noise_for = lru_cache(maxsize=64)(calibrate_noise)
-"""The same run planned again, as in a search over folds, is not calibrated again."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ def choose_settings(
     steps = given.steps
     if steps is None:
         steps = rule.steps if given.epochs is None else sampler.steps(given.epochs)
-    sigma = _noise_for(sampler, steps, budget=budget, accountant=accountant, besides=besides)
+    sigma = calibrate_noise(sampler, steps, budget=budget, accountant=accountant, besides=besides)
     clip_norm = given.clip_norm
     if clip_norm is None:
         clip_norm = rule.clip * gradient_norm * norms.clipped
