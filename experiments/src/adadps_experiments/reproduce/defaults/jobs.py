@@ -48,7 +48,7 @@ METHODS = {
     BOTH: Method.ADADPS_TWO_SIDED,
 }
 POWER = POWER_ON_BOTH_SIDES
-"""Of A = max(f/f_max, floor)^power, by either door that scales gradients.
+"""The power of A = max(f/f_max, floor)^power, for both doors that scale gradients.
 
 The experiment compares doors, so both have the same A. The product's `adadps` has a steeper one
 before the clip, `adadps.estimators.planner.methods.POWER_BEFORE`, which was the best of those
@@ -129,7 +129,7 @@ def run(job: DefaultsJob) -> Record:
 
 
 def rule_of(setting: Setting, steps: int = STEPS) -> DefaultRule:
-    """The rule with the constants of a setting; trials have no bound on the length of steps."""
+    """Return the rule with the constants of a setting; trials do not bound the step length."""
     return DefaultRule(
         steps=steps,
         clip=setting["clip"],
