@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from typer.testing import CliRunner
 
 from adadps_experiments.bench import machine, measure
 from adadps_experiments.bench.contenders import CONTENDERS, microbatch, ours, plain
@@ -17,7 +16,6 @@ from adadps_experiments.bench.rows import disturbed
 from adadps_experiments.bench.workloads import WORKLOADS, SyntheticData, tokens_for
 from support.bench_rows import row_of
 
-runner = CliRunner()
 KINDS = ["logreg-10k", "autoencoder-64", "embedding-bag", "lstm"]
 QUICK = Timing(threads=1, steps=2)
 SCHEMA = {"workload", "contender", "ms_per_step", "peak_mb"}

@@ -22,7 +22,6 @@ from adadps_experiments.bench.workloads import WORKLOADS
 from support.bench_rows import row_of
 
 runner = CliRunner()
-KINDS = ["logreg-10k", "autoencoder-64", "embedding-bag", "lstm"]
 QUICK = Timing(threads=1, steps=2)
 SCHEMA = {"workload", "contender", "ms_per_step", "peak_mb"}
 
