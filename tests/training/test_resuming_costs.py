@@ -104,7 +104,8 @@ def test_a_run_on_a_shared_ledger_keeps_to_its_own_epsilon_too(tmp_path, account
     )
     own = planned * 1.0001
     with DiskLedger(tmp_path / "shared", budget=Budget(50.0, 1e-3)) as ledger:
-        options = {"ledger": ledger, "most_epsilon": own, "accountant": accountant}
+        share = Budget(own, 1e-3)
+        options = {"ledger": ledger, "budget": share, "accountant": accountant}
         for _ in range(3):
             advance(begin(tmp_path / "run", **options), until=7)
         result = advance(begin(tmp_path / "run", **options)).result()

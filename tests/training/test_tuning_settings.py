@@ -167,7 +167,7 @@ def test_a_private_score_without_noise_or_examples_is_refused(broken):
         private_accuracy("v", FEATURES, LABELS, **given)
 
 
-def test_planning_leaves_the_generator_of_torch_on_one_thread():
+def test_planning_leaves_the_generator_of_torch_alone():
     """The first trial's weights are those that a single run would begin with."""
     seen = []
 
