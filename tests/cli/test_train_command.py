@@ -37,7 +37,7 @@ def data(tmp_path):
 def test_every_method_learns_the_obvious(tmp_path, data, method):
     test = write(tmp_path / "test.csv", rows(100, first=1000))
     options = ("--method", method.value, "--test", test, "--classes", "fruit,tools", "--json")
-    shown = train(data, tmp_path / "model", *options)
+    shown = train(data, tmp_path / "model", *options, briefly=False)
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == "", "quiet when piped"
     told = json.loads(shown.stdout)

@@ -3,14 +3,17 @@
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import adadps
+from adadps.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -29,6 +32,17 @@ PAGES = [
     for page in ["README.md", *sorted(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
     if blocks_of(page)
 ]
+
+
+def run_commands(code, folder):
+    """Run a block: within this process if it is calls of `adadps` alone, else by a shell."""
+    lines = code.replace("\\\n", " ").splitlines()
+    if not all(line.startswith("adadps ") and not set(line) & set("|&;<>$`*") for line in lines):
+        run_shell(code, folder)
+        return
+    for line in lines:
+        done = CliRunner().invoke(app, shlex.split(line)[1:])
+        assert done.exit_code == 0, f"{line}\n{done.output}"
 
 
 def run_shell(code, folder):
@@ -67,7 +81,7 @@ def test_blocks_run(page, tmp_path, monkeypatch, request):
     namespace = {"__name__": page}
     for language, _, code in blocks:
         if language == "sh":
-            run_shell(code, tmp_path)
+            run_commands(code, tmp_path)
         else:
             run_python(code, page, namespace)
 
@@ -92,7 +106,12 @@ def test_opacus_block_runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize("code", ["exit 3", "cat missing.csv; true"])
 def test_a_failing_shell_block_is_noticed(code, tmp_path):
     with pytest.raises(AssertionError):
-        run_shell(code, tmp_path)
+        run_commands(code, tmp_path)
+
+
+def test_a_failing_command_is_noticed(tmp_path):
+    with pytest.raises(AssertionError, match="no such"):
+        run_commands("adadps card nowhere\n", tmp_path)
 
 
 def test_every_page_is_in_the_navigation():

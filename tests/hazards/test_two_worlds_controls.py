@@ -8,7 +8,6 @@ from contextlib import closing
 
 import pytest
 import torch
-from test_two_worlds_of_runs import Options, run_of
 from torch import nn
 
 from adadps import Relation
@@ -26,6 +25,7 @@ from support.two_worlds_problems import (
     one_step,
     same,
 )
+from support.two_worlds_runs import Options, run_of
 
 
 def honest(world, given):

@@ -6,7 +6,6 @@ off they differ by no more than the clip allows. `ADADPS_WORLDS=20` tries 20 tim
 """
 
 import random
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,27 +17,22 @@ import adadps
 from adadps import (
     Accountant,
     Budget,
-    Checkpoints,
     DiskLedger,
-    PrivateRun,
     Relation,
     by_user,
-    dp_adam,
     dp_sgd,
     examples,
     fit,
-    on_held_out,
     poisson,
     privatize,
     public_examples,
 )
-from adadps.accounting.ledger import MemoryLedger
 from adadps.engine.noise.randomness import grid
-from adadps.methods.stages import by_label, chain, pretrain, sgd, train_locally
+from adadps.methods.stages import chain, pretrain, sgd, train_locally
 from adadps.training.federated import local_update
 from support.federations import federated
 from support.problems import cross_entropy
-from support.two_worlds import THE_ONE, distance, left_by, metrics
+from support.two_worlds import THE_ONE, distance, left_by
 from support.two_worlds_problems import (
     CLASSES,
     CLIP,
@@ -60,80 +54,7 @@ from support.two_worlds_problems import (
     tried,
     with_dropout,
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """Of a run by `PrivateRun`."""
-
-    sampler: str
-    method: str
-    checkpoints: bool
-    ledger: str
-    physical_batch_size: int | None
-    grouped: bool
-    steps: int
-
-    def chain(self, release):
-        if self.method == "dp_adam":
-            return dp_adam(release, lr=0.1)
-        return chain(release, sgd(0.5, weight_decay=0.1 if self.method == "decay" else 0.0))
-
-
-OPTIONS = st.builds(
-    Options,
-    sampler=st.sampled_from(list(SAMPLERS)),
-    method=st.sampled_from(["dp_sgd", "dp_adam", "decay"]),
-    checkpoints=st.booleans(),
-    ledger=st.sampled_from(["memory", "disk"]),
-    physical_batch_size=st.sampled_from([None, 1, 2]),
-    grouped=st.booleans(),
-    steps=st.integers(1, 3),
-)
-
-
-def run_of(kind, options, size):
-    """A private run of any kind, from examples to what it tells."""
-    sampler = SAMPLERS[options.sampler](size)
-    grouped = options.grouped and sampler.relation is Relation.ADD_OR_REMOVE_ONE
-    release = privatize(
-        clip_norm=CLIP, noise_multiplier=SIGMA, groups=by_label(size=2) if grouped else None
-    )
-
-    method = options.chain(release)
-
-    def pipeline(world, given):
-        rows, labels = given
-        data = examples(kind.features(rows), labels)
-        torch.manual_seed(1)
-        model = kind.model()
-        ledger = DiskLedger(world.folder / "paid") if options.ledger == "disk" else MemoryLedger()
-        run = PrivateRun(
-            model,
-            cross_entropy,
-            data,
-            method=method,
-            sampler=sampler,
-            steps=options.steps,
-            accountant=Accountant.RDP,
-            ledger=ledger,
-            physical_batch_size=options.physical_batch_size,
-            checkpoints=Checkpoints(world.folder / "kept", 1) if options.checkpoints else None,
-        )
-        held_out = on_held_out("test", kind.features([rows[0]]), labels[:1], **metrics())
-        for batch in run.batches():
-            world.tell(batch)
-            world.look()
-            run.step(batch)
-            run.evaluate(held_out)
-        world.tell(data, run.history, run.taken, run.epsilon(), run.ledger.entries)
-        result = run.result()
-        result.save(world.folder / "result")
-        world.take(model)
-        world.tell(result.privacy, result.describe())
-
-    return pipeline, relation_of(sampler)
-
+from support.two_worlds_runs import OPTIONS, run_of
 
 ENDINGS = {"remembers": "ModelError"}
 """A model that writes into itself is refused in both worlds; all others end well."""

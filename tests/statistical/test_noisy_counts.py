@@ -74,7 +74,8 @@ def test_names_of_one_unit_pass_as_rarely_as_was_paid_for():
     held = [NameCounts() for _ in range(price.columns.names)]
     for counts in held:
         counts.add(["somebody"])
-    passed = sum(any(counts.release(price, secure()) for counts in held) for _ in range(trials))
+    source = secure()
+    passed = sum(any(counts.release(price, source) for counts in held) for _ in range(trials))
     law = stats.binom(trials, price.delta)
     assert law.sf(passed - 1) > FALSE_ALARM, "not more often"
     assert passed > 0.1 * trials, "and it can happen at all"
@@ -85,9 +86,9 @@ def test_octaves_have_noise_of_the_stated_deviation():
     deviation, trials = 25.0, 4000
     counts = OctaveCounts()
     counts.octaves[OCTAVES + 30] = 4.5 * deviation
-    seen = 0
+    seen, source = 0, secure()
     for _ in range(trials):
-        bounds = counts.release(deviation, secure())
+        bounds = counts.release(deviation, source)
         # others look occupied now and then, which widens bounds beyond this octave
         seen += bounds is not None and bounds[0] <= 2.0**9 and bounds[1] >= 2.0**10
     beside = 1 - stats.norm.cdf(4) ** (PLACES - 1)
@@ -100,8 +101,8 @@ def test_octaves_have_noise_of_the_stated_deviation():
 
 
 def test_empty_columns_have_no_bounds_but_rarely():
-    trials = 2000
-    found = sum(OctaveCounts().release(10.0, secure()) is not None for _ in range(trials))
+    trials, source = 2000, secure()
+    found = sum(OctaveCounts().release(10.0, source) is not None for _ in range(trials))
     rate = 1 - stats.norm.cdf(4) ** PLACES
     require_binomial(found, trials, rate)
 

@@ -32,14 +32,16 @@ def write(path, content, header=("id", "text", "label")):
     return path
 
 
-def arguments(data, out, *more):
+def arguments(data, out, *more, briefly=True):
+    """For two epochs, where nothing else is given; as many as are usual, unless ``briefly``."""
     given = ["train", data, "--text", "text", "--label", "label", "--out", out, "--words", 3000]
-    defaults = [] if "--epsilon" in more else ["--epsilon", 4]
-    return [str(part) for part in (*given, *defaults, *more)]
+    given += [] if "--epsilon" in more else ["--epsilon", 4]
+    given += ["--epochs", 2] if briefly and "--epochs" not in more else []
+    return [str(part) for part in (*given, *more)]
 
 
-def train(data, out, *more):
-    return runner.invoke(app, arguments(data, out, *more))
+def train(data, out, *more, briefly=True):
+    return runner.invoke(app, arguments(data, out, *more, briefly=briefly))
 
 
 CHILD = """

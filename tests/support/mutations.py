@@ -118,7 +118,7 @@ MUTATIONS = {
         "src/adadps/accounting/ledger/disk.py",
         "[(self._lives[payer], number)] * count,",
         "[(self._lives[payer], number)],",
-        "tests/accounting/test_disk_ledger.py -k at_once",
+        "tests/accounting/test_disk_ledger_entries.py -k at_once",
     ),
     "a life that was not private is forgotten": Mutation(
         "src/adadps/training/payment.py",
@@ -166,7 +166,7 @@ MUTATIONS = {
         "src/adadps/engine/noise/randomness.py",
         "out[i] = np.rint((total[i] + deviation * z[i]) * inverse) * back",
         "out[i] = (total[i] + deviation * z[i]) * factor",
-        "tests/statistical/test_noise.py -k hazard_18",
+        "tests/statistical/test_released_noise.py -k hazard_18",
     ),
     "an audit forgets δ": Mutation(
         "src/adadps/audit/repeated_bound.py",

@@ -1,10 +1,13 @@
 """A small problem to tune, and metrics that give known scores."""
 
+import pytest
 import torch
 from torch import nn
 
 from adadps import dp_sgd, examples, on_public, poisson, privatize, tune
+from adadps.engine.noise.randomness import Randomness
 from adadps.training.tuning import fixed_grid, highest
+from adadps.training.tuning.trial import Trials
 from support.problems import cross_entropy
 
 FEATURES = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
@@ -37,3 +40,13 @@ def tuned(*, values=(0.1, 0.9, 0.5), maker=make, **options):
         **options,
     }
     return tune(maker, cross_entropy, DATA, **chosen)
+
+
+@pytest.fixture
+def nothing_drawn(monkeypatch):
+    def drawn(*_args, **_kwargs):
+        raise AssertionError("something was drawn")
+
+    monkeypatch.setattr(Randomness, "generator", property(drawn))
+    monkeypatch.setattr(Randomness, "release", drawn)
+    monkeypatch.setattr(Trials, "perform", drawn)

@@ -51,7 +51,7 @@ def test_the_toy_problem_quickly(tmp_path, monkeypatch):
 
     Private noise is fresh: a single run of AdaDPS was seen between 0.8 and 1.7, DP-SGD is near 2.0.
     """
-    monkeypatch.setattr(toy_problem, "PLAIN_STEPS", 1000)  # of 40,000: AdaS is ahead by then
+    monkeypatch.setattr(toy_table, "QUICK_STEPS", 1000)  # of 4,000: AdaS is ahead by then
     monkeypatch.setattr(toy_table, "run_all", run_here)
     file = tmp_path / "rows" / "toy.json"
     shown = runner.invoke(app, ["reproduce", "toy", "--quick", "--json", str(file)])

@@ -1,6 +1,7 @@
 """Worker processes of an experiment: one that is killed, and a parent that is killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,7 @@ from adadps.errors import DataError
 from adadps_experiments.reproduce import workers
 from adadps_experiments.reproduce.records import RecordFile
 from adadps_experiments.reproduce.workers import run_all
-
-
-def work(seed):
-    """Return a record; the process that should make the second one is killed."""
-    if seed == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"job": {"seed": seed}, "value": seed / 2}
+from support.pieces_of_work import refused, work
 
 
 @pytest.fixture
@@ -30,12 +25,10 @@ def _one_process(monkeypatch):
 @pytest.mark.usefixtures("_one_process")
 def test_a_killed_worker_is_told_and_what_has_ended_is_kept(tmp_path):
     path = tmp_path / "runs.jsonl"
-    with pytest.raises(
-        DataError, match=r"Expected tests to finish.*worker process was killed.*saved"
-    ):
+    with pytest.raises(DataError) as refusal:
         run_all(work, [(0,), (1,), (2,)], "tests", done=RecordFile(path).add)
-    with pytest.raises(DataError, match=r"1 ran at once; --workers sets how many"):
-        run_all(work, [(1,)], "tests")
+    assert re.match("Expected tests to finish.*process was killed.*saved", str(refusal.value))
+    assert "1 ran at once; --workers sets how many" in str(refusal.value)
     held = RecordFile(path)
     assert held.find({"seed": 0}) == {"job": {"seed": 0}, "value": 0.0}
     assert held.find({"seed": 1}) is None
@@ -70,13 +63,9 @@ def test_no_more_processes_than_cores_that_may_be_used(monkeypatch, most, jobs, 
         raise AskedError(count)
 
     monkeypatch.setattr(workers, "ProcessPoolExecutor", asked)
-    with pytest.raises(AskedError) as describe:
+    with pytest.raises(AskedError) as caught:
         run_all(divmod, [(7, 2)] * jobs, "dividing", most=most)
-    assert describe.value.args == (expected,)
-
-
-def refused(seed):
-    raise ValueError(f"seed {seed}")
+    assert caught.value.args == (expected,)
 
 
 @pytest.mark.usefixtures("_one_process")
@@ -88,18 +77,10 @@ def test_an_error_of_the_work_itself_is_told_as_it_is():
 PARENT = """
 import sys
 from adadps_experiments.reproduce import workers
-from test_workers import wait
+from support.pieces_of_work import wait
 if __name__ == "__main__":
     workers.run_all(wait, [(sys.argv[1], 0), (sys.argv[1], 1)], "waiting", most=2)
 """
-
-
-def wait(folder, number):
-    """Write down the number of this process, and work for longer than any test."""
-    file = Path(folder) / str(number)
-    file.with_suffix(".draft").write_text(str(os.getpid()), encoding="utf-8")
-    file.with_suffix(".draft").rename(file)
-    time.sleep(300)
 
 
 def until(happened, seconds):
