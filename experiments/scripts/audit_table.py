@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from adadps.audit.built_in import METHODS, PATHS, CanarySettings, RepeatedSettings, usual_steps  # noqa: E402
-from adadps.files.writing import write_json  # noqa: E402
+from adadps.files import write_json  # noqa: E402
 from museum.exhibits import EXHIBITS  # noqa: E402
 
 JSON = ROOT / "docs" / "results" / "audit.json"

@@ -24,12 +24,12 @@ import torch
 
 import adadps
 from adadps.data.debian import SECTIONS, debian_packages
-from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.estimators import doctor
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.verdict import Shown
-from adadps.estimators.models import linear_layer
+from adadps.estimators.planner.methods import linear_layer
+from adadps.estimators.text import BagOfWords, public_vocabulary
 from adadps_experiments.data.amazon import amazon_reviews
 from adadps_experiments.data.finding import require as find
 from adadps_experiments.data.imdb import imdb

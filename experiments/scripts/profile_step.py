@@ -16,7 +16,7 @@ from adadps.engine import ghost
 from adadps.engine.noise import late, normals
 from adadps.engine.noise import randomness as noise
 from adadps.engine.rules import gradients, layers
-from adadps.tensors import sums, threads
+from adadps.tensors import loops, sums
 from adadps_experiments.bench.contenders import CONTENDERS, ours
 from adadps_experiments.bench.contenders.plain import has_sparse_form
 from adadps_experiments.bench.workloads import WORKLOADS
@@ -75,7 +75,7 @@ def main(names):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    threads.usable_cores = lambda: 1  # no noise is drawn ahead
+    loops.usable_cores = lambda: 1  # no noise is drawn ahead
     watch()
     for name in names:
         workload = WORKLOADS[name]

@@ -24,7 +24,7 @@ WORDS = 10_000
 
 
 def write_rows(path: Path, rows: int) -> None:
-    from adadps.data.text import public_vocabulary
+    from adadps.estimators.text import public_vocabulary
 
     rng, words = random.Random(0), public_vocabulary(WORDS)
     with path.open("w", encoding="utf-8") as file:

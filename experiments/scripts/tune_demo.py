@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from adadps.cli.demo import CONTENDERS, STEPS, load_data, noise_for, train
-from adadps.files.writing import write_json
+from adadps.files import write_json
 from adadps_experiments.reproduce.results import Setting
 
 RECORDED = Path(__file__).parents[2] / "src/adadps/cli/demo/recorded.json"

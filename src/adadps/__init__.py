@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adadps import methods
-    from adadps.accounting.calibration import calibrate_noise, calibrate_steps
-    from adadps.accounting.epsilon import Budget, epsilon_of_run
+    from adadps.accounting.epsilon import Budget, calibrate_noise, calibrate_steps, epsilon_of_run
     from adadps.accounting.ledger import DiskLedger
     from adadps.accounting.samplers import fixed_size, poisson, shuffled
     from adadps.data.examples import examples, public_examples
+    from adadps.data.sparse_rows import sparse_linear
     from adadps.engine import losses
     from adadps.engine.noise.randomness import reproducible_not_private
     from adadps.errors import AdadpsError, BudgetError, PrivacyWarning
@@ -29,22 +29,20 @@ if TYPE_CHECKING:
     from adadps.methods.stages import by_user, chain, privatize
     from adadps.report.result import Result
     from adadps.report.saved_result import load_result
-    from adadps.tensors.feature_major import sparse_linear
     from adadps.training.checkpoint import Checkpoints
     from adadps.training.evaluation import accuracy, on_held_out, on_public
-    from adadps.training.fit import fit
-    from adadps.training.private_run import PrivateRun
+    from adadps.training.fit import PrivateRun, fit
     from adadps.training.tuning import tune
     from adadps.types import Accountant, Relation
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "accounting.calibration": "calibrate_noise calibrate_steps",
-    "accounting.epsilon": "Budget epsilon_of_run",
+    "accounting.epsilon": "Budget calibrate_noise calibrate_steps epsilon_of_run",
     "accounting.ledger": "DiskLedger",
     "accounting.samplers": "fixed_size poisson shuffled",
     "data.examples": "examples public_examples",
+    "data.sparse_rows": "sparse_linear",
     "engine": "losses",
     "engine.noise.randomness": "reproducible_not_private",
     "errors": "AdadpsError BudgetError PrivacyWarning",
@@ -54,11 +52,9 @@ _HOMES = {
     "methods.stages": "by_user chain privatize",
     "report.result": "Result",
     "report.saved_result": "load_result",
-    "tensors.feature_major": "sparse_linear",
     "training.checkpoint": "Checkpoints",
     "training.evaluation": "accuracy on_held_out on_public",
-    "training.fit": "fit",
-    "training.private_run": "PrivateRun",
+    "training.fit": "PrivateRun fit",
     "training.tuning": "tune",
     "types": "Accountant Relation",
 }

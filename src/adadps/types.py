@@ -1,8 +1,8 @@
-"""The enums that all rooms share: kinds of signals, neighbouring relations, units, accountants."""
+"""The enums that all rooms share: signals, neighbours, units, accountants, and methods by name."""
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 
 class Kind(Enum):
@@ -35,3 +35,55 @@ class Accountant(Enum):
 
     PLD = "pld"
     RDP = "rdp"
+
+
+class Method(StrEnum):
+    """Methods that can be trained by name."""
+
+    AUTO = "auto"
+    ADADPS = "adadps"
+    ADADPS_TWO_SIDED = "adadps-two-sided"
+    DP_SGD_WEIGHTED = "dp-sgd-weighted"
+    DP_SGD = "dp-sgd"
+    DP_ADAM = "dp-adam"
+
+    @property
+    def takes_side_information(self) -> bool:
+        """Return whether the method reads side information."""
+        return self in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)
+
+    def resolved(self, *, informed: bool, linear: bool = True, on_devices: bool = False) -> Method:
+        """Return the method itself, or the one that ``auto`` stands for.
+
+        Without side information (``informed``) that is DP-SGD. With it, a linear model gets
+        weighted features, and any other model AdaDPS, which works on every layer. Devices of a
+        federation are sent weights and D but no features, so they get two-sided AdaDPS.
+
+        >>> Method.AUTO.resolved(informed=True).value
+        'dp-sgd-weighted'
+        >>> Method.AUTO.resolved(informed=True, on_devices=True).value
+        'adadps-two-sided'
+        """
+        if self is not Method.AUTO:
+            return self
+        if not informed:
+            return Method.DP_SGD
+        if on_devices:
+            return Method.ADADPS_TWO_SIDED
+        return Method.DP_SGD_WEIGHTED if linear else Method.ADADPS
+
+
+class NoiseBy(StrEnum):
+    """Who adds the noise."""
+
+    SERVER = "server"
+    SHARES = "shares"
+    DEVICE = "device"
+
+
+class DrawnBy(StrEnum):
+    """How the users of a round are drawn."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"

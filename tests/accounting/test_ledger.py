@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from adadps.accounting.calibration import calibrate_steps
 from adadps.accounting.contract import Grouping
-from adadps.accounting.epsilon import Budget, epsilon_of
+from adadps.accounting.epsilon import Budget, calibrate_steps, epsilon_of
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import poisson, shuffled
 from adadps.data.examples import examples
@@ -30,7 +29,7 @@ from adadps.errors import BudgetError, ContractError
 from adadps.methods.paper import adadps, dp_sgd
 from adadps.methods.side import fixed
 from adadps.methods.stages import privatize
-from adadps.training.private_run import PrivateRun
+from adadps.training.fit import PrivateRun
 from adadps.types import Accountant
 from support.ledgers import ADD, BUDGET, LARGE, PLD, RDP, REPLACE, SMALL, ZERO, spend_all
 from support.problems import squared

@@ -6,8 +6,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 
 from adadps import Accountant, Budget
-from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.epsilon import calibrate_noise, epsilon_of
 from adadps.accounting.events import (
     DeltaDpEvent,
     delta_of,

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from adadps import Budget, load_result
 from adadps.cli.main import app
 from adadps.estimators.doctor.tables import DoctorRequest, TrainableMethod, next_command
-from adadps.estimators.planner.methods import Method
 from adadps.estimators.planner.settings import GivenSettings, choose_settings
+from adadps.types import Method
 
 runner = CliRunner()
 FRUIT, TOOLS = "apple pear plum cherry juice", "hammer saw nail drill steel"

@@ -14,7 +14,7 @@ import pytest
 from adadps import load_result
 from adadps.data.tables import read_table
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.planner.methods import Method
+from adadps.types import Method
 from support.commands import (
     app,
     arguments,

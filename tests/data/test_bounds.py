@@ -10,9 +10,8 @@ from adadps.data.bounds import Bounds
 from adadps.data.tables import Table
 from adadps.errors import SettingError
 from adadps.estimators.rows import RowScaling
-from adadps.estimators.tables.features import RowFeatures
+from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.schema import Label, Numeric, Schema
-from adadps.estimators.tables.targets import Targets
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

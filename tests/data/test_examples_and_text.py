@@ -18,8 +18,8 @@ from scipy import sparse
 from adadps import examples, public_examples
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.sparse_rows import SparseRows
-from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.errors import DataError
+from adadps.estimators.text import BagOfWords, public_vocabulary
 
 MATRIX = np.array([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [1.0, -3.0, 0.5]], dtype=np.float32)
 TARGETS = [0, 1, 0]

@@ -20,19 +20,18 @@ from adadps.data.provenance import Provenance
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise import late as late_room
 from adadps.engine.noise import normals as normals_room
-from adadps.engine.noise import pending_updates as waiting
 from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.normals import BLOCK, Normals
 from adadps.engine.noise.randomness import secure
 from adadps.errors import DataError
 from adadps.methods.side.source import Transform
 from adadps.methods.stages import precondition, sgd
-from adadps.tensors import threads
+from adadps.tensors import loops
 from adadps.tensors.sums import RowSparse
 from support.late_tables import Changed
 
 ROWS, WIDTH = 6, 3
-FILES = {late_room.__file__, waiting.__file__}
+FILES = {late_room.__file__}
 
 
 class Interrupt(BaseException):
@@ -94,7 +93,7 @@ def test_a_step_can_be_interrupted_at_any_line():
         line += 1
         _, held = begun()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(waiting, "STEPS", 2 + line % 3)
+            patch.setattr(late_room, "STEPS", 2 + line % 3)
             found = interrupted(partial(held.add, touched(1, 3, 5), deviation=1.0, keep=1.0), line)
             require_sound(held)
             held.add(touched(0, 5), deviation=1.0, keep=1.0)
@@ -153,7 +152,7 @@ def test_a_thread_that_reads_takes_no_noise_away():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timer")
 def test_hazard_16_a_signal_handler_that_draws_repeats_nothing_and_ends(monkeypatch):
-    monkeypatch.setattr(threads, "usable_cores", lambda: 8)  # blocks are drawn ahead
+    monkeypatch.setattr(loops, "usable_cores", lambda: 8)  # blocks are drawn ahead
     source, inside = secure(), []
     before = signal.signal(
         signal.SIGALRM, lambda *_: inside.append(source.normal((BLOCK,)).numpy().copy())
@@ -176,7 +175,7 @@ def test_hazard_16_a_signal_handler_that_draws_repeats_nothing_and_ends(monkeypa
 
 def test_hazard_16_a_block_drawn_ahead_knows_its_own_number(monkeypatch):
     """Whoever is interrupted on the way to it loses it; nobody draws it again."""
-    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
+    monkeypatch.setattr(loops, "usable_cores", lambda: 8)
     source, numbers, draw = Normals(bytes(32)), [], normals_room._BlockBuffer.draw
 
     def spy(desk, key, number, size):
@@ -188,7 +187,7 @@ def test_hazard_16_a_block_drawn_ahead_knows_its_own_number(monkeypatch):
         source.draw(2 * BLOCK, lambda _start, _values: None)
         if source._ahead:
             source._next_block()  # taken, and then interrupted
-    threads.pools.ahead.submit(len, ()).result()
+    loops.pools.ahead.submit(len, ()).result()
     assert len(set(numbers)) == len(numbers)
 
 

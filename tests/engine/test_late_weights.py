@@ -70,7 +70,7 @@ def touched(*rows, width=3, height=6):
 def late_table(noise, room=10_000, width=3):
     """A table of 6 rows, and ``room`` bytes for changes that wait."""
     table = torch.randn(6, width)
-    with mock.patch("adadps.engine.noise.pending_updates.PENDING_BYTES", room):
+    with mock.patch("adadps.engine.noise.late.PENDING_BYTES", room):
         held = LateRows(table, 0, noise)
         held._pending._allowed = room  # small tables would have less
         return table, held
@@ -130,7 +130,7 @@ def test_the_oldest_changes_go_when_there_is_no_room():
 
 def test_only_so_many_steps_wait():
     noise = Counting()
-    with mock.patch("adadps.engine.noise.pending_updates.STEPS", 3):
+    with mock.patch("adadps.engine.noise.late.STEPS", 3):
         _, late = late_table(noise)
         for row in range(6):
             late.add(touched(row), deviation=1.0, keep=1.0)

@@ -7,12 +7,12 @@ from scipy import sparse
 from torch import nn
 
 from adadps import Checkpoints, PrivateRun, by_user, examples, fit, poisson, privatize, side
+from adadps.data.sparse_rows import lay_out_by_feature, sparse_linear
 from adadps.engine.choice import engine_for
 from adadps.engine.local import LocalEngine, LocalSteps
 from adadps.engine.waist import Units, reduce
 from adadps.errors import SettingError, SideInformationError
 from adadps.methods.stages import average, chain, momentum, sgd, train_locally
-from adadps.tensors.feature_major import lay_out_by_feature, sparse_linear
 from adadps.tensors.sums import dense
 from support.problems import cross_entropy
 

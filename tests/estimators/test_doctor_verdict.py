@@ -14,7 +14,7 @@ from adadps.errors import DataError, SettingError, SideInformationError
 from adadps.estimators import doctor
 from adadps.estimators.doctor import Shown
 from adadps.estimators.doctor.verdict import decide, gain_needed, standard_error
-from adadps.estimators.planner.methods import Method
+from adadps.types import Method
 
 COMMON, RARE = 40, 160
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from adadps.data.tables import Table
-from adadps.data.text import BagOfWords
 from adadps.errors import DataError
-from adadps.estimators.tables.features import RowFeatures
+from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
-from adadps.estimators.tables.targets import Targets
+from adadps.estimators.text import BagOfWords
 from adadps.methods.side import given_frequencies
 
 WORDS = ("apple", "pear", "plum")

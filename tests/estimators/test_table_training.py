@@ -11,13 +11,12 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import read_table, write_table
 from adadps.engine.objective import reweighed
 from adadps.errors import SettingError
-from adadps.estimators.planner.methods import Method
 from adadps.estimators.planner.plan import plan_training
 from adadps.estimators.planner.settings import RULE, GivenSettings
-from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
+from adadps.estimators.tables.features import RowFeatures, Targets, prepare_for_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
-from adadps.estimators.tables.targets import Targets
 from adadps.methods.side import given_frequencies
+from adadps.types import Method
 from support.commands import files, plain
 from support.mixed_tables import HEADER, call, make, rows
 

@@ -12,20 +12,20 @@ from adadps.estimators.planner.methods import (
     FLOOR,
     POWER_BEFORE,
     POWER_ON_BOTH_SIDES,
-    Method,
     Norms,
     PreparedMethod,
+    median_norm,
     norms_for,
     prepare_method,
     shaped,
+    typical_norm,
+    typical_texts,
 )
 from adadps.estimators.planner.plan import plan_training
-from adadps.estimators.planner.typical_texts import median_norm, typical_norm, typical_texts
-from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
+from adadps.estimators.tables.features import RowFeatures, Targets, prepare_for_rows
 from adadps.estimators.tables.schema import Label, Schema
-from adadps.estimators.tables.targets import Targets
 from adadps.methods.stages import privatize
-from adadps.types import Accountant
+from adadps.types import Accountant, Method
 from adadps_experiments.reproduce.defaults import (
     jobs as defaults_jobs,
 )

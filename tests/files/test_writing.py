@@ -3,7 +3,7 @@
 import pytest
 
 from adadps.errors import DataError
-from adadps.files.writing import new_file, new_folder
+from adadps.files import new_file, new_folder
 
 MAKERS = {"folder": new_folder, "file": lambda target: new_file(target, overwrite=False)}
 

@@ -43,11 +43,11 @@ from adadps.accounting.events import text_of
 from adadps.accounting.samplers import Sampler
 from adadps.data.tables import write_table
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.planner.methods import Method
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.training import train_from_table
 from adadps.methods import plain_sgd
 from adadps.methods.paper import dp_sgd_weighted
+from adadps.types import Method
 
 WORDS = "the apple pear hammer and saw is sweet in of new".split()  # noqa: SIM905
 EVENTS = (

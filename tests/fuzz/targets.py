@@ -18,13 +18,12 @@ from adadps.accounting.epsilon import epsilon_of
 from adadps.accounting.events import event_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.ledger.summary_table import as_rich
-from adadps.data.row_store import RowStore
+from adadps.data.examples import RowStore
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
-from adadps.data.text import BagOfWords
-from adadps.estimators.tables.model import TableModel, load_model, load_rows
-from adadps.estimators.tables.public_words import frequencies_from_file
-from adadps.estimators.tables.schema_file import read_schema_file, schema_of
+from adadps.estimators.tables.run_folder import TableModel, load_model, load_rows
+from adadps.estimators.tables.schema import read_schema_file, schema_of
 from adadps.estimators.tables.survey import complete
+from adadps.estimators.text import BagOfWords, frequencies_from_file
 from adadps.report.card import card_of, markdown_of
 from adadps.report.card.checking import check
 from adadps.report.html.reports import page_of_run

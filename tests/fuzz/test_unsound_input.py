@@ -16,10 +16,10 @@ from adadps.accounting.ledger.summary import summarise
 from adadps.cli.main import app
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
-from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.errors import DataError
-from adadps.estimators.tables.model import load_model
-from adadps.files.strict_json import parse_json
+from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.text import BagOfWords, public_vocabulary
+from adadps.files import parse_json
 from fuzz import seeds
 
 DEEP = "[" * 100_000 + "]" * 100_000

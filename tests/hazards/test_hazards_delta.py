@@ -26,7 +26,7 @@ from adadps import (
     privatize,
     tune,
 )
-from adadps.accounting.delta import require_small_delta
+from adadps.accounting.events import require_small_delta
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.plan import make_plan

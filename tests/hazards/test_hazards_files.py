@@ -16,8 +16,7 @@ from adadps.cli.demo import running
 from adadps.errors import DataError
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.training import train_from_table
-from adadps.files.removing import is_ledger
-from adadps.files.writing import new_file
+from adadps.files import is_ledger, new_file
 from support.commands import files
 from support.mixed_tables import make, rows
 from support.resuming import advance, begin
@@ -139,7 +138,7 @@ def test_hazard_32_force_does_not_replace_a_ledger(tmp_path):
 HOLDING = """
 import sys, time
 from pathlib import Path
-from adadps.files.writing import new_folder
+from adadps.files import new_folder
 
 with new_folder(Path(sys.argv[1]) / "step-00000099") as draft:
     (draft / "checkpoint.json").write_text("half")
@@ -171,7 +170,7 @@ def test_hazard_32_without_locks_nobody_is_taken_for_dead(tmp_path, monkeypatch)
     draft.mkdir(parents=True)
     (draft / "checkpoint.json").write_text("half", encoding="utf-8")
     (draft.parent / ".adadps-lock").touch()
-    monkeypatch.setattr("adadps.files.removing.surely_locked", lambda _: False)
+    monkeypatch.setattr("adadps.files.surely_locked", lambda _: False)
     advance(begin(tmp_path), until=5)
     assert (draft / "checkpoint.json").exists()
 
@@ -197,7 +196,7 @@ def test_hazard_32_only_one_module_removes_anything():
         for file in source.rglob("*.py")
         if (lines := removes.findall(file.read_text(encoding="utf-8")))
     }
-    assert found.pop("files/removing.py") > 0
+    assert found.pop("files.py") > 0
     assert found == {
         "accounting/ledger/file.py": 2,  # a ledger that was never used: a draft, and a new one
         "data/downloading.py": 3,  # a download that is its own, locked, and no ledger

@@ -20,7 +20,7 @@ from adadps import (
     PrivateRun,
 )
 from adadps.cli.main import app
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_table
 from adadps.training.stepper import Batches
 from support.recorded_pipelines import (
@@ -88,7 +88,7 @@ def test_every_declared_read_is_used_and_stands_in_the_contract():
         name
         for file in sources.rglob("*.py")
         for name in re.findall(r"declared_read\(DeclaredRead\.(\w+)\)", file.read_text("utf-8"))
-        if file.name != "declared_reads.py"
+        if file.name != "provenance.py"
     }
     assert used == {read.name for read in DeclaredRead}
     page = (sources.parents[1] / "docs/privacy-contract.md").read_text("utf-8")

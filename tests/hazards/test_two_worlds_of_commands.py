@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from adadps import load_result
 from adadps.cli.commands import console as consoles
 from adadps.cli.main import app
-from adadps.estimators.tables import targets as table_targets
+from adadps.estimators.tables import features as table_features
 from support.two_worlds import THE_ONE, left_by, metrics
 from support.two_worlds_problems import (
     same,
@@ -45,8 +45,8 @@ def write(path, rows):
 def invoked(world, *lines):
     """Commands one after the other, as on a terminal: what is said to people is heard as well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_targets, "accuracy", metrics()["accuracy"])
-        patch.setattr(table_targets.Targets, "_absolute_error", lambda *_: 0.5)
+        patch.setattr(table_features, "accuracy", metrics()["accuracy"])
+        patch.setattr(table_features.Targets, "_absolute_error", lambda *_: 0.5)
         for line in lines:
             heard = io.StringIO()
             patch.setattr(consoles, "err", Console(file=heard, force_terminal=True, width=120))

@@ -9,12 +9,11 @@ import torch
 
 import adadps
 from adadps import side
-from adadps.data.text import BagOfWords
 from adadps.errors import SideInformationError
-from adadps.estimators.planner.methods import Method, prepare_method, shaped
-from adadps.estimators.planner.typical_texts import typical_texts
-from adadps.estimators.tables.public_words import VocabularySource
+from adadps.estimators.planner.methods import prepare_method, shaped, typical_texts
 from adadps.estimators.tables.schema import Label, Schema
+from adadps.estimators.text import BagOfWords, VocabularySource
+from adadps.types import Method
 
 TOLD = {"source": "a corpus", "public_because": "published"}
 RNG = np.random.default_rng(0)

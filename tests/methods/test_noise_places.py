@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from adadps import by_user, dp_sgd, examples, fit, fixed_size, poisson, privatize, shuffled
+from adadps.data.sparse_rows import sparse_linear
 from adadps.engine.waist import Step
 from adadps.errors import ContractError, SettingError
 from adadps.methods.stages import by_each_device, by_server, in_shares
 from adadps.methods.stages.noise_place import deviation
-from adadps.tensors.feature_major import sparse_linear
 from adadps.types import Accountant
 from support.problems import cross_entropy
 

@@ -40,9 +40,8 @@ from adadps import (
     shuffled,
     side,
 )
-from adadps.accounting.calibration import calibrate_side_noise
 from adadps.accounting.contract import ALL_EXAMPLES, measurement_divisor
-from adadps.accounting.epsilon import epsilon_of
+from adadps.accounting.epsilon import calibrate_side_noise, epsilon_of
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.sparse_rows import SparseRows

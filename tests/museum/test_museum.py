@@ -20,7 +20,7 @@ from adadps.engine.losses import squared_error
 from adadps.errors import ContractError, SettingError
 from adadps.methods import ideal
 from adadps.methods.stages import Groups, by_position
-from adadps.training.private_run import PrivateRun
+from adadps.training.fit import PrivateRun
 from museum.broken_parts import ClipIgnored, NoNoise
 from museum.exhibits import CONFIDENCE, EXHIBITS, INTACT, MANY
 from museum.late_exhibits import NEVER, ONE, Past

@@ -17,9 +17,14 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from adadps.accounting.calibration import calibrate_noise, calibrate_steps
 from adadps.accounting.contract import Grouping
-from adadps.accounting.epsilon import Budget, epsilon_of, epsilon_of_run
+from adadps.accounting.epsilon import (
+    Budget,
+    calibrate_noise,
+    calibrate_steps,
+    epsilon_of,
+    epsilon_of_run,
+)
 from adadps.accounting.events import exposes
 from adadps.accounting.renyi import SMALLEST_EPSILON, renyi_curve
 from adadps.accounting.samplers import fixed_size, poisson, shuffled

@@ -36,9 +36,14 @@ from adadps.engine.losses import cross_entropy
 from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, privatize
 from adadps.report.card import card_of, markdown_of, schema
-from adadps.report.card.charges import MOST_BY_PLD, WHOLE_BUDGET, epsilon_after
 from adadps.report.card.checking import check
-from adadps.report.card.meaning import factor_of, meaning_of
+from adadps.report.card.meaning import (
+    MOST_BY_PLD,
+    WHOLE_BUDGET,
+    epsilon_after,
+    factor_of,
+    meaning_of,
+)
 from adadps.report.card.rendering import as_text, digits, measured_on
 from adadps.report.html.sections import spending
 from adadps.report.result import WHOLE_BUDGET_CLAIM

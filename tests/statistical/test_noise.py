@@ -20,7 +20,7 @@ from scipy import stats
 
 from adadps.engine.noise.normals import BLOCK
 from adadps.engine.noise.randomness import REPRODUCIBLE_MARK, reproducible_not_private, secure
-from adadps.tensors import threads
+from adadps.tensors import loops
 
 
 def draws(source, count=10_000):
@@ -170,7 +170,7 @@ def test_hazard_16_a_forked_child_repeats_no_batches(make):
 @pytest.fixture
 def many_cores(monkeypatch):
     """Blocks are drawn ahead, whatever the machine."""
-    monkeypatch.setattr(threads, "usable_cores", lambda: torch.get_num_threads() + 1)
+    monkeypatch.setattr(loops, "usable_cores", lambda: torch.get_num_threads() + 1)
 
 
 def large(source):

@@ -18,7 +18,7 @@ from scipy import stats
 from adadps.engine.noise import normals
 from adadps.engine.noise.normals import BLOCK, PAGE, Normals
 from adadps.engine.noise.normals import box_muller as compiled_box_muller
-from adadps.tensors import threads
+from adadps.tensors import loops
 
 KEY = bytes(range(32))
 SIZES = [1, 100, PAGE // 2, PAGE // 2 + 1, PAGE, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 12_345]
@@ -113,7 +113,7 @@ def test_the_bits_are_those_of_aes_in_counter_mode():
 @pytest.fixture
 def used(monkeypatch):
     """The numbers that are drawn with KEY, each with room for 2^32 - 2 counters."""
-    threads.pools.ahead.submit(len, ()).result()  # what other tests ordered ahead is done
+    loops.pools.ahead.submit(len, ()).result()  # what other tests ordered ahead is done
     numbers, draw = [], normals._BlockBuffer.draw
 
     def spy(desk, key, number, count):
@@ -134,7 +134,7 @@ def repeated(numbers):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("cores", [1, 8], ids=["on demand", "ahead"])
 def test_requests_of_all_sizes_use_each_number_once(used, monkeypatch, workers, cores):
-    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    monkeypatch.setattr(loops, "usable_cores", lambda: cores)
     torch.set_num_threads(workers)
     source = Normals(KEY)
     for size in SIZES + SIZES[::-1]:
@@ -146,7 +146,7 @@ def test_requests_of_all_sizes_use_each_number_once(used, monkeypatch, workers, 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("cores", [1, 8], ids=["on demand", "ahead"])
 def test_threads_that_share_a_source_use_each_number_once(used, monkeypatch, workers, cores):
-    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    monkeypatch.setattr(loops, "usable_cores", lambda: cores)
     torch.set_num_threads(workers)
     source = Normals(KEY)
     with ThreadPoolExecutor(4) as pool:
@@ -180,7 +180,7 @@ def test_the_numbers_do_not_depend_on_what_was_drawn_ahead(monkeypatch, workers)
     torch.set_num_threads(workers)
     taken = []
     for cores in (1, 8):
-        monkeypatch.setattr(threads, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(loops, "usable_cores", lambda cores=cores: cores)
         source = Normals(KEY)
         parts = []
         for step, size in enumerate(SIZES * 3):
@@ -194,7 +194,7 @@ def test_the_numbers_do_not_depend_on_what_was_drawn_ahead(monkeypatch, workers)
 
 
 def test_what_is_drawn_ahead_is_bounded(monkeypatch):
-    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
+    monkeypatch.setattr(loops, "usable_cores", lambda: 8)
     monkeypatch.setattr(normals, "AHEAD_BYTES", 3 * 8 * BLOCK)
     source = Normals(KEY)
     for _ in range(4):

@@ -6,8 +6,8 @@ from scipy import sparse
 from torch import nn
 
 from adadps import by_user, examples, poisson, privatize, side
+from adadps.data.sparse_rows import sparse_linear
 from adadps.methods.stages import chain, momentum, sgd, train_locally
-from adadps.tensors.feature_major import sparse_linear
 from adadps.training.federated import FederatedRun, local_update
 from support.problems import cross_entropy
 

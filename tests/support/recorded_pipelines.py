@@ -30,7 +30,7 @@ from adadps import (
     tune,
 )
 from adadps.cli.main import app
-from adadps.data.declared_reads import DeclaredRead
+from adadps.data.provenance import DeclaredRead
 from adadps.methods.stages import chain, pretrain, reparametrise, sgd
 from adadps.training.federated import local_update
 from adadps.training.tuning import fixed_grid, highest, private_accuracy

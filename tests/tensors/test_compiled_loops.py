@@ -18,8 +18,8 @@ from adadps.engine.ghost import gradient_of_cross_entropy
 from adadps.engine.losses import cross_entropy
 from adadps.engine.rules.sparse import as_bags
 from adadps.engine.rules.squares import inner_products, sums_of_squares, unit_squares
-from adadps.tensors import threads
-from adadps.tensors.kernels import compiled
+from adadps.tensors import loops
+from adadps.tensors.loops import compiled
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -112,12 +112,12 @@ def test_torch_is_alone_for_a_while_and_helpers_are_not_counted():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with threads.torch_on_one_thread():
-            assert (torch.get_num_threads(), threads.count()) == (1, 2)
-            with threads.torch_on_one_thread():
-                assert (torch.get_num_threads(), threads.count()) == (1, 2)
-            assert (torch.get_num_threads(), threads.count()) == (1, 2)
-        assert (torch.get_num_threads(), threads.count()) == (2, 2)
+        with loops.torch_on_one_thread():
+            assert (torch.get_num_threads(), loops.count()) == (1, 2)
+            with loops.torch_on_one_thread():
+                assert (torch.get_num_threads(), loops.count()) == (1, 2)
+            assert (torch.get_num_threads(), loops.count()) == (1, 2)
+        assert (torch.get_num_threads(), loops.count()) == (2, 2)
     finally:
         torch.set_num_threads(before)
 
@@ -198,7 +198,7 @@ def test_the_gradient_of_cross_entropy_is_that_of_autograd(seed):
 
 
 def test_a_full_disk_does_not_stop_a_loop(tmp_path, monkeypatch):
-    @compiled.compiled
+    @compiled
     def doubled(number):
         return 2 * number
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from adadps.errors import DataError
-from adadps.files.processes import locked
+from adadps.files import locked
 from adadps_experiments.data import fetching
 from adadps_experiments.data.fetching import fetch
 from support.homes import home_with, left_in

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from adadps.cli.main import app
 from adadps.errors import DataError
-from adadps.files.writing import write_json
+from adadps.files import write_json
 from adadps_experiments.commands.reproduce import NEEDED, _needed
 from adadps_experiments.reproduce.results import read_winners
 from adadps_experiments.reproduce.text import jobs, published, recipes, tables, tuning
@@ -320,7 +320,7 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as until:
-        until.setattr("adadps.files.writing.os.fsync", full)
+        until.setattr("adadps.files.os.fsync", full)
         with pytest.raises(DataError, match="No space left"):
             write_json(path, [2])
     assert json.loads(path.read_text(encoding="utf-8")) == [1]

@@ -4,9 +4,9 @@
 - `samplers`: how batches are drawn, and the privacy event of drawing them. A new sampler is a
   subclass of `Sampler` there, with its rows in the contract.
 - `groups`: examples that are clipped as one.
-- `events`, `epsilon`, `delta`: events, their text, and epsilon of what they compose to; `renyi`
-  computes Rényi divergences.
-- `calibration`, `plan`: the noise or the steps for a budget, before any data is read.
+- `events`: privacy events, their text, and which delta is small enough.
+- `epsilon`: epsilon of what events compose to, and the noise or the steps for a budget; `renyi`
+  computes Rényi divergences. `plan`: the same from numbers alone, before any data is read.
 - `ledger`: charges in memory or on disk, and the budget that they must fit.
 - `noisy_counts`: paid counts of levels, classes and bounds that were not declared.
 """

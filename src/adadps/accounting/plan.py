@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from adadps.accounting.calibration import calibrate_noise, calibrate_steps
 from adadps.accounting.contract import Grouping, Sampling, require_unit
-from adadps.accounting.delta import default_delta, require_delta, require_small_delta
-from adadps.accounting.epsilon import Budget, epsilon_of
+from adadps.accounting.epsilon import Budget, calibrate_noise, calibrate_steps, epsilon_of
+from adadps.accounting.events import default_delta, require_delta, require_small_delta
 from adadps.accounting.groups import Groups
 from adadps.accounting.samplers import FixedSize, Poisson, Sampler, Shuffled, declared_units
 from adadps.errors import BudgetError, SettingError, require, require_positive

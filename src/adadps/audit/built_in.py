@@ -16,8 +16,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.epsilon import Budget
+from adadps.accounting.epsilon import Budget, calibrate_noise
 from adadps.accounting.samplers import Poisson, poisson
 from adadps.audit.canaries import own_feature_canaries
 from adadps.audit.one_run import audit_one_run

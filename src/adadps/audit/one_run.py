@@ -23,7 +23,7 @@ from adadps.data.examples import Examples
 from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
-from adadps.training.private_run import PrivateRun, RunOptions
+from adadps.training.fit import PrivateRun, RunOptions
 from adadps.training.progress import progress_bar
 
 SHARES = (1.0, 0.5, 0.25, 0.1)

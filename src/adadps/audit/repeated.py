@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from adadps.accounting.delta import without_delta_warning
+from adadps.accounting.events import without_delta_warning
 from adadps.accounting.samplers import Sampler
 from adadps.audit.outcome import AuditResult, PrivacyClaim, require_confidence
 from adadps.audit.repeated_bound import HitCounts, Numbers, bound
@@ -26,7 +26,7 @@ from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.tensors.sums import Params
-from adadps.training.private_run import PrivateRun, RunOptions
+from adadps.training.fit import PrivateRun, RunOptions
 from adadps.training.progress import progress_bar
 
 

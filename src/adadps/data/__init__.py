@@ -1,1 +1,1 @@
-"""Examples, tables, users, text features, provenance, and the data that comes with the package."""
+"""Examples, tables, users, provenance, and the data that comes with the package."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.errors import SettingError
 
 Numbers = npt.NDArray[np.float64]

@@ -1,10 +1,15 @@
-"""Sparse rows held in torch tensors, on any device: the counterpart of a scipy CSR matrix."""
+"""Sparse rows in torch tensors, on any device, and the linear layer that reads them.
+
+`SparseRows` is the counterpart of a scipy CSR matrix. The weights of `sparse_linear` are stored
+feature by feature in memory, so that those of a word are one contiguous row.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.errors import DataError
-from adadps.tensors.kernels import rows as compiled
+from adadps.tensors import kernels as compiled
+from adadps.tensors.loops import run_in_parts
 from adadps.tensors.sums import in_main_memory
-from adadps.tensors.threads import run_in_parts
 
 
 @dataclass(frozen=True)
@@ -280,3 +285,39 @@ def scratch(width: int) -> npt.NDArray[np.int64]:
         _local.places = np.full(width, -1, np.int64)
     places: npt.NDArray[np.int64] = _local.places
     return places
+
+
+def sparse_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
+    """Return an `nn.Linear` for sparse rows: the same layer, stored feature by feature.
+
+    Any linear layer works on sparse rows; this one needs no second copy of its weights when
+    training begins, which matters for millions of features.
+
+    >>> layer = sparse_linear(5, 2)
+    >>> tuple(layer.weight.shape), layer.weight.T.is_contiguous()
+    ((2, 5), True)
+    """
+    layer = nn.Linear(in_features, out_features, bias=bias, device="meta")
+    by_feature = torch.empty(in_features, out_features)
+    layer.weight = nn.Parameter(by_feature.T)
+    bound = 1 / math.sqrt(in_features) if in_features else 0.0
+    nn.init.uniform_(layer.weight, -bound, bound)
+    if bias:
+        layer.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound))
+    return layer
+
+
+def lay_out_by_feature(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Store these weights feature by feature; return those whose memory was rearranged."""
+    changed = []
+    for parameter in parameters:
+        if not parameter.data.T.is_contiguous():
+            parameter.data = parameter.data.T.contiguous().T
+            changed.append(parameter)
+    return changed
+
+
+def lay_out_by_output(parameters: Iterable[nn.Parameter]) -> None:
+    """Restore the usual memory layout of these weights."""
+    for parameter in parameters:
+        parameter.data = parameter.data.contiguous()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from adadps.errors import DataError
-from adadps.files.strict_json import parse_json
+from adadps.files import parse_json
 
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.errors import DataError
 
 Numbers = npt.NDArray[np.int64]

@@ -10,7 +10,8 @@
   gradients implement `rules.gradients.PerExampleGradients` and join the tests in `tests/contract`.
 - `objective`: model, loss and engine together: padded passes over pieces of a batch (`chunked`),
   in isolation: a pass leaves no state and no error text behind, and its draws are unpredictable.
-- `passes`: what that takes: checks on synthetic rows (`validation`), state, generators.
+- `passes`: what that takes: synthetic rows and secret generators (`side_effects`), the model's
+  state, and the checks of a model before training (`validation`).
 - `noise`: secure Gaussian noise on a public grid, drawn at once, or late: when a row is next read.
 - `losses`: losses with one value per example.
 """

@@ -1,6 +1,6 @@
 """Choose the engine for a model: the ghost engine wherever it gives the right gradients.
 
-The choice is made on synthetic rows (`adadps.engine.passes.synthetic`): no private row enters it.
+The choice is made on synthetic rows (`passes/side_effects`): no private row enters it.
 """
 
 from __future__ import annotations

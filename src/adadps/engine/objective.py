@@ -26,9 +26,8 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.generators import Bytes, secret_generators
 from adadps.engine.passes.model_state import evaluating, same_state
-from adadps.engine.passes.synthetic import ROWS
+from adadps.engine.passes.side_effects import ROWS, Bytes, secret_generators
 from adadps.engine.rules.layers import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError

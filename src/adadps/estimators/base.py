@@ -16,8 +16,8 @@ from torch import nn
 from adadps.accounting.epsilon import grouping_of
 from adadps.accounting.ledger import Ledger
 from adadps.accounting.noisy_counts.price import CountedColumns, Paid, Price, pay, price_of
-from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.losses import Loss
 from adadps.engine.passes.validation import objective
 from adadps.errors import SettingError
@@ -34,9 +34,14 @@ from adadps.estimators.checks import (
     side_information,
     unchanged_on_error,
 )
-from adadps.estimators.models import linear_layer, own_module, reading_layer
 from adadps.estimators.paid import MeasuredFacts
-from adadps.estimators.planner.methods import PreparedMethod, prepare_method
+from adadps.estimators.planner.methods import (
+    PreparedMethod,
+    linear_layer,
+    own_module,
+    prepare_method,
+    reading_layer,
+)
 from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
 from adadps.estimators.planner.settings import RULE, DefaultRule, GivenSettings
 from adadps.estimators.privacy_statement import StatedEstimator, how_features_were_made

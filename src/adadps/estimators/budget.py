@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adadps.accounting.delta import default_delta
 from adadps.accounting.epsilon import Budget, require_epsilon
+from adadps.accounting.events import default_delta
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger, require_same_budget
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.types import Accountant

@@ -14,9 +14,9 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from adadps.errors import AdadpsError, DataError, SettingError, SideInformationError
-from adadps.estimators.planner.methods import Method
 from adadps.methods.side import Frequencies
 from adadps.methods.side.source import Fixed
+from adadps.types import Method
 
 _SHOWS_NO_VALUE = re.compile(
     r"""X\ has\ \d+\ features,\ but\ \w+\ is\ expecting\ \d+\ features\ as\ input

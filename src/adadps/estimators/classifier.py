@@ -17,7 +17,7 @@ from torch import nn
 
 from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.bounds import Bounds
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.losses import Loss, binary_cross_entropy, cross_entropy
 from adadps.engine.noise.randomness import secure
 from adadps.errors import PrivacyWarning, SettingError

@@ -12,8 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 
 from adadps.data.bounds import is_sparse
-from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.provenance import RARE
+from adadps.data.provenance import RARE, DeclaredRead, declared_read
 from adadps.errors import DataError, SettingError
 
 Classes = npt.NDArray[Any]

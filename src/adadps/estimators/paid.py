@@ -11,7 +11,7 @@ import numpy as np
 from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
 from adadps.accounting.noisy_counts.price import Price
 from adadps.data.bounds import Bounds, is_sparse
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import AssumedPublicWarning, DataError
 from adadps.estimators.labels import Labels

@@ -16,9 +16,9 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from adadps.data.bounds import Bounds, is_sparse
-from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features, examples
 from adadps.data.identity import PublicRows, identities_of_rows
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.row_kind import without_rows
 from adadps.errors import SideInformationError
 

@@ -3,8 +3,8 @@
 - `result`: weights, metrics and the privacy statement of a run; `saved_result` reads them back and
   refuses files that adadps could not have written.
 - `card`: the privacy card, a pure function of a result's description. `meaning` builds it and puts
-  the guarantee into words, `charges` prices what was charged, `rendering` writes it, `checking`
-  recomputes it, and `audits` attaches the outcome of an audit.
+  the guarantee into words, `rendering` writes it, `checking` recomputes it, and `audits` attaches
+  the outcome of an audit.
 - `html`: reports of one run or of several. `reports` builds the pages, `sections` their parts, and
   `charts` lays out curves.
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from adadps.data.examples import as_features
 from adadps.engine.objective import predict
 from adadps.errors import DataError
-from adadps.files.writing import new_folder
+from adadps.files import new_folder
 from adadps.report.card import card_of, write_card
 from adadps.report.card.rendering import digits
 from adadps.tensors.sums import Params

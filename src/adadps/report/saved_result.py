@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from adadps.errors import DataError
-from adadps.files.strict_json import parse_json
+from adadps.files import parse_json
 from adadps.report.result import (
     FEATURE_WEIGHTS,
     FORMAT,

@@ -27,8 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from adadps.errors import ContractError, DataError, SettingError, require
-from adadps.files.removing import remove_abandoned, remove_folder
-from adadps.files.writing import new_folder
+from adadps.files import new_folder, remove_abandoned, remove_folder
 from adadps.report.result import Measurement, copy_weights, save_tensors
 from adadps.tensors.sums import Params
 

@@ -24,8 +24,7 @@ from adadps.data.provenance import digest_of
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
-from adadps.methods.stages.gradients import Precondition
-from adadps.methods.stages.prepare import Reparametrise
+from adadps.methods.stages.gradients import Precondition, Reparametrise
 from adadps.methods.stages.updates import UpdateRule
 from adadps.tensors.sums import Params
 from adadps.types import Accountant

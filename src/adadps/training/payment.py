@@ -15,17 +15,23 @@ from typing import Any
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, SelfComposedDpEvent
 
-from adadps.accounting.calibration import largest
-from adadps.accounting.delta import default_delta, require_delta, require_small_delta
 from adadps.accounting.epsilon import (
     Budget,
     Life,
     epsilon_of,
     epsilon_of_lives,
     grouping_of,
+    largest,
     units_of,
 )
-from adadps.accounting.events import composed, exposes, text_of
+from adadps.accounting.events import (
+    composed,
+    default_delta,
+    exposes,
+    require_delta,
+    require_small_delta,
+    text_of,
+)
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler

@@ -23,7 +23,7 @@ from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.provenance import NOT_DECLARED, declared
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, OrderError
-from adadps.files.processes import process
+from adadps.files import process
 from adadps.methods.state_codec import pack
 from adadps.report.result import Measurement, PrivacyStatement, Result
 from adadps.tensors.sums import Params

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.errors import DataError, SettingError
-from adadps.files.writing import write_json
+from adadps.files import write_json
 
 Row = dict[str, Any]
 

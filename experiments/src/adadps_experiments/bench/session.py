@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from adadps.errors import SettingError
-from adadps.tensors.threads import usable_cores
+from adadps.tensors.loops import usable_cores
 from adadps.training.progress import progress_bar
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
 from adadps_experiments.bench.contenders.ours import MOST_STEPS

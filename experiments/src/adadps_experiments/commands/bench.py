@@ -57,7 +57,7 @@ def bench(
 
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
-    from adadps.files.writing import write_file
+    from adadps.files import write_file
     from adadps_experiments.bench import session, sheets, targets
     from adadps_experiments.bench.rows import RowFile
 

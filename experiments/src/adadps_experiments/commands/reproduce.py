@@ -11,7 +11,7 @@ import typer
 
 from adadps.cli.commands.console import errors_as_messages, out, say, table_of_rows
 from adadps.errors import SettingError
-from adadps.files.writing import write_file, write_json
+from adadps.files import write_file, write_json
 from adadps_experiments.commands.data import get_if_absent
 
 if TYPE_CHECKING:

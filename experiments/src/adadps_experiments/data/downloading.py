@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from adadps.errors import DataError
-from adadps.files.processes import locked
-from adadps.files.removing import remove_file, replace, require_no_ledger
-from adadps.files.writing import sync
+from adadps.files import locked, remove_file, replace, require_no_ledger, sync
 from adadps_experiments.data.digests import file_digest
 from adadps_experiments.data.named_sets import Checksum
 

@@ -13,9 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adadps.errors import DataError
-from adadps.files.processes import locked
-from adadps.files.removing import draft_folder, remove_file, remove_if_empty, replace
-from adadps.files.writing import new_file
+from adadps.files import draft_folder, locked, new_file, remove_file, remove_if_empty, replace
 from adadps_experiments.data.downloading import Arrived, download
 from adadps_experiments.data.finding import cache_folder, find, find_genuine, is_genuine, require
 from adadps_experiments.data.named_sets import Archive, NamedSet, SetFile

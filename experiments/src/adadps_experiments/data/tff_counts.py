@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from adadps.errors import DataError
-from adadps.files.strict_json import parse_json
+from adadps.files import parse_json
 from adadps_experiments.data.finding import require
 from adadps_experiments.data.named_sets import STACKOVERFLOW
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.errors import DataError
-from adadps.files.processes import locked
-from adadps.files.strict_json import parse_json
+from adadps.files import locked, parse_json
 
 Record = dict[str, Any]
 BEGIN = b'{"job": '

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.errors import DataError
-from adadps.files.strict_json import parse_json
+from adadps.files import parse_json
 
 Row = dict[str, Any]
 Setting = dict[str, float]

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from adadps.errors import DataError
-from adadps.tensors.threads import usable_cores
+from adadps.tensors.loops import usable_cores
 from adadps.training.progress import progress_bar
 from adadps_experiments.reproduce.records import Record, RecordFile
 

@@ -29,7 +29,7 @@ from adadps.accounting.ledger.protocol import (
 )
 from adadps.accounting.ledger.spending import Spending, known_payer
 from adadps.errors import ContractError, DataError
-from adadps.files.processes import process
+from adadps.files import process
 from adadps.types import Accountant, Relation
 
 

@@ -23,8 +23,7 @@ from collections.abc import Container, Sequence
 import numpy as np
 from dp_accounting import DpEvent
 
-from adadps.accounting.calibration import largest
-from adadps.accounting.epsilon import Budget, Life, epsilon_of
+from adadps.accounting.epsilon import Budget, Life, epsilon_of, largest
 from adadps.accounting.events import composed, delta_of, exposes, is_free, without_delta
 from adadps.accounting.ledger.protocol import (
     LedgerTerms,

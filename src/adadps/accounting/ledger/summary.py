@@ -13,9 +13,15 @@ from typing import Any
 
 from dp_accounting import DpEvent
 
-from adadps.accounting.delta import default_delta, require_delta, require_small_delta
 from adadps.accounting.epsilon import Budget, Life, epsilon_of
-from adadps.accounting.events import composed, delta_of, event_of
+from adadps.accounting.events import (
+    composed,
+    default_delta,
+    delta_of,
+    event_of,
+    require_delta,
+    require_small_delta,
+)
 from adadps.accounting.ledger.file import FORMAT, connect_to_read, explained
 from adadps.accounting.ledger.protocol import LedgerTerms, terms_of
 from adadps.accounting.ledger.spending import Spending

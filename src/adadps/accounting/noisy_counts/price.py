@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from scipy.stats import norm
 
-from adadps.accounting.calibration import smallest_noise
 from adadps.accounting.contract import histogram_divisor
-from adadps.accounting.epsilon import Budget, epsilon_of
+from adadps.accounting.epsilon import Budget, epsilon_of, smallest_noise
 from adadps.accounting.events import DeltaDpEvent
 from adadps.accounting.ledger import DiskLedger, Ledger, RunFacts
 from adadps.engine.noise.randomness import grid

@@ -82,7 +82,7 @@ def _described(found: Checked, in_folder: list[Difference]) -> dict[str, Any]:
 
 def _attach(file: Path, folder: Path, described: dict[str, Any]) -> None:
     """Store the audit beside the result, and rewrite the card."""
-    from adadps.files.writing import new_file
+    from adadps.files import new_file
     from adadps.report.card import CARD_JSON, CARD_MARKDOWN, card_of, markdown_of
     from adadps.report.card.audits import AUDIT_FILE, audit_in
     from adadps.report.card.rendering import json_of

@@ -17,7 +17,7 @@ from adadps.cli.commands.console import (
     table_of_rows,
     whole_number,
 )
-from adadps.cli.commands.table_commands import MOST_EXAMPLES, MOST_WORDS
+from adadps.cli.commands.train import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
     from adadps.estimators.doctor.tables import TableFindings

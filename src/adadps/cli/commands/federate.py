@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands import table_commands as options
+from adadps.cli.commands import train as options
 from adadps.cli.commands.console import panel, whole_number
-from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
-from adadps.estimators.planner.federation import DrawnBy, NoiseBy
-from adadps.estimators.planner.methods import Method
+from adadps.cli.commands.train import MOST_EXAMPLES, train_on_table
+from adadps.types import DrawnBy, Method, NoiseBy
 
 _privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")

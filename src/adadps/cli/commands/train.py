@@ -1,21 +1,243 @@
-"""`adadps train`: a private linear model from a table."""
+"""`adadps train`: a private linear model from a table; and what `adadps federate` shares with it.
+
+The parameters of both commands have the names of fields of `TrainingRequest`; those of a federation
+alone have the names of fields of `FederatedSettings`.
+"""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.cli.commands import table_commands as options
-from adadps.cli.commands.console import panel, whole_number
-from adadps.cli.commands.table_commands import MOST_EXAMPLES, train_on_table
-from adadps.estimators.planner.methods import Method
+from adadps.cli.commands.console import (
+    Missing,
+    Rare,
+    errors_as_messages,
+    out,
+    panel,
+    print_json,
+    say,
+    say_on_terminal,
+    table_of_facts,
+    whole_number,
+)
+from adadps.errors import DataError
+from adadps.types import Method
 
-_column, _privacy = panel("More about columns"), panel("Privacy")
+if TYPE_CHECKING:
+    from adadps.estimators.tables.request import TrainingRequest
+    from adadps.report.result import Result
+
+
 _user = panel("Users: epsilon then protects all rows of a user together")
 _side = panel("Method and side information (public words)")
 _setting = panel("Settings of training (default: by rule)")
+
+
+MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
+_column, _privacy = panel("More about columns"), panel("Privacy")
+_place = panel("Places on disk")
+
+OutFolder = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER", help="New folder for the model.")
+]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="Column to predict.")]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option("--text", metavar="NAME", help="Column of texts; may be repeated."),
+]
+Numbers = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=LOW,HIGH",
+        help="Column of numbers; may be repeated. Without bounds: read off the data.",
+    ),
+]
+Categories = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=A,B,other",
+        help="Column of categories; may be repeated. Without levels: read off the data.",
+    ),
+]
+CheckOverlap = Annotated[
+    bool,
+    typer.Option(
+        "--check-overlap",
+        help="Do not train; print how many rows of --test are training rows, or rows of training "
+        "users. For your eyes only.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+Classes = Annotated[
+    str | None,
+    _column(metavar="A,B,C", help="Default: the labels in the file, then assumed public."),
+]
+EmptyCells = Annotated[
+    Missing | None, _column(help="Empty cells: refuse (default), or fill as declared.")
+]
+RareNames = Annotated[
+    Rare | None,
+    _column(
+        help="other: what is not declared (levels, classes, bounds) is measured with noise, for a "
+        "part of epsilon, and rare levels and classes become 'other'. Default: rare ones are "
+        "refused, the rest is read off the data and assumed public."
+    ),
+]
+LabelSeparator = Annotated[
+    str | None, _column(metavar="TEXT", help="Separator between several labels of a row.")
+]
+SchemaFile = Annotated[
+    Path | None, _column(metavar="FILE", help="All of this in JSON, instead of options.")
+]
+
+Strict = Annotated[
+    bool, _privacy("--strict", help="Refuse to read off the data anything that is not declared.")
+]
+Trials = Annotated[
+    int | None,
+    _privacy(
+        metavar="COUNT",
+        callback=whole_number(0),
+        help="Earlier runs on this data by which settings were chosen; stated on the card.",
+    ),
+]
+LedgerFile = Annotated[
+    Path | None,
+    _privacy(
+        metavar="FILE",
+        help="Ledger that all runs on this data share; created if new.",
+    ),
+]
+LedgerBudget = Annotated[
+    float | None,
+    _privacy(metavar="NUMBER", help="Epsilon of a new ledger. Default: that of this run."),
+]
+
+Words = Annotated[
+    int,
+    _side(
+        metavar="COUNT", callback=whole_number(1, MOST_WORDS), help="Size of the public vocabulary."
+    ),
+]
+Language = Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")]
+SideFile = Annotated[
+    str | None, _side(metavar="FILE", help="Table of word and frequency; or wordfreq, or none.")
+]
+SideSource = Annotated[
+    str | None, _side(metavar="TEXT", help="Where the file comes from; stated in the result.")
+]
+SideBecause = Annotated[
+    str | None, _side(metavar="TEXT", help="Why the file is public; stated in the result.")
+]
+PublicFile = Annotated[
+    Path | None,
+    _side(metavar="FILE", help="Public texts that give vocabulary and word frequencies."),
+]
+PublicBecause = Annotated[
+    str | None, _side(metavar="TEXT", help="Why these texts are public; stated in the result.")
+]
+
+CheckpointFolder = Annotated[
+    Path | None,
+    _place(metavar="FOLDER", help="Checkpoints of the run. Default: OUT.checkpoint."),
+]
+StoreFolder = Annotated[
+    Path | None,
+    _place(metavar="FOLDER", help="Disk space for the rows. Default: beside the checkpoints."),
+]
+
+
+def train_on_table(options: dict[str, Any], title: str, *, federated: bool = False) -> None:
+    """Do what the options of a command ask for: train and show the result, or check overlap."""
+    with errors_as_messages():
+        request = request_from(options, federated=federated)
+    if options["check_overlap"]:
+        _show_overlap(request)
+    else:
+        _train_and_show(request, title, as_json=options["as_json"])
+
+
+def request_from(options: dict[str, Any], *, federated: bool = False) -> TrainingRequest:
+    """Return the request that a command's options describe, by the names of its parameters."""
+    from adadps.estimators.planner.plan import FederatedSettings
+    from adadps.estimators.tables.request import TrainingRequest
+
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+        if value is not None and name not in ("check_overlap", "as_json")
+    }
+    if federated:
+        of_federation = {field.name for field in fields(FederatedSettings)} & given.keys()
+        given["federation"] = FederatedSettings(**{name: given.pop(name) for name in of_federation})
+    return TrainingRequest(**given)
+
+
+def _train_and_show(request: TrainingRequest, title: str, *, as_json: bool) -> None:
+    from adadps.estimators.tables.run_folder import TableRunFolder
+    from adadps.estimators.tables.survey import RareError
+    from adadps.estimators.tables.training import train_from_table
+
+    with errors_as_messages(
+        interrupted=lambda: TableRunFolder.of(request).in_words(_this_command())
+    ):
+        try:
+            result = train_from_table(request, say_on_terminal)
+        except RareError as error:
+            paying = f"{_this_command()} --rare other"
+            raise DataError(
+                f"{error} Each column whose bounds, levels or classes you declare (--numeric "
+                "NAME=LOW,HIGH, --categorical, --classes) is not paid for, and rarer levels of the "
+                f"others are kept. To pay:\n{paying}"
+            ) from error
+        if as_json:
+            print_json(result.describe())
+        else:
+            out.print(table_of_facts(title, _facts_of(result, request.out)))
+
+
+def _show_overlap(request: TrainingRequest) -> None:
+    """Print the overlap on standard error, and nowhere else."""
+    from adadps.estimators.tables.overlap import overlap_in_words
+
+    with errors_as_messages():
+        say(overlap_in_words(request))
+
+
+def _this_command() -> str:
+    """Return the command line, quoted for a shell."""
+    return shlex.join(["adadps", *sys.argv[1:]])
+
+
+def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
+    """Return what may be shown: nothing here was computed from private data without noise."""
+    from adadps.report.card.meaning import about_held_out
+    from adadps.report.card.rendering import measured_on
+
+    privacy = result.privacy
+    measured = {
+        f"{m.metric}, on {measured_on(m.data, m.declared)}": m.value for m in result.history
+    }
+    outside = about_held_out(m.declared for m in result.history)
+    return {
+        "model": str(folder),
+        "guarantee": str(privacy),
+        "method": result.method,
+        "steps": privacy.steps,
+        "steps paid": privacy.steps_paid,
+        "noise multiplier": privacy.noise_multiplier,
+        **measured,
+        **({"not covered": outside[0]} if outside else {}),
+        **{f"measured and paid for ({n})": fact for n, fact in enumerate(privacy.measured, 1)},
+        **{f"assumed public ({n})": fact for n, fact in enumerate(privacy.assumed_public, 1)},
+    }
 
 
 def train(
@@ -23,25 +245,25 @@ def train(
         Path, typer.Argument(help="Private table: .csv, .tsv, .jsonl (or .gz), or .parquet.")
     ],
     epsilon: Annotated[float, typer.Option(metavar="NUMBER", help="What this run may spend.")],
-    out: options.OutFolder,
-    label: options.Label = None,
-    texts: options.Texts = None,
-    numeric: options.Numbers = None,
-    categorical: options.Categories = None,
+    out: OutFolder,
+    label: Label = None,
+    texts: Texts = None,
+    numeric: Numbers = None,
+    categorical: Categories = None,
     test: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Held-out rows, for the accuracy.")
     ] = None,
-    check_overlap: options.CheckOverlap = False,
-    as_json: options.AsJson = False,
-    classes: options.Classes = None,
-    missing: options.EmptyCells = None,
-    rare: options.RareNames = None,
+    check_overlap: CheckOverlap = False,
+    as_json: AsJson = False,
+    classes: Classes = None,
+    missing: EmptyCells = None,
+    rare: RareNames = None,
     regression: Annotated[bool, _column("--regression", help="The label is a number.")] = False,
     label_bounds: Annotated[
         str | None, _column(metavar="LOW,HIGH", help="Bounds of the label of a regression.")
     ] = None,
-    label_separator: options.LabelSeparator = None,
-    schema: options.SchemaFile = None,
+    label_separator: LabelSeparator = None,
+    schema: SchemaFile = None,
     delta: Annotated[
         float | None,
         _privacy(metavar="NUMBER", help="Default: the ledger's, else 1/(10 examples or users)."),
@@ -54,10 +276,10 @@ def train(
             help="Declared number of rows. Default: that of the file, then assumed public.",
         ),
     ] = None,
-    strict: options.Strict = False,
-    trials: options.Trials = None,
-    ledger: options.LedgerFile = None,
-    ledger_budget: options.LedgerBudget = None,
+    strict: Strict = False,
+    trials: Trials = None,
+    ledger: LedgerFile = None,
+    ledger_budget: LedgerBudget = None,
     user: Annotated[str | None, _user(metavar="NAME", help="Column of users.")] = None,
     users: Annotated[
         int | None,
@@ -74,13 +296,13 @@ def train(
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
     ] = Method.AUTO,
-    words: options.Words = 10_000,
-    language: options.Language = "en",
-    side: options.SideFile = None,
-    side_source: options.SideSource = None,
-    side_because: options.SideBecause = None,
-    public: options.PublicFile = None,
-    public_because: options.PublicBecause = None,
+    words: Words = 10_000,
+    language: Language = "en",
+    side: SideFile = None,
+    side_source: SideSource = None,
+    side_because: SideBecause = None,
+    public: PublicFile = None,
+    public_because: PublicBecause = None,
     epochs: Annotated[
         float | None, _setting(metavar="NUMBER", help="Passes over the data.")
     ] = None,
@@ -91,8 +313,8 @@ def train(
         float | None, _setting(metavar="NUMBER", help="Norm at which gradients are clipped.")
     ] = None,
     lr: Annotated[float | None, _setting(metavar="NUMBER", help="Learning rate.")] = None,
-    checkpoint: options.CheckpointFolder = None,
-    store: options.StoreFolder = None,
+    checkpoint: CheckpointFolder = None,
+    store: StoreFolder = None,
 ) -> None:
     r"""Train a private linear model on texts, numbers and categories at one epsilon.
 

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 
-from adadps.estimators.planner.methods import Method, PreparedMethod
+from adadps.estimators.planner.methods import PreparedMethod
 from adadps.methods.paper import plain_adam
 from adadps.methods.side import Frequencies, frequency
 from adadps.methods.stages import Chain, privatize
+from adadps.types import Method
 
 NOT_PRIVATE = "Adam, no privacy"
 

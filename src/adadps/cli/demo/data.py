@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.provenance import AssumedPublic
-from adadps.data.text import BagOfWords, public_vocabulary
-from adadps.estimators.tables.public_words import with_class_names
+from adadps.estimators.text import BagOfWords, public_vocabulary, with_class_names
 from adadps.methods.side import Frequencies, word_frequencies
 
 VOCABULARY = 10_000

@@ -14,8 +14,7 @@ from adadps.cli.demo.contenders import CONTENDERS, NOT_PRIVATE, recorded_setting
 from adadps.cli.demo.data import load_data, load_default_data
 from adadps.cli.demo.training import DEFAULTS, STEPS, noise_for, train, train_defaults
 from adadps.errors import DataError
-from adadps.files.removing import remove_folder
-from adadps.files.writing import write_json
+from adadps.files import remove_folder, write_json
 from adadps.report.card import CARD_JSON, CARD_MARKDOWN
 from adadps.report.card.audits import AUDIT_FILE
 from adadps.report.html import report_of_comparison

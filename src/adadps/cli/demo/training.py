@@ -7,25 +7,22 @@ from typing import Any
 
 from torch import nn
 
-from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.delta import default_delta
-from adadps.accounting.epsilon import Budget
+from adadps.accounting.epsilon import Budget, calibrate_noise
+from adadps.accounting.events import default_delta
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.cli.demo.contenders import DemoMethod, TunedSetting
 from adadps.cli.demo.data import VOCABULARY, DemoData
 from adadps.data.debian import SECTIONS
 from adadps.engine.losses import cross_entropy
-from adadps.estimators.planner.methods import Method
 from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.planner.settings import GivenSettings
-from adadps.estimators.tables.features import RowFeatures, prepare_for_rows
+from adadps.estimators.tables.features import RowFeatures, Targets, prepare_for_rows
 from adadps.estimators.tables.schema import Label, Schema
-from adadps.estimators.tables.targets import Targets
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.evaluation import accuracy, on_held_out
 from adadps.training.fit import fit
-from adadps.types import Accountant
+from adadps.types import Accountant, Method
 
 BATCH, STEPS, TUNING_TRIALS = 1024, 400, 12
 DEFAULTS = "Defaults (no tuning): DP-SGD on IDF features"
@@ -104,7 +101,7 @@ def _timed(
         settings={
             **setting,
             "model": f"linear without bias, {len(data.words)} words x {len(SECTIONS)} sections",
-            "words": f"adadps.data.text.public_vocabulary({VOCABULARY}){more}",
+            "words": f"adadps.estimators.text.public_vocabulary({VOCABULARY}){more}",
             "classes": list(SECTIONS),
         },
     )

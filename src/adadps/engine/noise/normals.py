@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from llvmlite import ir
 from numba import types
 
-from adadps.tensors import threads
-from adadps.tensors.kernels.compiled import compiled, instruction
+from adadps.tensors import loops
+from adadps.tensors.loops import compiled, instruction
 
 Array = npt.NDArray[np.float64]
 
@@ -86,8 +86,8 @@ class Normals:
             others.append(partial(self._draw_and_use, full * BLOCK, number, rest, None, use))
         # Blocks drawn ahead are finished from the front, so missing ones are drawn from the back.
         missed = full - len(ready)
-        threads.run_all(deque([*ready, *reversed(others)]))
-        if full and threads.count() < threads.usable_cores():
+        loops.run_all(deque([*ready, *reversed(others)]))
+        if full and loops.count() < loops.usable_cores():
             self._draw_ahead(missed)
 
     def _next_block(self) -> tuple[int, Future[Array] | None]:
@@ -125,10 +125,10 @@ class Normals:
         """Let an idle core draw the next blocks: as many as have been missing so far."""
         most = AHEAD_BYTES // (8 * BLOCK)
         self._wanted_ahead = min(self._wanted_ahead + missed, most)
-        with threads.may_submit() as allowed:
+        with loops.may_submit() as allowed:
             for _ in range(len(self._ahead), self._wanted_ahead if allowed else 0):
                 number = next(self._blocks)
-                future = threads.pools.ahead.submit(_new_block, self._key, number)
+                future = loops.pools.ahead.submit(_new_block, self._key, number)
                 self._ahead.append((number, future))
 
 

@@ -28,9 +28,9 @@ from torch.autograd.graph import increment_version
 
 from adadps.engine.noise.normals import Array, Normals
 from adadps.errors import ContractError, SettingError, require
-from adadps.files.processes import process
-from adadps.tensors import threads
-from adadps.tensors.kernels.compiled import compiled_as_written
+from adadps.files import process
+from adadps.tensors import loops
+from adadps.tensors.loops import compiled_as_written
 from adadps.tensors.sums import AlignedSum, Line, OuterSum, as_lines, dense, on_cpu
 
 REPRODUCIBLE_MARK = "reproducible, not private: the noise comes from a known seed"
@@ -158,7 +158,7 @@ class Randomness:
                     normals = z[low - start : high - start]
                     _add_noised(*arrays, normals, standard_deviation, width, factor)
 
-        with threads.torch_on_one_thread():
+        with loops.torch_on_one_thread():
             self._own().noise.draw(bounds[-1], add)
         for weights, _ in changes:
             if not weights.is_inference():

@@ -1,7 +1,17 @@
-"""Side effects that a pass must not have, looked for on synthetic rows.
+"""Synthetic rows, on which models are tried, and the side effects that a pass must not have.
+
+Every check of a model before training (of its shapes, engine, loss, layout) runs on synthetic rows
+of the shape and type of the private ones: no private row is read outside a step that is paid for.
+Batches are padded with them, too, so that neither an empty batch nor a small one takes a path of
+its own. Only the form of the data enters: types, the shape of one row, the width of sparse rows,
+and the sizes of the model's tables of words.
 
 A pass must not write into the model or retain a tensor, because that would leave without noise, and
-it must not draw from a generator whose seed others may know.
+it must not draw from a generator whose seed others may know. Dropout and other draws inside a model
+follow positions in the batch: if somebody knew the generator's seed, one added row would shift the
+draws of all others, and their clipped sum by far more than C. So during a pass the default
+generators of torch, numpy and Python have states from the run's own secure source (all bits of
+them: `manual_seed` would set 32), and afterwards the states that they had before.
 """
 
 from __future__ import annotations
@@ -10,6 +20,8 @@ import gc
 import random
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +34,6 @@ from torch.utils._pytree import tree_leaves
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
-from adadps.engine.passes.generators import secret_generators
 from adadps.engine.passes.model_state import ModelState, described, same_state
 from adadps.engine.rules.layers import LayerSequence
 from adadps.errors import ModelError
@@ -164,3 +175,142 @@ class _CreatedTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def alive(self) -> Iterator[Tensor]:
         """Yield the tensors that still exist."""
         return (one for made in self._made if (one := made()) is not None)
+
+
+Bytes = Callable[[int], bytes]
+"""Returns this many bytes from a secure source."""
+
+_NUMPY: Any = np.random
+
+_WORDS = 624
+"""State words of the Mersenne twister of torch and Python."""
+
+
+@contextmanager
+def secret_generators(secret: Bytes, device: torch.device) -> Iterator[None]:
+    """Give the default generators secret states, and restore their states afterwards."""
+    of_torch, of_python = torch.get_rng_state(), random.getstate()
+    numpys_own, of_numpy = _NUMPY.get_bit_generator(), _NUMPY.get_state(legacy=False)
+    accelerator = None if device.type == "cpu" else torch.get_device_module(device)
+    of_device = accelerator.get_rng_state(device) if accelerator else None
+    try:
+        torch.set_rng_state(_twister_state(secret(4 * _WORDS)))
+        _NUMPY.set_bit_generator(np.random.PCG64(int.from_bytes(secret(16))))
+        words = _words(secret(4 * _WORDS)).tolist()
+        random.setstate((3, (*words, _WORDS), None))
+        if accelerator:
+            accelerator.set_rng_state(_secret_seed(of_device, secret), device)
+        yield
+    finally:
+        torch.set_rng_state(of_torch)
+        _NUMPY.set_bit_generator(numpys_own)
+        _NUMPY.set_state(of_numpy)
+        random.setstate(of_python)
+        if accelerator:
+            accelerator.set_rng_state(of_device, device)
+
+
+def _words(held: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.frombuffer(held, dtype=np.uint32)
+
+
+def _twister_state(held: bytes) -> torch.Tensor:
+    """A state of torch's generator with these words, all of which are mixed at the next draw."""
+    state = _fresh_state().clone()
+    whole = state.numpy()
+    start = _words_start()
+    whole[start : start + 8 * _WORDS] = _words(held).astype(np.uint64).view(np.uint8)
+    return state
+
+
+@cache
+def _fresh_state() -> torch.Tensor:
+    """The state of a generator that has drawn nothing: its next draw mixes all words first."""
+    return torch.Generator().get_state()
+
+
+@cache
+def _words_start() -> int:
+    """Where the words begin, found by their content: the first is the seed, as in MT19937."""
+    seed = 0x2B7E1516
+    state = torch.Generator().manual_seed(seed).get_state().numpy()
+    expected, words = [], seed
+    for index in range(1, 5):
+        expected.append(words)
+        words = (1812433253 * (words ^ (words >> 30)) + index) & 0xFFFFFFFF
+    found = state.tobytes().find(np.array(expected, np.uint64).tobytes())
+    if found < 0:
+        raise RuntimeError(
+            "Expected the Mersenne twister as torch's generator on the CPU, found another one. "
+            "Install a version of torch that this package allows."
+        )
+    return found
+
+
+def _secret_seed(like: Any, secret: Bytes) -> torch.Tensor:
+    """The state of an accelerator's counter-based generator, which begins with its 64-bit seed."""
+    state: torch.Tensor = like.clone()
+    state.view(torch.uint8)[:8] = torch.frombuffer(bytearray(secret(8)), dtype=torch.uint8)
+    return state
+
+
+ROWS = 16
+"""The number of synthetic rows, and the multiple to which batches are padded.
+
+A matrix product with very few rows is computed by another routine than one with many, and some
+routines treat the rows beyond a multiple of four differently, too: the last bit of a row would then
+tell how many others were drawn. In multiples of 16, rows are bit-equal
+(`tests/contract/test_padding.py`).
+"""
+
+_WORDS_PER_ROW = 8
+
+
+def synthetic_like(data: Examples, model: nn.Module) -> Examples:
+    """Return `ROWS` synthetic examples: those given with the data, or made up here."""
+    if data.synthetic is not None:
+        return data.synthetic.take(torch.arange(ROWS) % len(data.synthetic))
+    generator = torch.Generator().manual_seed(0)
+    device = data.targets.device
+    return Examples(
+        _features(data.features, model, generator).to(device),
+        _targets(data.targets, generator).to(device),
+    )
+
+
+def _features(like: Features, model: nn.Module, generator: torch.Generator) -> Features:
+    if isinstance(like, SparseRows):
+        return _sparse(like.width, like.values.dtype, generator)
+    shape = (ROWS, *like.shape[1:])
+    if not like.is_floating_point():
+        highest = 2 if like.dtype is torch.bool else _fewest_words(model)
+        return torch.randint(highest, shape, generator=generator).to(like.dtype)
+    # Half of them positive, for models that take logarithms or roots.
+    values = torch.rand(shape, generator=generator)
+    values[ROWS // 2 :] = torch.randn((ROWS - ROWS // 2, *shape[1:]), generator=generator)
+    return values.to(like.dtype)
+
+
+def _targets(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Values in [0, 1), or alternating 0 and 1, which nearly every loss accepts."""
+    shape = (ROWS, *like.shape[1:])
+    if like.is_floating_point():
+        return torch.rand(shape, generator=generator).to(like.dtype)
+    alternating = torch.arange(ROWS) % 2
+    return alternating.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous().to(like.dtype)
+
+
+def _sparse(width: int, dtype: torch.dtype, generator: torch.Generator) -> SparseRows:
+    """Rows of a few distinct columns with positive values."""
+    count = min(_WORDS_PER_ROW, width)
+    first = torch.randint(max(1, width), (ROWS, 1), generator=generator)
+    columns = ((first + torch.arange(count)) % max(1, width)).sort(1).values
+    values = torch.rand(ROWS * count, generator=generator).add_(0.1)
+    offsets = torch.arange(ROWS + 1) * count
+    return SparseRows(offsets, columns.flatten(), values.to(dtype), width)
+
+
+def _fewest_words(model: nn.Module) -> int:
+    """Integers below this fit every table of words; without a table they are 0 and 1."""
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return min((table.num_embeddings for table in tables), default=2)

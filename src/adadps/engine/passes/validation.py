@@ -12,20 +12,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, Features
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.choice import engine_for, require_gradients
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Isolation, Objective
-from adadps.engine.passes.generators import secret_generators
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.side_effects import (
     forward,
     require_no_retained_tensors,
     require_no_writes,
+    secret_generators,
+    synthetic_like,
 )
-from adadps.engine.passes.synthetic import synthetic_like
 from adadps.errors import AdadpsError, DataError, ModelError
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)

@@ -26,9 +26,9 @@ from adadps.engine.rules.squares import (
     sums_of_squares,
     unit_squares,
 )
-from adadps.tensors.kernels import rows as compiled
+from adadps.tensors import kernels as compiled
+from adadps.tensors.loops import run_in_parts
 from adadps.tensors.sums import Factors, RowSparse, in_main_memory, rows_of
-from adadps.tensors.threads import run_in_parts
 
 
 @dataclass(frozen=True)

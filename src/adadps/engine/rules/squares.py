@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadps.tensors.kernels.compiled import compiled, compiled_in_any_order
+from adadps.tensors.loops import compiled, compiled_in_any_order
 from adadps.tensors.sums import in_main_memory
 
 Answer = TypeVar("Answer")

@@ -24,9 +24,10 @@ from sklearn.preprocessing import normalize
 from adadps.accounting.events import is_free
 from adadps.errors import SideInformationError, require, require_positive
 from adadps.estimators.doctor.case import Array, Case, Matrix
-from adadps.estimators.planner.methods import FLOOR, POWER_BEFORE, POWER_ON_BOTH_SIDES, Method
+from adadps.estimators.planner.methods import FLOOR, POWER_BEFORE, POWER_ON_BOTH_SIDES
 from adadps.methods.side import Frequencies, frequency, idf
 from adadps.methods.side.source import Fixed
+from adadps.types import Method
 
 DP_SGD = "DP-SGD"
 FEATURE_POWER = 1.0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adadps.accounting.delta import default_delta, require_small_delta
 from adadps.accounting.epsilon import Budget
+from adadps.accounting.events import default_delta, require_small_delta
 from adadps.errors import SideInformationError, require
 from adadps.estimators.doctor.candidates import DP_SGD, Candidate, nothing
 from adadps.estimators.doctor.case import Case, case_of, require_folds

@@ -21,7 +21,7 @@ from adadps.estimators.doctor.candidates import (
 )
 from adadps.estimators.doctor.case import Case
 from adadps.estimators.doctor.terms import gradient_norms, moments_at
-from adadps.estimators.planner.methods import Method, Norms, PreparedMethod, norms_for
+from adadps.estimators.planner.methods import Norms, PreparedMethod, norms_for
 from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.planner.settings import (
     GivenSettings,
@@ -33,6 +33,7 @@ from adadps.methods.paper import adadps_public
 from adadps.methods.side import RMSPropStatistics
 from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, privatize
+from adadps.types import Method
 
 PUBLIC_BATCH = 256
 

@@ -25,9 +25,9 @@ from adadps.engine.losses import cross_entropy
 from adadps.engine.noise.randomness import reproducible_not_private
 from adadps.estimators.doctor.case import Array, Case
 from adadps.estimators.doctor.plans import CandidatePlan
-from adadps.estimators.models import linear_layer
+from adadps.estimators.planner.methods import linear_layer
 from adadps.training.evaluation import accuracy, on_public
-from adadps.training.private_run import PrivateRun
+from adadps.training.fit import PrivateRun
 from adadps.types import Accountant, Relation
 
 MOST_ROWS_PER_BATCH = 1024

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from adadps.data.tables import read_table
-from adadps.data.text import BagOfWords, public_vocabulary
 from adadps.errors import DataError, SettingError
 from adadps.estimators.doctor.candidates import DP_SGD, Candidate
 from adadps.estimators.doctor.case import Array
 from adadps.estimators.doctor.examination import FOLDS, Findings, examine
-from adadps.estimators.planner.methods import Method, shaped
+from adadps.estimators.planner.methods import shaped
 from adadps.estimators.planner.settings import Settings
-from adadps.estimators.tables.public_words import frequencies_from_file
+from adadps.estimators.text import BagOfWords, frequencies_from_file, public_vocabulary
 from adadps.methods.side import Frequencies, word_frequencies
+from adadps.types import Method
 
 WORDS, LANGUAGE = 10_000, "en"
 """The default vocabulary of `adadps train`."""

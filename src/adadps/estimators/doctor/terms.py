@@ -37,7 +37,7 @@ from adadps.estimators.doctor.candidates import (
     weighted_rows,
 )
 from adadps.estimators.doctor.case import Array, Case, Matrix
-from adadps.estimators.planner.methods import Method
+from adadps.types import Method
 
 POINTS = (0.0, 0.5, 1.0)
 """Shares of the way from w^1 = 0 to w*."""

@@ -8,8 +8,6 @@ estimators, the doctor, the demo and the experiments all plan here::
     plan.settings, plan.chain
 
 - `methods`: the methods by name, their chains, and norms of typical rows on their way;
-- `typical_texts`: rows drawn from public word frequencies, of which those norms are measured;
 - `settings`: batch size, steps, noise multiplier, clip norm and learning rate by one rule;
-- `federation`: what changes where users train locally;
-- `plan`: the whole plan in one call.
+- `plan`: the whole plan in one call, and what changes where users train locally.
 """

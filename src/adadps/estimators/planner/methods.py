@@ -1,63 +1,37 @@
 """The methods by name: their chains, and how side information scales a typical row.
 
-The shapes of A and the learning rate of Adam were the best ones in the demo.
+The shapes of A and the learning rate of Adam were the best ones in the demo. Norms of typical rows
+come from public quantities alone. Texts are drawn at random: `WORDS_PER_TEXT` words by their public
+frequencies, as log(1 + count) and of norm 1, like the texts that are trained on.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Any
 
-from adadps.errors import SideInformationError
-from adadps.estimators.planner.typical_texts import WORDS_PER_TEXT, typical_norm
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.preprocessing import normalize
+from torch import nn
+
+from adadps.data.sparse_rows import sparse_linear
+from adadps.errors import ModelError, SideInformationError
 from adadps.methods.paper import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
 from adadps.methods.side import Frequencies, frequency, idf
 from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain
 from adadps.methods.stages.gradients import Privatize
+from adadps.types import Method
 
 IDF_POWER = 1.0
 FLOOR, POWER_BEFORE, POWER_ON_BOTH_SIDES = 0.01, 1.0, 0.5
 """A = max(f / max f, floor)^power before the clip, and on both sides of the noise."""
 ADAM_OUTPUT_NOISE = 1.2
 """lr √T ‖x‖ of Adam, whose steps have the same length whatever the noise."""
-
-
-class Method(StrEnum):
-    """Methods that can be trained by name."""
-
-    AUTO = "auto"
-    ADADPS = "adadps"
-    ADADPS_TWO_SIDED = "adadps-two-sided"
-    DP_SGD_WEIGHTED = "dp-sgd-weighted"
-    DP_SGD = "dp-sgd"
-    DP_ADAM = "dp-adam"
-
-    @property
-    def takes_side_information(self) -> bool:
-        """Return whether the method reads side information."""
-        return self in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)
-
-    def resolved(self, *, informed: bool, linear: bool = True, on_devices: bool = False) -> Method:
-        """Return the method itself, or the one that ``auto`` stands for.
-
-        Without side information (``informed``) that is DP-SGD. With it, a linear model gets
-        weighted features, and any other model AdaDPS, which works on every layer. Devices of a
-        federation are sent weights and D but no features, so they get two-sided AdaDPS.
-
-        >>> Method.AUTO.resolved(informed=True).value
-        'dp-sgd-weighted'
-        >>> Method.AUTO.resolved(informed=True, on_devices=True).value
-        'adadps-two-sided'
-        """
-        if self is not Method.AUTO:
-            return self
-        if not informed:
-            return Method.DP_SGD
-        if on_devices:
-            return Method.ADADPS_TWO_SIDED
-        return Method.DP_SGD_WEIGHTED if linear else Method.ADADPS
 
 
 @dataclass(frozen=True)
@@ -181,3 +155,123 @@ def adam_rate(steps: int, norm: float = 1.0) -> float:
     0.06
     """
     return ADAM_OUTPUT_NOISE / math.sqrt(steps) / norm
+
+
+def linear_layer(width: int, outputs: int, *, sparse_rows: bool = True) -> nn.Linear:
+    """Return a linear layer without bias that starts at zero.
+
+    >>> linear_layer(3, 2, sparse_rows=False)
+    Linear(in_features=3, out_features=2, bias=False)
+    """
+    layer = (
+        sparse_linear(width, outputs, bias=False)
+        if sparse_rows
+        else nn.Linear(width, outputs, bias=False)
+    )
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+def own_module(module: Any, width: int, outputs: int) -> nn.Module:
+    """Return a copy of a module, or what a function of the numbers of inputs and outputs makes."""
+    made = (
+        copy.deepcopy(module)
+        if isinstance(module, nn.Module)
+        else module(width, outputs)
+        if callable(module)
+        else None
+    )
+    if not isinstance(made, nn.Module):
+        raise ModelError(
+            "Expected a torch module, or a function of the numbers of inputs and outputs that "
+            f"makes one, as `module`, found {type(module).__name__}. For example: "
+            "module=lambda inputs, outputs: torch.nn.Linear(inputs, outputs)."
+        )
+    return made
+
+
+def reading_layer(model: nn.Module, width: int) -> str | None:
+    """Return the name of the first parameter that has one column per feature.
+
+    >>> reading_layer(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2)), 3)
+    '0.weight'
+    """
+    fitting = (
+        name
+        for name, value in model.named_parameters()
+        if value.ndim == 2 and value.shape[-1] == width
+    )
+    return next(fitting, None)
+
+
+TYPICAL_TEXTS = 400
+WORDS_PER_TEXT = 100
+"""A declared typical length of texts; inverse document frequencies depend on it, too."""
+Numbers = npt.NDArray[np.float64]
+
+
+def typical_norm(
+    side: Fixed, width: int, frequencies: Frequencies | None = None, *, at: str = "weight"
+) -> float:
+    """Return the median of ‖x / A‖ over typical texts x, which have norm 1.
+
+    It is 1 where A is not one value for each of ``width`` features: nothing is known then.
+
+    >>> from adadps.methods.side import fixed, given_frequencies
+    >>> known = given_frequencies([0.9, 0.1], source="a list", public_because="published")
+    >>> side = fixed({"weight": ([1.0, 0.1], 1)}, source="a book", public_because="published")
+    >>> round(typical_norm(side, 2)), round(typical_norm(side, 2, known))
+    (7, 5)
+    """
+    a = along_features(side, at)
+    if a is None or len(a) != width:
+        return 1.0
+    return median_norm(typical_texts(width, frequencies), a)
+
+
+def along_features(side: Fixed, at: str = "weight") -> Numbers | None:
+    """Return A of one parameter where it is one value per feature, else None."""
+    entry = side.named.get(at)
+    return np.asarray(entry[0].double().numpy()) if isinstance(entry, tuple) else None
+
+
+def median_norm(rows: sparse.csr_matrix, a: Numbers | None = None) -> float:
+    """Return the median of ‖x‖, or of ‖x / A‖.
+
+    >>> median_norm(sparse.csr_matrix([[3.0, 4.0]]), np.array([1.0, 0.5]))
+    8.54400374531753
+    """
+    squares = rows.multiply(rows)
+    totals = squares.sum(axis=1) if a is None else squares @ a**-2.0
+    return float(np.sqrt(np.median(np.asarray(totals).ravel())))
+
+
+def typical_texts(
+    words: int, frequencies: Frequencies | None = None, rng: np.random.Generator | None = None
+) -> sparse.csr_matrix:
+    """Return rows over ``words`` words, which are equally likely without ``frequencies``.
+
+    >>> typical_texts(50).shape
+    (400, 50)
+    """
+    rng = np.random.default_rng(0) if rng is None else rng
+    if frequencies is None:
+        counts = _uniform_counts(words, rng)
+    else:
+        counts = _counts_by(frequencies.per_word(WORDS_PER_TEXT).values.double().numpy(), rng)
+    return sparse.csr_matrix(normalize(counts.log1p()))
+
+
+def _counts_by(frequencies: Numbers, rng: np.random.Generator) -> sparse.csr_matrix:
+    """Draw counts of words; a frequency of zero counts as the smallest known one."""
+    shares = np.maximum(frequencies, frequencies[frequencies > 0].min())
+    shares = shares / shares.sum()
+    texts = (rng.multinomial(WORDS_PER_TEXT, shares) for _ in range(TYPICAL_TEXTS))
+    return sparse.csr_matrix(sparse.vstack([sparse.csr_matrix(text) for text in texts]))
+
+
+def _uniform_counts(words: int, rng: np.random.Generator) -> sparse.csr_matrix:
+    drawn = rng.integers(words, size=(TYPICAL_TEXTS, WORDS_PER_TEXT))
+    rows = np.repeat(np.arange(TYPICAL_TEXTS), WORDS_PER_TEXT)
+    held = (np.ones(drawn.size, np.int64), (rows, drawn.ravel()))
+    return sparse.csr_matrix(held, shape=(TYPICAL_TEXTS, words))

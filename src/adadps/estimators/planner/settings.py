@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 from dp_accounting import DpEvent
 
-from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.epsilon import Budget
+from adadps.accounting.epsilon import Budget, calibrate_noise
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.errors import require, require_positive
 from adadps.estimators.planner.methods import Norms

@@ -16,23 +16,19 @@ from pathlib import Path
 from adadps.accounting.epsilon import grouping_of, units_of
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.noisy_counts.price import Paid, Price, pay, price_of
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.engine.noise.randomness import secure
 from adadps.errors import AdadpsError, ContractError, DataError
 from adadps.estimators.planner.plan import PlannedRun, plan_training
-from adadps.estimators.tables.cells import users
 from adadps.estimators.tables.features import prepare_for_rows
-from adadps.estimators.tables.model import TableModel
 from adadps.estimators.tables.paid_survey import columns_of, measure
-from adadps.estimators.tables.public_words import TableVocabulary
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
-from adadps.estimators.tables.schema import Schema
-from adadps.estimators.tables.schema_file import schema_of
-from adadps.estimators.tables.survey import facts
-from adadps.files.strict_json import parse_json
-from adadps.files.writing import new_file
+from adadps.estimators.tables.run_folder import TableModel, TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.schema import Schema, schema_of
+from adadps.estimators.tables.survey import facts, users
+from adadps.estimators.text import TableVocabulary
+from adadps.files import new_file, parse_json
 from adadps.training.describe import plan_of
 from adadps.types import Relation
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
 from adadps.accounting.noisy_counts.price import CountedColumns, Price
-from adadps.data.declared_reads import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import Table
 from adadps.data.users import MISSING
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import DataError
-from adadps.estimators.tables.cells import is_missing, labels, numbers, texts, users
 from adadps.estimators.tables.schema import OTHER, Label, Schema
+from adadps.estimators.tables.survey import is_missing, labels, numbers, texts, users
 
 Cell = str | float | None
 """A level or class, a number, or nothing."""

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
-from adadps.estimators.planner.federation import FederatedSettings, NoiseBy, UserColumn
-from adadps.estimators.planner.methods import Method
+from adadps.estimators.planner.plan import FederatedSettings, UserColumn
 from adadps.estimators.planner.settings import GivenSettings
-from adadps.estimators.tables.public_words import VocabularySource
-from adadps.estimators.tables.schema import Schema
-from adadps.estimators.tables.schema_file import (
+from adadps.estimators.tables.schema import (
+    Schema,
     examples_of,
     merged,
     options_as_schema,
     read_schema_file,
     schema_of,
 )
+from adadps.estimators.text import VocabularySource
+from adadps.types import Method, NoiseBy
 
 ROWS_PER_USER, ROWS_OF_A_DEVICE = 16, 1000
 """By default, rows of a user that count in one step, and rows that a device trains on."""

@@ -10,20 +10,25 @@ from pathlib import Path
 
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
-from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.examples import Examples
-from adadps.data.row_store import RowStore
+from adadps.data.examples import Examples, RowStore
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
 from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
-from adadps.estimators.tables.model import TableModel, load_rows, save_model
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
-from adadps.estimators.tables.public_words import TableVocabulary
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.run_folder import (
+    TableModel,
+    TableRunFolder,
+    budget_of,
+    load_rows,
+    save_model,
+    shared_ledger,
+)
 from adadps.estimators.tables.survey import complete, facts
-from adadps.files.writing import new_folder
+from adadps.estimators.text import TableVocabulary
+from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit

@@ -26,9 +26,8 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from torch import Tensor
 
 from adadps.accounting.contract import measurement_divisor
-from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Features, as_features
-from adadps.data.provenance import Provenance
+from adadps.data.provenance import DeclaredRead, Provenance, declared_read
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION, secure
 from adadps.engine.waist import Step

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.errors import DataError
-from adadps.files.strict_json import parse_json
+from adadps.files import parse_json
 
 AUDIT_FILE = "audit.json"
 TOLERANCE = 0.01

@@ -20,8 +20,8 @@ from typing import Any
 from adadps.accounting.epsilon import epsilon_of
 from adadps.accounting.events import event_of, is_free, text_of
 from adadps.errors import AdadpsError, DataError
-from adadps.files.strict_json import parse_json
-from adadps.report.card.charges import (
+from adadps.files import parse_json
+from adadps.report.card.meaning import (
     Mechanism,
     charged_event,
     charges_of,

@@ -20,8 +20,8 @@ from typing import Any
 
 from jinja2 import Environment
 
-from adadps.files.writing import new_file
-from adadps.report.card.charges import epsilon_after
+from adadps.files import new_file
+from adadps.report.card.meaning import epsilon_after
 from adadps.report.card.rendering import CardSection, measured_on, readable
 from adadps.report.html import charts
 from adadps.report.html.charts import Chart, ChartLine, laid_out

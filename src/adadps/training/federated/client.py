@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from adadps.accounting.ledger import Ledger, RunFacts
 from adadps.data.examples import Examples
 from adadps.data.row_kind import require_examples
+from adadps.data.sparse_rows import lay_out_by_feature
 from adadps.engine.local import LocalEngine, Part, of_updates
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import clip_weights
 from adadps.methods.side.source import Uniform
-from adadps.tensors.feature_major import lay_out_by_feature
 from adadps.tensors.sums import Params, RowSparse, Sum, dense
 from adadps.training.federated.task import Task
 from adadps.types import Accountant, Relation, Unit

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from adadps.data.declared_reads import DeclaredRead, declared_read
-from adadps.data.examples import Examples
-from adadps.data.row_store import RowStore
+from adadps.data.examples import Examples, RowStore
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.errors import DataError
 
 

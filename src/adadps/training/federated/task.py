@@ -14,7 +14,7 @@ from adadps.methods.stages.chain import Chain, Release
 from adadps.methods.stages.local import TrainLocally, TrainLocallyInformed
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
-from adadps.training.preflight import require_price_for
+from adadps.training.calibration import require_price_for
 from adadps.types import Unit
 
 

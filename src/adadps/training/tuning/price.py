@@ -11,11 +11,17 @@ from typing import Any
 
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent
 
-from adadps.accounting.calibration import smallest_noise
 from adadps.accounting.contract import Grouping
-from adadps.accounting.delta import require_small_delta
-from adadps.accounting.epsilon import Budget, Life, epsilon_of, grouping_of, run_event, units_of
-from adadps.accounting.events import composed
+from adadps.accounting.epsilon import (
+    Budget,
+    Life,
+    epsilon_of,
+    grouping_of,
+    run_event,
+    smallest_noise,
+    units_of,
+)
+from adadps.accounting.events import composed, require_small_delta
 from adadps.accounting.samplers import Sampler
 from adadps.errors import ContractError, SettingError, require
 from adadps.methods.stages.chain import Chain

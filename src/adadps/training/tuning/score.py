@@ -15,9 +15,9 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, NoOpDpEvent
 from torch import Tensor, nn
 
-from adadps.data.declared_reads import DeclaredRead, declared_read
 from adadps.data.examples import Examples, as_features
 from adadps.data.examples import examples as checked_examples
+from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.objective import predict
 from adadps.engine.waist import Noise
 from adadps.errors import DataError, SettingError, require_positive

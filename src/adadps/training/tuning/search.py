@@ -11,9 +11,8 @@ from typing import Any, TypedDict, Unpack
 import torch
 from dp_accounting import DpEvent
 
-from adadps.accounting.delta import default_delta, require_delta, require_small_delta
 from adadps.accounting.epsilon import Budget, epsilon_of, unit_of
-from adadps.accounting.events import composed
+from adadps.accounting.events import composed, default_delta, require_delta, require_small_delta
 from adadps.accounting.ledger import Ledger, RunFacts
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples

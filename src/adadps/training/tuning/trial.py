@@ -24,9 +24,9 @@ from adadps.engine.passes.validation import objective
 from adadps.errors import BudgetError, ContractError, DataError
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result
+from adadps.training.calibration import require_parts
 from adadps.training.evaluation import Evaluation
 from adadps.training.fit import fit
-from adadps.training.preflight import require_parts
 from adadps.training.tuning.price import PlannedTrial, Setting, plan_trial
 from adadps.training.tuning.score import Score, tolerant
 from adadps.types import Accountant, Unit

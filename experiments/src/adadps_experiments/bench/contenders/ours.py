@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, examples
+from adadps.data.sparse_rows import sparse_linear
 from adadps.methods import paper as methods
 from adadps.methods import side
 from adadps.methods.side.source import Named
 from adadps.methods.stages import Chain, privatize
 from adadps.methods.stages.gradients import Privatize
-from adadps.tensors.feature_major import sparse_linear
-from adadps.training.private_run import PrivateRun
+from adadps.training.fit import PrivateRun
 from adadps_experiments.bench.contenders.trainer import (
     BYTES,
     CLIP_NORM,

@@ -15,27 +15,27 @@ from typing import Any
 
 import torch
 
-from adadps.accounting.delta import default_delta
 from adadps.accounting.epsilon import Budget, epsilon_of_run
+from adadps.accounting.events import default_delta
 from adadps.data.examples import Examples
+from adadps.data.sparse_rows import sparse_linear
 from adadps.estimators.planner.methods import (
     FLOOR,
     POWER_ON_BOTH_SIDES,
-    Method,
+    WORDS_PER_TEXT,
     PreparedMethod,
     norms_for,
+    typical_norm,
 )
 from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
 from adadps.estimators.planner.settings import DefaultRule, Settings, first_gradient
-from adadps.estimators.planner.typical_texts import WORDS_PER_TEXT, typical_norm
 from adadps.methods import paper as methods
 from adadps.methods.side import Frequencies, frequency, idf, word_frequencies
 from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, average, chain, reparametrise, sgd
-from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
-from adadps.types import Accountant
+from adadps.types import Accountant, Method
 from adadps_experiments.reproduce.defaults.problems import DefaultsProblem, load_problem
 from adadps_experiments.reproduce.records import Record
 

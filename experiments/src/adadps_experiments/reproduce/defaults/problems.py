@@ -17,9 +17,9 @@ from adadps.data.debian import SECTIONS, Package, debian_packages
 from adadps.data.debian import TAGS as DEBTAGS
 from adadps.data.examples import Examples, examples
 from adadps.data.identity import normalised
-from adadps.data.text import TOKEN, BagOfWords, public_vocabulary
 from adadps.engine import losses
 from adadps.engine.losses import Loss
+from adadps.estimators.text import TOKEN, BagOfWords, public_vocabulary
 from adadps.methods.side import Frequencies, word_frequencies
 from adadps.training.evaluation import Metric, accuracy, top_label_accuracy
 from adadps_experiments.data.amazon import amazon_reviews

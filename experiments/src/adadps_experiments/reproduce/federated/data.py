@@ -18,7 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from adadps.data.examples import Examples, examples
-from adadps.estimators.planner.typical_texts import median_norm
+from adadps.estimators.planner.methods import median_norm
 from adadps_experiments.reproduce.text.corpora import corpus
 from adadps_experiments.reproduce.text.corpus import FOLDS, Array, Corpus, LabelledTexts
 from adadps_experiments.reproduce.text.recipes import PAPER, Features, Recipe, typical_counts

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.delta import without_delta_warning
-from adadps.accounting.epsilon import Budget, epsilon_of_run
+from adadps.accounting.epsilon import Budget, calibrate_noise, epsilon_of_run
+from adadps.accounting.events import without_delta_warning
 from adadps.accounting.samplers import poisson
+from adadps.data.sparse_rows import sparse_linear
 from adadps.methods.side import frequency
 from adadps.methods.side.source import Fixed
 from adadps.methods.stages import (
@@ -32,7 +32,6 @@ from adadps.methods.stages import (
     sgd,
     train_locally,
 )
-from adadps.tensors.feature_major import sparse_linear
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
 from adadps.types import Accountant

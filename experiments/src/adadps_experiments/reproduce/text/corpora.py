@@ -18,8 +18,8 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from adadps.data.debian import TAGS as DEBTAGS
 from adadps.data.debian import debian_packages
 from adadps.data.identity import normalised
-from adadps.data.text import TOKEN
 from adadps.engine import losses
+from adadps.estimators.text import TOKEN
 from adadps.methods.side import corpus_frequencies, frequencies_of_private_data, word_frequencies
 from adadps.training.evaluation import Metric, accuracy, recall_at, top_label_accuracy
 from adadps_experiments.data.amazon import amazon_reviews

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from adadps.accounting.calibration import calibrate_noise
-from adadps.accounting.delta import without_delta_warning
-from adadps.accounting.epsilon import Budget, epsilon_of_run
+from adadps.accounting.epsilon import Budget, calibrate_noise, epsilon_of_run
+from adadps.accounting.events import without_delta_warning
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit

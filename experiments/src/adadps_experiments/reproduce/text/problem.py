@@ -15,7 +15,7 @@ from scipy import sparse
 from torch import nn
 
 from adadps.data.examples import Examples, PublicExamples, public_examples
-from adadps.tensors.feature_major import sparse_linear
+from adadps.data.sparse_rows import sparse_linear
 from adadps_experiments.reproduce.text.corpus import Array, Corpus, LabelledTexts
 from adadps_experiments.reproduce.text.recipes import Features, Recipe, typical_counts
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from adadps.accounting.contract import Sampling
-from adadps.accounting.delta import without_delta_warning
+from adadps.accounting.events import without_delta_warning
 from adadps.accounting.groups import Groups, by_label
 from adadps.accounting.plan import make_plan
 from adadps.types import Accountant

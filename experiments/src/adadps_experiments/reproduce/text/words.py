@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from adadps.data.text import public_vocabulary
 from adadps.errors import DataError
+from adadps.estimators.text import public_vocabulary
 from adadps.methods.side import Frequencies, given_frequencies, word_frequencies
 from adadps_experiments.data.technical_words import (
     TECHNICAL_TOKEN,

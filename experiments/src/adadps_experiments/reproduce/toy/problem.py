@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting.delta import without_delta_warning
+from adadps.accounting.events import without_delta_warning
 from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, examples
 from adadps.methods.paper import adadps, adas, dp_sgd, plain_sgd

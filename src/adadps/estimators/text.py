@@ -1,6 +1,9 @@
-"""The public vocabulary and its frequencies: from wordfreq, a file, or public texts.
+"""Texts to features without looking at private text: public vocabulary, one row at a time.
 
-The words in the names of declared classes belong to the vocabulary, because classes are public.
+Everything here is either public (the vocabulary and its frequencies, from wordfreq, a file, or
+public texts) or depends on one document alone (its counts and its norm), so that nothing is fitted
+on private data. The words in the names of declared classes belong to the vocabulary, because
+classes are public.
 """
 
 from __future__ import annotations
@@ -9,21 +12,174 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.preprocessing import normalize
 
 from adadps.data.tables import Table, read_chunks, read_table
-from adadps.data.text import TOKEN, BagOfWords, public_vocabulary
 from adadps.errors import DataError, SideInformationError
-from adadps.estimators.tables.cells import joined_texts
 from adadps.estimators.tables.schema import Schema
+from adadps.estimators.tables.survey import joined_texts
 from adadps.methods.side import (
     Frequencies,
     corpus_frequencies,
     given_frequencies,
     word_frequencies,
 )
+
+TOKEN = r"(?u)\b\w\w+\b"
+"""The pattern of a word, in texts and in vocabularies."""
+
+
+@dataclass(frozen=True)
+class BagOfWords:
+    """Counts of public words in each text, L2-normalised per text.
+
+    ``dampened`` counts are log(1 + count), so that repetitions of a word weigh less.
+
+    >>> BagOfWords(("apple", "pear"))(["Apple, apple!", "no fruit"]).toarray().tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+
+    vocabulary: tuple[str, ...]
+    dampened: bool = False
+
+    def __post_init__(self) -> None:
+        words = self.vocabulary
+        texts = isinstance(words, Sequence) and all(isinstance(word, str) for word in words)
+        if not texts or isinstance(words, str) or len(set(words)) != len(words):
+            raise DataError(
+                "Expected a vocabulary of different words, found one text, a repeated word, or "
+                "something else. Give a tuple of words."
+            )
+        if not self.vocabulary or any(word != word.lower() for word in self.vocabulary):
+            raise DataError(
+                "Expected a vocabulary of lower-case words, found none or upper case, which would "
+                "never match. Convert it to lower case."
+            )
+
+    def __call__(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Return one sparse row per text."""
+        if len(texts) == 0 or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                "Expected at least one text and nothing else, found none or a missing value. Check "
+                "the file, and fill empty texts with ''."
+            )
+        counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=TOKEN)
+        counts = sparse.csr_matrix(counter.transform(texts), dtype=np.float32)
+        if self.dampened:
+            counts.data = np.log1p(counts.data)
+        return sparse.csr_matrix(normalize(counts, norm="l2"))
+
+
+def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
+    """Return the ``size`` most frequent words of a language that the tokeniser can produce.
+
+    >>> public_vocabulary(2)
+    ('the', 'to')
+    """
+    from wordfreq import top_n_list
+
+    if size < 1:
+        raise DataError(f"Expected a vocabulary of at least one word, found {size}. Ask for more.")
+    word = re.compile(TOKEN)
+    try:
+        candidates = top_n_list(language, 4 * size + 100)
+    except (LookupError, ValueError) as error:  # langcodes refuses what is not a language tag
+        raise DataError(
+            f"Expected a language that wordfreq knows, found '{language}' ({error}). Use a code "
+            "such as en, de or fr."
+        ) from error
+    words = [candidate for candidate in candidates if word.fullmatch(candidate)]
+    if len(words) < size:
+        raise DataError(
+            f"Expected {size} words of language '{language}', found {len(words)}. Ask for fewer."
+        )
+    return tuple(words[:size])
+
+
+class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Texts to log counts of public words, L2-normalised per text; `fit` reads no text.
+
+    The vocabulary consists of the ``words`` most frequent words of a ``language`` in the wordfreq
+    package, or is given as ``vocabulary``, which must be public too. Every row depends on its own
+    text alone, so that nothing here costs privacy; a fitted ``CountVectorizer`` or
+    ``TfidfVectorizer`` puts words and statistics of private texts into the model, outside of
+    epsilon.
+
+    As ``side`` of `AdaDPSClassifier`, it gives the public frequencies of its words.
+
+    >>> rows = PublicVectorizer(words=1000).fit_transform(["To be, or not to be", "???"])
+    >>> rows.shape, rows.nnz
+    ((2, 1000), 4)
+    """
+
+    def __init__(
+        self,
+        words: int = 10_000,
+        language: str = "en",
+        vocabulary: Sequence[str] | None = None,
+    ) -> None:
+        self.words = words
+        self.language = language
+        self.vocabulary = vocabulary
+
+    def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: ARG002
+        """Check the settings; the texts are not read."""
+        self._bag()
+        return self
+
+    def transform(self, X: Any) -> sparse.csr_matrix:
+        """Return one sparse row per text."""
+        if isinstance(X, str) or not hasattr(X, "__iter__") or getattr(X, "ndim", 1) != 1:
+            raise DataError(
+                "Expected a list or column of texts, found one text, a table or something else. "
+                "Give one text per example: a list, a pandas Series, an array of texts."
+            )
+        return self._bag()(list(X))
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
+        """Return the words, in the order of the columns."""
+        return np.asarray(self._bag().vocabulary, dtype=object)
+
+    def frequencies(self) -> Frequencies:
+        """Return the public frequencies of these words, as side information.
+
+        >>> PublicVectorizer(vocabulary=["the", "zebra"]).frequencies().provenance.source
+        'wordfreq, language en'
+        """
+        return word_frequencies(self._bag().vocabulary, self.language)
+
+    def _bag(self) -> BagOfWords:
+        if self.vocabulary is None:
+            return BagOfWords(_public_words(self.words, self.language), dampened=True)
+        given = self.vocabulary
+        return BagOfWords(given if isinstance(given, str) else tuple(given), dampened=True)  # type: ignore[arg-type]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return True: there is nothing to fit."""
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        """Return tags: texts are accepted, and no fit is needed."""
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.two_d_array = False
+        tags.input_tags.string = True
+        return tags
+
+
+@cache
+def _public_words(size: int, language: str) -> tuple[str, ...]:
+    return public_vocabulary(size, language)
+
 
 MOST_IN_ALL = 1.01
 """Shares of all words add up to 1; those of a published list are rounded."""
