@@ -47,31 +47,6 @@ class Method(StrEnum):
     DP_SGD = "dp-sgd"
     DP_ADAM = "dp-adam"
 
-    @property
-    def takes_side_information(self) -> bool:
-        """Return whether the method reads side information."""
-        return self in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)
-
-    def resolved(self, *, informed: bool, linear: bool = True, on_devices: bool = False) -> Method:
-        """Return the method itself, or the one that ``auto`` stands for.
-
-        Without side information (``informed``) that is DP-SGD. With it, a linear model gets
-        weighted features, and any other model AdaDPS, which works on every layer. Devices of a
-        federation are sent weights and D but no features, so they get two-sided AdaDPS.
-
-        >>> Method.AUTO.resolved(informed=True).value
-        'dp-sgd-weighted'
-        >>> Method.AUTO.resolved(informed=True, on_devices=True).value
-        'adadps-two-sided'
-        """
-        if self is not Method.AUTO:
-            return self
-        if not informed:
-            return Method.DP_SGD
-        if on_devices:
-            return Method.ADADPS_TWO_SIDED
-        return Method.DP_SGD_WEIGHTED if linear else Method.ADADPS
-
 
 class NoiseBy(StrEnum):
     """Who adds the noise."""

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adadps.cli import main
-from adadps.cli.commands.console import FAILURE, USAGE_ERROR
-from adadps.cli.main import COMMANDS, COMMANDS_OF_EXPERIMENTS, GROUP, app
+from adadps.cli.main import COMMANDS, COMMANDS_OF_EXPERIMENTS, FAILURE, GROUP, USAGE_ERROR, app
 
 runner = CliRunner()
 

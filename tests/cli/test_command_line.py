@@ -13,7 +13,7 @@ from adadps.cli.main import app
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.tables import read_table
 from adadps.estimators.doctor.case import as_matrix
-from adadps.estimators.planner.settings import GivenSettings
+from adadps.estimators.planner.plan import GivenSettings
 from adadps.estimators.tables.run_folder import load_model
 
 runner = CliRunner()

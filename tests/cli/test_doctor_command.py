@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from adadps import Budget, load_result
 from adadps.cli.main import app
 from adadps.estimators.doctor.tables import DoctorRequest, TrainableMethod, next_command
-from adadps.estimators.planner.settings import GivenSettings, choose_settings
+from adadps.estimators.planner.plan import GivenSettings, choose_settings
 from adadps.types import Method
 
 runner = CliRunner()

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from adadps import losses
 from adadps.data.examples import examples
-from adadps.engine.choice import engine_for
-from adadps.engine.ghost import GhostEngine
+from adadps.engine.ghost import GhostEngine, engine_for
 from adadps.engine.passes.validation import objective
 from adadps.engine.rules import outer
 from adadps.engine.rules.gradients import LeafMap

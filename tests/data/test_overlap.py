@@ -26,11 +26,11 @@ from adadps import (
     side,
 )
 from adadps.accounting.ledger import MemoryLedger
+from adadps.data.examples import private_rows
 from adadps.data.identity import (
     identities_of_rows,
     identities_of_texts,
     normalised,
-    private_rows,
     public_rows,
 )
 from adadps.data.sparse_rows import SparseRows

@@ -10,7 +10,7 @@ from adadps import dp_sgd, examples, fit, privatize, side
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.errors import SettingError, SideInformationError
 from adadps.estimators.planner.methods import Norms
-from adadps.estimators.planner.settings import (
+from adadps.estimators.planner.plan import (
     RULE,
     DefaultRule,
     GivenSettings,

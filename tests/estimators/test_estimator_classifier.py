@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 import adadps
 from adadps import AdaDPSClassifier, PrivacyWarning, PublicVectorizer, make_text_pipeline
 from adadps.data.debian import SECTIONS, debian_packages
-from adadps.data.identity import private_rows
+from adadps.data.examples import private_rows
 from adadps.estimators.privacy_statement import FITTED_BEFORE
 from adadps.training.stepper import Batches
 

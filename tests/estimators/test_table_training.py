@@ -11,8 +11,8 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import read_table, write_table
 from adadps.engine.objective import reweighed
 from adadps.errors import SettingError
-from adadps.estimators.planner.plan import plan_training
-from adadps.estimators.planner.settings import RULE, GivenSettings
+from adadps.estimators.planner.methods import resolved, takes_side_information
+from adadps.estimators.planner.plan import RULE, GivenSettings, plan_training
 from adadps.estimators.tables.features import RowFeatures, Targets, prepare_for_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from adadps.methods.side import given_frequencies
@@ -156,7 +156,7 @@ def test_private_rows_that_are_public_are_left_out(tmp_path, data, monkeypatch):
     seen = []
 
     def watched(layer, loss, examples, *, method, **options):
-        from adadps.data.identity import private_rows
+        from adadps.data.examples import private_rows
 
         seen.append(private_rows(examples, method.public_rows))
         raise SettingError("Expected nothing more, found enough. Stop.")
@@ -196,7 +196,7 @@ KNOWN = given_frequencies(
 
 
 def planned(method, schema=TEXT_ONLY, *, epsilon=1.0, **given):
-    known = KNOWN if method.takes_side_information else None
+    known = KNOWN if takes_side_information(method) else None
     return plan_training(
         prepare_for_rows(method, RowFeatures(schema, WORDS), known),
         examples=10_000,
@@ -226,10 +226,10 @@ def test_other_blocks_keep_their_share_of_the_norm_whatever_the_weights_of_words
 
 
 def test_auto_is_weighted_with_texts_and_plain_without():
-    assert Method.AUTO.resolved(informed=True) is Method.DP_SGD_WEIGHTED
-    assert Method.AUTO.resolved(informed=True, on_devices=True) is Method.ADADPS_TWO_SIDED
-    assert Method.AUTO.resolved(informed=False) is Method.DP_SGD
-    assert Method.DP_ADAM.resolved(informed=True) is Method.DP_ADAM
+    assert resolved(Method.AUTO, informed=True) is Method.DP_SGD_WEIGHTED
+    assert resolved(Method.AUTO, informed=True, on_devices=True) is Method.ADADPS_TWO_SIDED
+    assert resolved(Method.AUTO, informed=False) is Method.DP_SGD
+    assert resolved(Method.DP_ADAM, informed=True) is Method.DP_ADAM
 
 
 def test_less_budget_means_shorter_steps_and_given_settings_are_used():

@@ -18,6 +18,7 @@ from adadps.estimators.planner.methods import (
     norms_for,
     prepare_method,
     shaped,
+    takes_side_information,
     typical_norm,
     typical_texts,
 )
@@ -134,7 +135,7 @@ def test_medians_are_of_rows():
     ],
 )
 def test_every_name_has_its_chain(method, stages):
-    source = shaped(KNOWN, method) if method.takes_side_information else None
+    source = shaped(KNOWN, method) if takes_side_information(method) else None
     told = str(PreparedMethod(method, source).chain(PRIVACY, 0.1))
     assert [stage.partition("(")[0] for stage in told.split(" > ")] == stages
 

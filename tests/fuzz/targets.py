@@ -26,8 +26,8 @@ from adadps.estimators.tables.survey import complete
 from adadps.estimators.text import BagOfWords, frequencies_from_file
 from adadps.report.card import card_of, markdown_of
 from adadps.report.card.checking import check
+from adadps.report.html.pages import render
 from adadps.report.html.reports import page_of_run
-from adadps.report.html.sections import render
 from adadps.types import Accountant, Relation
 from fuzz import arrays, checkpoints, commands, data_sets, seeds
 from fuzz.law import BreachError, ending_of

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adadps import load_result
-from adadps.cli.commands import console as consoles
+from adadps.cli import main as consoles
 from adadps.cli.main import app
 from adadps.estimators.tables import features as table_features
 from support.two_worlds import THE_ONE, left_by, metrics

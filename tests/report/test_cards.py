@@ -45,7 +45,7 @@ from adadps.report.card.meaning import (
     meaning_of,
 )
 from adadps.report.card.rendering import as_text, digits, measured_on
-from adadps.report.html.sections import spending
+from adadps.report.html.reports import spending
 from adadps.report.result import WHOLE_BUDGET_CLAIM
 from adadps.training.tuning import fixed_grid, highest
 from support.small_runs import (

@@ -19,9 +19,18 @@ from hypothesis import strategies as st
 
 from adadps.errors import DataError
 from adadps.report.card.rendering import CardSection
-from adadps.report.html import charts
-from adadps.report.html.charts import Chart, ChartLine, laid_out
-from adadps.report.html.sections import Page, PageTable, Section, ShownCard, render, write
+from adadps.report.html import pages
+from adadps.report.html.pages import (
+    Chart,
+    ChartLine,
+    Page,
+    PageTable,
+    Section,
+    ShownCard,
+    laid_out,
+    render,
+    write,
+)
 from adadps_experiments import plots
 from adadps_experiments.plots import Curve, Panel, curves_of, draw
 
@@ -322,8 +331,8 @@ def test_every_point_and_tick_is_on_the_canvas(points, log_x, log_y):
     ]
     assert len(shown) == len(fitting)
     for x, y in shown:
-        assert charts.LEFT - 0.1 <= x <= charts.WIDTH - charts.RIGHT + 0.1
-        assert charts.TOP - 0.1 <= y <= charts.HEIGHT - charts.BOTTOM + 0.1
+        assert pages.LEFT - 0.1 <= x <= pages.WIDTH - pages.RIGHT + 0.1
+        assert pages.TOP - 0.1 <= y <= pages.HEIGHT - pages.BOTTOM + 0.1
     for ticks in (drawing.x_ticks, drawing.y_ticks):
         assert 2 <= len(ticks) <= 12
         assert len({tick.text for tick in ticks}) == len(ticks)

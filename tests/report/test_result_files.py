@@ -221,8 +221,8 @@ def test_a_place_that_cannot_be_written_to_is_refused_with_its_path(tmp_path):
     [
         "report.result.save_file",
         "report.result.Result.describe",
-        "files.writing.os.replace",
-        "files.writing.sync",
+        "files.os.replace",
+        "files.sync",
     ],
 )
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])

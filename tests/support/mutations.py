@@ -79,7 +79,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k counts_of_rows",
     ),
     "a ledger adds up users and examples": Mutation(
-        "src/adadps/accounting/ledger/protocol.py",
+        "src/adadps/accounting/ledger/spending.py",
         "if self != found:",
         "if self != Terms(found.relation, found.accountant, self.unit):",
         "tests/training/test_user_level.py -k serves_one_unit",
@@ -217,7 +217,7 @@ MUTATIONS = {
         "tests/statistical/test_late_noise.py -k same_law",
     ),
     "a parameter is read without its noise": Mutation(
-        "src/adadps/engine/noise/late_parameter.py",
+        "src/adadps/engine/noise/late.py",
         "                    published.enter_context(_published(parameter))\n",
         "                    pass\n",
         "tests/statistical/test_late_reads.py -k every_read",
@@ -265,13 +265,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards_user_keys.py -k four_spellings",
     ),
     "the model's memory moves with the run": Mutation(
-        "src/adadps/engine/noise/late_parameter.py",
+        "src/adadps/engine/noise/late.py",
         "self.table = parameter.data.clone()",
         "self.table = parameter.data",
         "tests/hazards/test_hazards_reads.py -k a_view_does_not_tell",
     ),
     "weights are not hidden after a step": Mutation(
-        "src/adadps/engine/noise/late_parameter.py",
+        "src/adadps/engine/noise/late.py",
         "self._parameter.data = self._nothing",
         "pass",
         "tests/hazards/test_hazards_reads.py -k sees_nothing",
@@ -337,13 +337,13 @@ MUTATIONS = {
         "tests/hazards/test_hazards.py -k hazard_20",
     ),
     "public texts are trained on as private ones": Mutation(
-        "src/adadps/data/identity.py",
+        "src/adadps/data/examples.py",
         "private &= ~torch.from_numpy(data.texts.within(texts))",
         "pass",
         "tests/data/test_overlap.py -k hazard_20",
     ),
     "rows that are scaled are not found in the corpus any more": Mutation(
-        "src/adadps/data/identity.py",
+        "src/adadps/data/examples.py",
         "hashes = identities_of_rows(data.features) if data.before is None else data.before",
         "hashes = identities_of_rows(data.features)",
         "tests/estimators/test_estimator_classifier.py -k corpus_behind_side",
@@ -607,7 +607,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_chance.py -k of_the_models_own",
     ),
     "chance of Python decides which layers are recorded": Mutation(
-        "src/adadps/engine/choice.py",
+        "src/adadps/engine/ghost.py",
         "if _runs(ghost, probe) and not generators.have_drawn():",
         "if _runs(ghost, probe):",
         "tests/hazards/test_hazards_of_choices.py -k have_the_general_engine",
@@ -643,7 +643,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_chance.py -k knows_nothing_about_the_masks",
     ),
     "parameters used beside their layer are not looked for": Mutation(
-        "src/adadps/engine/choice.py",
+        "src/adadps/engine/ghost.py",
         "if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):",
         "if _agree(ghost, general, probe):",
         "tests/hazards/test_hazards_of_choices.py -k behind_a_gate",

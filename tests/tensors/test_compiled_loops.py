@@ -17,9 +17,9 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.ghost import gradient_of_cross_entropy
 from adadps.engine.losses import cross_entropy
 from adadps.engine.rules.sparse import as_bags
-from adadps.engine.rules.squares import inner_products, sums_of_squares, unit_squares
 from adadps.tensors import loops
 from adadps.tensors.loops import compiled
+from adadps.tensors.sums import inner_products, sums_of_squares, unit_squares
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -7,7 +7,8 @@ but with it texts could be guessed; so hashes cannot be pickled, and are neither
 Texts are compared by their letters and digits alone (`normalised`): a review that was public
 already is still that review with other line breaks, quotation marks or capitals.
 
-Rows of the private data that are public as well are left out, and not counted (`private_rows`).
+Rows of the private data that are public as well are left out, and not counted
+(`adadps.data.examples.private_rows`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -198,10 +199,6 @@ def normalised(text: str) -> str:
     return folded.translate(_KEPT) or "".join(folded.split())
 
 
-if TYPE_CHECKING:
-    from adadps.data.examples import Examples
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class PublicRows:
     """Public rows of features, texts, or both, by their keyed hashes alone."""
@@ -227,33 +224,3 @@ def text_identities(texts: Sequence[str] | None, rows: int) -> Identities | None
             "both come from the same table."
         )
     return hashes
-
-
-def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
-    """Mark the rows of ``data`` that are in none of the public sets, by features or by text.
-
-    Texts are compared when `normalised`, so that a text is recognised though its features were
-    computed in another way. Whether a row is left out depends on that row and on public data alone,
-    so that the filter costs no privacy. How many were left out is not reported.
-
-    >>> from adadps.data.examples import examples
-    >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
-    >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
-    >>> private_rows(data, [corpus]).tolist()
-    [False, True, False]
-    """
-    private = torch.ones(len(data), dtype=torch.bool)
-    rows = [held.rows for held in public if held.rows is not None]
-    texts = [held.texts for held in public if held.texts is not None]
-    if texts and data.texts is None:
-        raise DataError(
-            "Expected the texts of the private examples too, found texts of the public data "
-            "alone, so that equal texts would not be found. Give `examples(..., texts=...)`."
-        )
-    with declared_read(DeclaredRead.PUBLIC_TOO):
-        if rows:
-            hashes = identities_of_rows(data.features) if data.before is None else data.before
-            private &= ~torch.from_numpy(hashes.within(rows))
-        if texts and data.texts is not None:
-            private &= ~torch.from_numpy(data.texts.within(texts))
-    return private

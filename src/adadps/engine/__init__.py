@@ -3,7 +3,7 @@
 - `waist`: what engines, stages and weights know of one another: per-unit gradients, clipped sums,
   steps and updates; and the weights of a run, which cannot be read without their noise.
 - `ghost`, `general`, `local`: the engines. Ghost never stores an example's gradient, general stores
-  it for any model that vmap can run, local trains within each user. `choice` picks one for a model.
+  it for any model that vmap can run, local trains within each user. `ghost.engine_for` picks one.
 - `rules`: gradients of each kind of layer from its inputs and output gradients, for the ghost
   engine. A rule for a new layer is a function in `rules.layers`, entered in its table `_RULES`;
   layers that can also run on whole batches are listed there in `_WITH_WEIGHTS`. New forms of

@@ -7,6 +7,9 @@ There are two ways to run the model. A *sequence* of layers that are known to tr
 separately runs on the whole batch. Any other model runs under torch.func.vmap, which lets each
 example see only itself, whatever the model does; weights stay shared, so that the cost is about the
 same.
+
+`engine_for` chooses it wherever it gives the right gradients, which is tried on synthetic rows: no
+private row enters the choice.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from torch.nn import functional
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.general import GeneralEngine
 from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
+from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.vmap import over_examples
 from adadps.engine.rules.gradients import (
     LayeredGradients,
@@ -39,9 +44,9 @@ from adadps.engine.rules.layers import (
     require_supported,
 )
 from adadps.engine.rules.sparse import TokenRows
-from adadps.engine.rules.structure import owns_trainable
-from adadps.engine.waist import Units
-from adadps.errors import ModelError
+from adadps.engine.rules.structure import PythonGenerators, owns_trainable, uses_only_through_layers
+from adadps.engine.waist import Engine, Units
+from adadps.errors import AdadpsError, DataError, ModelError
 from adadps.tensors.sums import Params, dense
 
 
@@ -290,3 +295,132 @@ def gradient_of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     places = targets.unsqueeze(1).masked_fill(ignored, 0)
     gradient.scatter_add_(1, places, gradient.new_full((1, 1), -1.0).expand(len(targets), 1))
     return gradient.masked_fill_(ignored, 0)
+
+
+_WHOLE_MODEL = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Transformer)
+"""Layers with several inputs or outputs: models with them need the general engine."""
+
+
+def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
+    """Return the engine for ``model``; ``probe`` holds synthetic rows of the kind it will see."""
+    for name, module in model.named_modules():
+        require_supported(module, name)
+    if reads_in_sequence(model, probe.features):
+        return GhostEngine(model, loss)
+    general = GeneralEngine(model, loss)
+    if LayerSequence.of(model) is None and _has_separate_layers(model):
+        ghost = GhostEngine(model, loss)
+        if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):
+            generators = PythonGenerators()
+            if _runs(ghost, probe) and not generators.have_drawn():
+                ghost.modes = modes_of(model)
+                return ghost
+    return general
+
+
+def _runs(ghost: GhostEngine, probe: Examples) -> bool:
+    """Does it run in training mode, too? A layer that draws cannot run a second time."""
+    try:
+        require_gradients(ghost, probe)
+    except AdadpsError:
+        return False
+    return True
+
+
+def require_gradients(engine: Engine, probe: Examples) -> None:
+    """Differentiate one example, so that errors are found before anything is paid."""
+    params = _trainable(engine.model)
+    batch = probe.take(torch.arange(1)).to(next(iter(params.values())).device)
+    engine.per_unit(params, batch, None).norms()
+
+
+def _trainable(model: nn.Module) -> Params:
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _goes_through_layers(ghost: GhostEngine, probe: Examples) -> bool:
+    """Is every parameter used by the layer that owns it, and nowhere else?"""
+    params = _trainable(ghost.model)
+    row = ghost.dense_rows(probe.take(torch.arange(1)).features, params)
+    try:
+        return uses_only_through_layers(ghost.model, params, row)
+    except _CANNOT_RUN:
+        return False
+
+
+def reads_in_sequence(model: nn.Module, features: Features) -> bool:
+    """Is ``model`` a sequence of supported layers that accepts these features?"""
+    sequence = LayerSequence.of(model)
+    if sequence is None or not sequence.takes(features):
+        return False
+    first = sequence.layers[0][1]
+    width = features.width if isinstance(features, SparseRows) else features.shape[-1]
+    wanted = getattr(first, "in_features", None)
+    if isinstance(features, SparseRows) and isinstance(first, nn.EmbeddingBag):
+        wanted = first.num_embeddings
+        if first.mode != "sum":
+            raise ModelError(
+                "Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found "
+                f"{first}. For a mean, divide the entries of each row by their sum."
+            )
+    if wanted is not None and width != wanted:
+        raise DataError(
+            f"Expected rows of {wanted} features for the first layer, found {width}. Build the "
+            "layer with the width of the data."
+        )
+    return True
+
+
+def _has_separate_layers(model: nn.Module) -> bool:
+    """Does every trainable parameter belong to a layer with one input and one output?"""
+    for module in model.modules():
+        if isinstance(module, _WHOLE_MODEL):
+            return False
+        if owns_trainable(module) and any(
+            owns_trainable(inner) for inner in module.modules() if inner is not module
+        ):
+            return False
+    return True
+
+
+def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
+    """Do both give the same gradients of two synthetic rows, away from the starting point?
+
+    `_goes_through_layers` has checked where parameters are used; this finds a layer that does not
+    compute what its rule assumes.
+    """
+    generator = torch.Generator().manual_seed(0)
+    params = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator).to(value)
+        for name, value in _trainable(ghost.model).items()
+    }
+    device = next(iter(params.values())).device
+    batch = probe.take(torch.tensor([0, len(probe) - 1])).to(device)
+    try:
+        with evaluating(ghost.model):  # without dropout, whose draws would differ
+            found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
+        if not torch.equal(found.present, expected.present):
+            return False
+        for weights in torch.eye(2, dtype=torch.float64, device=device):
+            sums = found.weighted_sum(weights)
+            wanted = {n: dense(v) for n, v in expected.weighted_sum(weights).items()}
+            largest = torch.stack([value.abs().max() for value in wanted.values()]).max()
+            for name, value in wanted.items():
+                scale = 1e-3 * value.abs().max() + 1e-6 * largest
+                if not bool(((dense(sums[name]) - dense(value)).abs() <= scale).all()):
+                    return False
+    except _CANNOT_RUN:
+        return False
+    return True
+
+
+_CANNOT_RUN = (
+    AdadpsError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AssertionError,
+    AttributeError,
+)
+"""Errors of a model that the ghost engine cannot run."""

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features, take
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.choice import reads_in_sequence
 from adadps.engine.chunked import ChunkedGradients, pieces_of
 from adadps.engine.general import GeneralEngine
-from adadps.engine.ghost import GhostEngine
+from adadps.engine.ghost import GhostEngine, reads_in_sequence
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.model_state import evaluating, same_state

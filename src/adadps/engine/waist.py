@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features, PublicExamples
 from adadps.engine.losses import Loss
-from adadps.engine.noise.late import DIGITS, LateRows
-from adadps.engine.noise.late_parameter import (
+from adadps.engine.noise.late import (
+    DIGITS,
+    LateRows,
     can_be_late,
     hidden,
     make_late,

@@ -41,9 +41,16 @@ from adadps.estimators.planner.methods import (
     own_module,
     prepare_method,
     reading_layer,
+    resolved,
 )
-from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
-from adadps.estimators.planner.settings import RULE, DefaultRule, GivenSettings
+from adadps.estimators.planner.plan import (
+    RULE,
+    DefaultRule,
+    GivenSettings,
+    LossFacts,
+    PlannedRun,
+    plan_training,
+)
 from adadps.estimators.privacy_statement import StatedEstimator, how_features_were_made
 from adadps.estimators.rows import RowScaling, Table, no_examples_like, private_examples
 from adadps.methods.stages import Chain
@@ -301,7 +308,7 @@ class PrivateEstimator(StatedEstimator, ABC):
 
     def _prepared(self, model: nn.Module, width: int) -> PreparedMethod:
         linear = self.module is None
-        method = method_called(self.method).resolved(informed=self.side is not None, linear=linear)
+        method = resolved(method_called(self.method), informed=self.side is not None, linear=linear)
         at = "weight" if linear else reading_layer(model, width)
         return prepare_method(method, side_information(self.side, method), width=width, at=at)
 

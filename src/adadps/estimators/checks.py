@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from adadps.errors import AdadpsError, DataError, SettingError, SideInformationError
+from adadps.estimators.planner.methods import takes_side_information
 from adadps.methods.side import Frequencies
 from adadps.methods.side.source import Fixed
 from adadps.types import Method
@@ -118,7 +119,7 @@ def method_called(name: Any) -> Method:
 
 def side_information(side: Any, method: Method) -> Frequencies | Fixed | None:
     """Return frequencies or a fixed source for a method; a vectorizer is asked for its own."""
-    if not method.takes_side_information:
+    if not takes_side_information(method):
         if side is not None:
             raise SideInformationError(
                 f"Expected no side information for {method.value}, found some. Use method='auto', "

@@ -41,8 +41,7 @@ from adadps.estimators.paid import (
     rows_of_classes,
     warn_of_reading,
 )
-from adadps.estimators.planner.plan import LossFacts
-from adadps.estimators.planner.settings import first_gradient
+from adadps.estimators.planner.plan import LossFacts, first_gradient
 from adadps.estimators.rows import RowScaling, Table
 from adadps.types import Accountant
 

@@ -26,8 +26,7 @@ from adadps.estimators.paid import (
     is_paid,
     warn_of_reading,
 )
-from adadps.estimators.planner.plan import LossFacts
-from adadps.estimators.planner.settings import RULE
+from adadps.estimators.planner.plan import RULE, LossFacts
 from adadps.estimators.rows import RowScaling, Table
 from adadps.types import Accountant
 

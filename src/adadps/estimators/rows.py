@@ -79,7 +79,8 @@ def private_examples(
     Training leaves out rows that are ``public``, such as those of a corpus behind side information;
     after scaling they would not be recognised. How many there are is neither stated nor refused.
 
-    >>> from adadps.data.identity import private_rows, public_rows
+    >>> from adadps.data.examples import private_rows
+    >>> from adadps.data.identity import public_rows
     >>> import torch
     >>> table, scaling = np.array([[3.0, 4.0], [0.0, 2.0]]), RowScaling(None, normalised=True)
     >>> corpus = [public_rows(torch.tensor([[3.0, 4.0]]), None)]

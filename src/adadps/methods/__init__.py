@@ -6,7 +6,6 @@
 - `side`: sources of side information. A new source has the methods of `SideSource`; its contract is
   tests/contract/test_side_sources.py.
 - `schedules`: learning rates and mixing weights as functions of the step.
-- `state_codec`: the states of stages as JSON and tensors, for checkpoints.
 
 A new sampler goes into `adadps.accounting.samplers`.
 """

@@ -1,4 +1,4 @@
-"""Train a model on data in this process: `fit` from start to end, `PrivateRun` for your own loop."""
+"""Train on data in this process: `fit` from start to end, `PrivateRun` in a loop of your own."""
 
 from __future__ import annotations
 

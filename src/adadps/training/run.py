@@ -24,11 +24,10 @@ from adadps.data.provenance import NOT_DECLARED, declared
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, OrderError
 from adadps.files import process
-from adadps.methods.state_codec import pack
 from adadps.report.result import Measurement, PrivacyStatement, Result
 from adadps.tensors.sums import Params
 from adadps.training.calibration import TrainingPlan
-from adadps.training.checkpoint import Checkpoint, Checkpoints, RunFolder
+from adadps.training.checkpoint import Checkpoint, Checkpoints, RunFolder, pack
 from adadps.training.describe import (
     frozen_part_of,
     public_facts_of,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import errors_as_messages, out, say
+from adadps.cli.main import errors_as_messages, out, say
 
 
 def bench(

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adadps.cli.commands.console import command, errors_as_messages, out, print_json, printable, say
+from adadps.cli.main import command, errors_as_messages, out, print_json, printable, say
 from adadps.errors import DataError
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adadps.cli.commands.console import errors_as_messages, out, say, table_of_rows
+from adadps.cli.main import errors_as_messages, out, say, table_of_rows
 from adadps.errors import SettingError
 from adadps.files import write_file, write_json
 from adadps_experiments.commands.data import get_if_absent

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adadps.cli.commands.console import (
+from adadps.cli.main import (
     CLAIM_REFUTED,
     command,
     errors_as_messages,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markdown import Markdown
 
-from adadps.cli.commands.console import FAILURE, errors_as_messages, out, print_json
+from adadps.cli.main import FAILURE, errors_as_messages, out, print_json
 
 if TYPE_CHECKING:
     from adadps.report.card.checking import Checked, Difference

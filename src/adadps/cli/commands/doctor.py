@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.cli.commands.console import (
+from adadps.cli.commands.train import MOST_EXAMPLES, MOST_WORDS
+from adadps.cli.main import (
     errors_as_messages,
     out,
     panel,
@@ -17,7 +18,6 @@ from adadps.cli.commands.console import (
     table_of_rows,
     whole_number,
 )
-from adadps.cli.commands.train import MOST_EXAMPLES, MOST_WORDS
 
 if TYPE_CHECKING:
     from adadps.estimators.doctor.tables import TableFindings

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from adadps.cli.commands import train as options
-from adadps.cli.commands.console import panel, whole_number
 from adadps.cli.commands.train import MOST_EXAMPLES, train_on_table
+from adadps.cli.main import panel, whole_number
 from adadps.types import DrawnBy, Method, NoiseBy
 
 _privacy = panel("Privacy")

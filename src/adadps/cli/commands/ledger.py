@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import command, errors_as_messages, out, print_json
+from adadps.cli.main import command, errors_as_messages, out, print_json
 
 app = typer.Typer(help="Show ledgers on disk.", no_args_is_help=True, suggest_commands=False)
 

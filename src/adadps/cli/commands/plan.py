@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adadps.accounting.contract import Sampling
-from adadps.cli.commands.console import (
+from adadps.cli.main import (
     choice,
     err,
     errors_as_messages,

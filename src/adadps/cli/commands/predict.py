@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import Missing, errors_as_messages, print_json, say_on_terminal
+from adadps.cli.main import Missing, errors_as_messages, print_json, say_on_terminal
 
 
 def predict(

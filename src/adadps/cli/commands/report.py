@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adadps.cli.commands.console import errors_as_messages, out, print_json, say
+from adadps.cli.main import errors_as_messages, out, print_json, say
 
 
 def report(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adadps.cli.commands.console import (
+from adadps.cli.main import (
     Missing,
     Rare,
     errors_as_messages,

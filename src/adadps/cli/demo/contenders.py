@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 
-from adadps.estimators.planner.methods import PreparedMethod
+from adadps.estimators.planner.methods import PreparedMethod, takes_side_information
 from adadps.methods.paper import plain_adam
 from adadps.methods.side import Frequencies, frequency
 from adadps.methods.stages import Chain, privatize
@@ -27,7 +27,7 @@ class DemoMethod:
     @property
     def side(self) -> str:
         """Return the side information that the method reads, in words."""
-        informed = self.method is not None and self.method.takes_side_information
+        informed = self.method is not None and takes_side_information(self.method)
         return "word frequencies" if informed else "none"
 
     def chain(
@@ -37,7 +37,7 @@ class DemoMethod:
         if self.method is None:
             return plain_adam(setting["lr"])
         side = None
-        if self.method.takes_side_information:
+        if takes_side_information(self.method):
             side = frequency(frequencies, floor=setting["floor"], power=setting["power"])
         privacy = privatize(clip_norm=setting["clip_norm"], noise_multiplier=noise_multiplier)
         return PreparedMethod(self.method, side).chain(privacy, setting["lr"])

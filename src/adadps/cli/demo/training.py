@@ -14,8 +14,8 @@ from adadps.cli.demo.contenders import DemoMethod, TunedSetting
 from adadps.cli.demo.data import VOCABULARY, DemoData
 from adadps.data.debian import SECTIONS
 from adadps.engine.losses import cross_entropy
-from adadps.estimators.planner.plan import PlannedRun, plan_training
-from adadps.estimators.planner.settings import GivenSettings
+from adadps.estimators.planner.methods import resolved
+from adadps.estimators.planner.plan import GivenSettings, PlannedRun, plan_training
 from adadps.estimators.tables.features import RowFeatures, Targets, prepare_for_rows
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.methods.stages import Chain
@@ -52,7 +52,7 @@ def train(
 def default_plan(data: DemoData, epsilon: float) -> PlannedRun:
     """Return the plan of `adadps train` for a column of texts and declared sections."""
     schema = Schema(("description",), (), (), Label("section", SECTIONS))
-    method = Method.AUTO.resolved(informed=True)
+    method = resolved(Method.AUTO, informed=True)
     return plan_training(
         prepare_for_rows(method, RowFeatures(schema, data.words), data.frequencies),
         examples=len(data.train),

@@ -15,9 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adadps.engine.rules.squares import CANCELLED, DOUBLE, sums_of_squares
 from adadps.engine.waist import Units
-from adadps.tensors.sums import Params, RowSparse, Sum, Sums, dense, times_
+from adadps.tensors.sums import (
+    CANCELLED,
+    DOUBLE,
+    Params,
+    RowSparse,
+    Sum,
+    Sums,
+    dense,
+    sums_of_squares,
+    times_,
+)
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,21 @@ from torch import Tensor, nn
 from adadps.data.sparse_rows import SparseColumns, SparseRows, require_within, scratch
 from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import bounded, with_offset
-from adadps.engine.rules.squares import (
+from adadps.tensors import kernels as compiled
+from adadps.tensors.loops import run_in_parts
+from adadps.tensors.sums import (
     CANCELLED,
     DOUBLE,
+    Factors,
+    RowSparse,
+    in_main_memory,
     largest_of,
     normalised_square,
     rounding_of,
+    rows_of,
     sums_of_squares,
     unit_squares,
 )
-from adadps.tensors import kernels as compiled
-from adadps.tensors.loops import run_in_parts
-from adadps.tensors.sums import Factors, RowSparse, in_main_memory, rows_of
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from adadps.estimators.doctor.candidates import (
 from adadps.estimators.doctor.case import Case
 from adadps.estimators.doctor.terms import gradient_norms, moments_at
 from adadps.estimators.planner.methods import Norms, PreparedMethod, norms_for
-from adadps.estimators.planner.plan import PlannedRun
-from adadps.estimators.planner.settings import (
+from adadps.estimators.planner.plan import (
     GivenSettings,
+    PlannedRun,
     Settings,
     choose_settings,
     first_gradient,

@@ -18,8 +18,8 @@ from adadps.errors import DataError, SettingError
 from adadps.estimators.doctor.candidates import DP_SGD, Candidate
 from adadps.estimators.doctor.case import Array
 from adadps.estimators.doctor.examination import FOLDS, Findings, examine
-from adadps.estimators.planner.methods import shaped
-from adadps.estimators.planner.settings import Settings
+from adadps.estimators.planner.methods import shaped, takes_side_information
+from adadps.estimators.planner.plan import Settings
 from adadps.estimators.text import BagOfWords, frequencies_from_file, public_vocabulary
 from adadps.methods.side import Frequencies, word_frequencies
 from adadps.types import Method
@@ -65,7 +65,7 @@ class TrainableMethod:
     @property
     def word_list(self) -> str:
         """Return where word frequencies come from, in a word."""
-        if not self.method.takes_side_information:
+        if not takes_side_information(self.method):
             return "none"
         return "wordfreq" if self.side is None else self.side.name
 
@@ -138,7 +138,7 @@ def next_command(
     The public ``labels`` are declared as its classes, so that they are not read off private data.
 
     >>> from adadps.accounting.epsilon import Budget
-    >>> from adadps.estimators.planner.settings import choose_settings
+    >>> from adadps.estimators.planner.plan import choose_settings
     >>> asked = DoctorRequest(
     ...     public=Path("p.csv"), text="review", label="stars", examples=500, epsilon=2
     ... )

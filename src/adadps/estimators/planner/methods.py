@@ -34,6 +34,34 @@ ADAM_OUTPUT_NOISE = 1.2
 """lr √T ‖x‖ of Adam, whose steps have the same length whatever the noise."""
 
 
+def takes_side_information(method: Method) -> bool:
+    """Return whether the method reads side information."""
+    return method in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)
+
+
+def resolved(
+    method: Method, *, informed: bool, linear: bool = True, on_devices: bool = False
+) -> Method:
+    """Return the method itself, or the one that ``auto`` stands for.
+
+    Without side information (``informed``) that is DP-SGD. With it, a linear model gets weighted
+    features, and any other model AdaDPS, which works on every layer. Devices of a federation are
+    sent weights and D but no features, so they get two-sided AdaDPS.
+
+    >>> resolved(Method.AUTO, informed=True).value
+    'dp-sgd-weighted'
+    >>> resolved(Method.AUTO, informed=True, on_devices=True).value
+    'adadps-two-sided'
+    """
+    if method is not Method.AUTO:
+        return method
+    if not informed:
+        return Method.DP_SGD
+    if on_devices:
+        return Method.ADADPS_TWO_SIDED
+    return Method.DP_SGD_WEIGHTED if linear else Method.ADADPS
+
+
 @dataclass(frozen=True)
 class Norms:
     """Typical norms of a row: ``clipped`` is after D, ``noised`` after E in a two-sided chain.
@@ -68,7 +96,7 @@ class PreparedMethod:
         method, side = self.method, self.side
         if method in (Method.DP_SGD, Method.DP_ADAM):
             return dp_adam(privacy, lr=lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr=lr)
-        if side is None or not method.takes_side_information:
+        if side is None or not takes_side_information(method):
             raise SideInformationError(
                 f"Expected side information for {method.value}, found none, or a method without a "
                 "chain. Give it, or use dp-sgd."
@@ -95,7 +123,7 @@ def prepare_method(
     >>> prepare_method(Method.DP_SGD, None, width=2).norms
     Norms(clipped=1.0, noised=1.0)
     """
-    if not method.takes_side_information:
+    if not takes_side_information(method):
         return PreparedMethod(method)
     if at is None:
         raise SideInformationError(

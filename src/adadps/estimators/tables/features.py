@@ -37,10 +37,10 @@ from adadps.estimators.planner.methods import (
     median_norm,
     norms_for,
     shaped,
+    takes_side_information,
     typical_texts,
 )
-from adadps.estimators.planner.plan import LossFacts
-from adadps.estimators.planner.settings import first_gradient
+from adadps.estimators.planner.plan import LossFacts, first_gradient
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
 from adadps.estimators.tables.survey import labels, numbers, texts
 from adadps.estimators.text import BagOfWords
@@ -157,7 +157,7 @@ def prepare_for_rows(
     """Return a method for these features, whose words have these public ``frequencies``."""
     typical, side = features.typical(frequencies), None
     plain = scaled = median_norm(typical)
-    if frequencies is not None and method.takes_side_information:
+    if frequencies is not None and takes_side_information(method):
         side = _for_all_features(shaped(frequencies, method), features, typical)
         scaled = median_norm(typical, _a_of(side))
     return PreparedMethod(method, side, norms_for(method, plain=plain, scaled=scaled))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
-from adadps.estimators.planner.plan import FederatedSettings, UserColumn
-from adadps.estimators.planner.settings import GivenSettings
+from adadps.estimators.planner.methods import resolved, takes_side_information
+from adadps.estimators.planner.plan import FederatedSettings, GivenSettings, UserColumn
 from adadps.estimators.tables.schema import (
     Schema,
     examples_of,
@@ -137,7 +137,7 @@ class TrainingRequest:
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
         on_devices = self.federation is not None
-        method = method.resolved(informed=bool(schema.texts), on_devices=on_devices)
+        method = resolved(method, informed=bool(schema.texts), on_devices=on_devices)
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method, pays=pays)
@@ -219,7 +219,7 @@ class TrainingRequest:
             )
 
     def _require_side(self, schema: Schema, method: Method) -> None:
-        informed, side = method.takes_side_information, self.side
+        informed, side = takes_side_information(method), self.side
         if informed and not schema.texts:
             raise SettingError(
                 f"Expected a column of texts for {method.value}, whose side information is about "

@@ -14,6 +14,7 @@ from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
+from adadps.estimators.planner.methods import takes_side_information
 from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
@@ -88,7 +89,7 @@ def _vocabulary(request: TrainingRequest, declared: Declared) -> TableVocabulary
     if not declared.schema.texts:
         return TableVocabulary((), "")
     known_classes = declared.schema.label.known_classes
-    informed = declared.method.takes_side_information
+    informed = takes_side_information(declared.method)
     return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
 
 

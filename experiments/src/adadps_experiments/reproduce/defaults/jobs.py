@@ -1,6 +1,6 @@
 """One run of the comparison of default settings: a job as plain data, and its record.
 
-A setting is a rule's constants (`adadps.estimators.planner.settings.DefaultRule`) and how word
+A setting is a rule's constants (`adadps.estimators.planner.plan.DefaultRule`) and how word
 frequencies enter: as weights of the features (IDF), before the clip, on both sides of the noise,
 or not at all.
 """
@@ -27,8 +27,14 @@ from adadps.estimators.planner.methods import (
     norms_for,
     typical_norm,
 )
-from adadps.estimators.planner.plan import LossFacts, PlannedRun, plan_training
-from adadps.estimators.planner.settings import DefaultRule, Settings, first_gradient
+from adadps.estimators.planner.plan import (
+    DefaultRule,
+    LossFacts,
+    PlannedRun,
+    Settings,
+    first_gradient,
+    plan_training,
+)
 from adadps.methods import paper as methods
 from adadps.methods.side import Frequencies, frequency, idf, word_frequencies
 from adadps.methods.side.source import Fixed

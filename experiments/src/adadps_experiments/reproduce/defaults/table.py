@@ -14,7 +14,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from adadps.estimators.planner.settings import RULE
+from adadps.estimators.planner.plan import RULE
 from adadps_experiments.plots import Curve, Panel, draw
 from adadps_experiments.reproduce.defaults.jobs import (
     BEFORE,

@@ -1,5 +1,6 @@
-"""Line charts as coordinates on a canvas; the template turns them into SVG that follows the theme.
+"""Pages of a report: sections of texts, tables, charts and privacy cards in one HTML file.
 
+Line charts are laid out as coordinates on a canvas; the template turns them into SVG.
 Colours, line widths and fonts are the page's (CSS variables), so that a chart is readable on light,
 dark and paper.
 """
@@ -7,8 +8,16 @@ dark and paper.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment
+
+from adadps.files import new_file
+from adadps.report.card.rendering import CardSection
 
 WIDTH, HEIGHT = 420, 270
 LEFT, RIGHT, TOP, BOTTOM = 70, 22, 12, 46
@@ -203,3 +212,65 @@ def _in_words(chart: Chart) -> str:
             (x0, y0), (x1, y1) = shown[0], shown[-1]
             sentences.append(f"{line.label}: from {y0:.3g} at {x0:.3g} to {y1:.3g} at {x1:.3g}.")
     return " ".join(sentences)
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """Rows of texts under headings; the first cell of a row is its name."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    highlight: int | None = None
+    """The row to highlight."""
+
+
+@dataclass(frozen=True)
+class ShownCard:
+    """A privacy card under the name of its run."""
+
+    name: str
+    headline: str
+    private: bool
+    sections: Sequence[CardSection]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page under a heading."""
+
+    title: str
+    texts: Sequence[str] = ()
+    table: PageTable | None = None
+    charts: Sequence[Chart] = ()
+    points: Sequence[str] = ()
+    cards: Sequence[ShownCard] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """The content of a report; ``warnings`` are shown at the top."""
+
+    title: str
+    lead: str
+    guarantee: str
+    private: bool
+    sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+    made_with: str = ""
+    meaning: str = ""
+    """The guarantee in plain words."""
+
+
+def render(page: Page) -> str:
+    """Return the page as HTML, with everything inline."""
+    source = files("adadps.report.html").joinpath("page.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    canvas = sys.modules[__name__]
+    return template.from_string(source).render(page=page, laid_out=laid_out, canvas=canvas)
+
+
+def write(page: Page, path: Path, *, overwrite: bool = True) -> Path:
+    """Write the page to ``path``, completely or not at all."""
+    with new_file(path, overwrite=overwrite) as draft:
+        draft.write_text(render(page), encoding="utf-8")
+    return path
