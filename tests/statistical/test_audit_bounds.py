@@ -161,9 +161,9 @@ def test_repeated_runs_of_the_gaussian_mechanism_seldom_exceed_the_truth(mu, del
 
 
 def test_where_nothing_leaks_many_observers_seldom_say_that_it_does():
-    """The best of 100 scores and 101 thresholds looks good on the runs it was chosen by, only."""
+    """The best of 300 scores and 101 thresholds looks good on the runs it was chosen by, only."""
     rng = np.random.default_rng(0)
-    names = [str(number) for number in range(100)]
+    names = [str(number) for number in range(300)]
     exceeded = chosen_well = 0
     for _ in range(12):
         worlds = [{name: rng.normal(size=400) for name in names} for _ in range(2)]

@@ -29,6 +29,7 @@ LEAVES = (
     "several",
     "stored",
 )
+"""Every form of a leaf; `leaf_of` makes each."""
 SCALES = ("moderate", "spread", "tiny", "huge")
 """Of entries: about 1; from 1e-k to 1e+k in one tensor; all of them 1e-k; all of them 1e+k."""
 
@@ -55,7 +56,14 @@ def leaf_of(kind, rng, shape, scale="moderate"):
         found = torch.from_numpy(rng.integers(min(rows, 4), size=(SIZE, 5)))
         return TokenRows(found, draw(5, columns), rows)
 
+    def sparse(axis):
+        dense = draw(shape[axis]) * torch.from_numpy(rng.random((SIZE, shape[axis])) < 0.6)
+        dense[1] = 0  # a row without words
+        return SparseOuter(SparseRows.from_torch(dense.to_sparse()), draw(shape[1 - axis]), axis)
+
     makers = {
+        "sparse, words last": lambda: sparse(1),
+        "sparse, words first": lambda: sparse(0),
         "outer": lambda: Outer(draw(columns), draw(rows)),
         "over one position": lambda: OverTime(draw(1, columns), draw(1, rows)),
         "over many positions": lambda: OverTime(draw(4, columns), draw(4, rows)),
@@ -63,12 +71,7 @@ def leaf_of(kind, rng, shape, scale="moderate"):
         "stored": lambda: MaterialisedGradients(draw(rows, columns)),
         "several": lambda: TiedGradients((Outer(draw(columns), draw(rows)), tokens()), SIZE),
     }
-    if kind in makers:
-        return makers[kind]()
-    axis = 1 if kind == "sparse, words last" else 0
-    dense = draw(shape[axis]) * torch.from_numpy(rng.random((SIZE, shape[axis])) < 0.6)
-    dense[1] = 0  # a row without words
-    return SparseOuter(SparseRows.from_torch(dense.to_sparse()), draw(shape[1 - axis]), axis)
+    return makers[kind]()
 
 
 def map_of(kind, rng, shape, scale="moderate", dtype=torch.float64):

@@ -12,8 +12,6 @@ from adadps.tensors.sums import RowSparse
 from adadps.training.federated.answers import side_by_side, sound
 from support.federations import EVERYBODY, QUIET, SOME, USERS, answer_of, federated, method, model
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 
 def one_round(chosen, answers, sampler=EVERYBODY):
     """The weights after one round in which ``answers(run, batch)`` come."""

@@ -50,8 +50,6 @@ from support.federations import (
 )
 from support.problems import cross_entropy
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 
 def in_process(chosen, sampler, *, kind="sparse", weights=None, rounds=4, **options):
     run = PrivateRun(

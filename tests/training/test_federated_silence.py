@@ -8,8 +8,6 @@ from adadps.errors import ContractError, DeviceError
 from adadps.methods.stages import by_each_device, by_server, in_shares
 from support.federations import EVERYBODY, QUIET, USERS, answer_of, federated, method, play
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 EACH_ONCE = shuffled(users=USERS, expected_size=USERS)
 PLACES = {
     "server": (by_server(), EVERYBODY),

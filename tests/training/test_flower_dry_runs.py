@@ -23,8 +23,6 @@ from support.federations import EVERYBODY, USERS, federated, method, model, rows
 from support.flower_grid import NODES, Nodes, as_a_server_app, honest, strategy  # noqa: F401
 from support.problems import cross_entropy
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 EACH_ONCE = shuffled(users=USERS, expected_size=USERS)
 PLACES = {"server": (by_server(), EVERYBODY), "devices": (by_each_device(), EACH_ONCE)}
 

@@ -32,8 +32,6 @@ from adadps.training.federated import records
 from support.federations import EVERYBODY, QUIET, USERS, federated, method, model, play, rows_of
 from support.flower_grid import NODES, Nodes, as_a_server_app, honest, strategy  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("checked_once")
-
 
 def test_the_same_model_as_without_flower():
     held = strategy()

@@ -9,20 +9,9 @@ from adadps.accounting.contract import Grouping, Sampling, require_unit
 from adadps.accounting.epsilon import Budget, calibrate_noise, calibrate_steps, epsilon_of
 from adadps.accounting.events import default_delta, require_delta, require_small_delta
 from adadps.accounting.groups import Groups
-from adadps.accounting.samplers import FixedSize, Poisson, Sampler, Shuffled, declared_units
+from adadps.accounting.samplers import SAMPLERS, declared_units
 from adadps.errors import BudgetError, SettingError, require, require_positive
 from adadps.types import Accountant, Relation
-
-_SAMPLERS: dict[Sampling, type[Sampler]] = {
-    Sampling.POISSON: Poisson,
-    Sampling.FIXED: FixedSize,
-    Sampling.SHUFFLED: Shuffled,
-}
-_RELATIONS = {
-    Sampling.POISSON: Relation.ADD_OR_REMOVE_ONE,
-    Sampling.FIXED: Relation.REPLACE_ONE,
-    Sampling.SHUFFLED: Relation.ZERO_OUT,
-}
 
 
 @dataclass(frozen=True)
@@ -76,7 +65,7 @@ def make_plan(
     """
     _require_one_missing(steps, epochs, epsilon, noise_multiplier)
     count, unit = declared_units(examples, users)
-    sampler = _SAMPLERS[sampling](
+    sampler = SAMPLERS[sampling](
         examples=count,
         expected_size=batch_size,
         relation=relation or _default_relation(sampling, groups),
@@ -135,7 +124,7 @@ def make_plan(
 def _default_relation(sampling: Sampling, groups: Groups | None) -> Relation:
     if groups is not None and groups.grouping is Grouping.IN_ADVANCE:
         return Relation.REPLACE_ONE
-    return _RELATIONS[sampling]
+    return SAMPLERS[sampling].usual_relation
 
 
 def _require_one_missing(

@@ -61,6 +61,7 @@ class Sampler(ABC):
     relation: Relation
     unit: Unit = Unit.EXAMPLE
     sampling: ClassVar[Sampling]
+    usual_relation: ClassVar[Relation]
     size_is_fixed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -125,6 +126,16 @@ class Sampler(ABC):
         """Return how many of ``steps`` steps are charged."""
         return steps
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps share one pass over the units: 1 if every batch is drawn afresh."""
+        return 1
+
+    @property
+    def smallest_batch(self) -> float:
+        """The size of the smallest batch; for Poisson sampling, the expected size."""
+        return self.expected_size
+
     def steps(self, epochs: float) -> int:
         """Return ⌊epochs · n / b⌋, from the declared numbers.
 
@@ -163,6 +174,7 @@ class Poisson(Sampler):
     """Every unit joins every batch independently with probability q."""
 
     sampling = Sampling.POISSON
+    usual_relation = Relation.ADD_OR_REMOVE_ONE
     size_is_fixed = False
 
     @property
@@ -189,6 +201,7 @@ class FixedSize(Sampler):
     """Every batch is a fresh uniform subset of b units."""
 
     sampling = Sampling.FIXED
+    usual_relation = Relation.REPLACE_ONE
 
     def __post_init__(self) -> None:
         _require_whole(self.expected_size)
@@ -209,6 +222,7 @@ class Shuffled(Sampler):
     """Every epoch passes once through the units in a fresh random order, in batches of b."""
 
     sampling = Sampling.SHUFFLED
+    usual_relation = Relation.ZERO_OUT
 
     def __post_init__(self) -> None:
         _require_whole(self.expected_size)
@@ -218,6 +232,11 @@ class Shuffled(Sampler):
     def steps_per_epoch(self) -> int:
         """⌈n / b⌉: the last batch of an epoch may be smaller."""
         return math.ceil(self.examples / self.expected_size)
+
+    @property
+    def smallest_batch(self) -> float:
+        """The size of the last batch of an epoch."""
+        return self.examples % self.expected_size or self.expected_size
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[Rows]:
         """Cut a permutation into consecutive slices, with a new permutation each epoch."""
@@ -237,12 +256,18 @@ class Shuffled(Sampler):
         return math.ceil(steps / self.steps_per_epoch)
 
 
+SAMPLERS: dict[Sampling, type[Sampler]] = {
+    kind.sampling: kind for kind in (Poisson, FixedSize, Shuffled)
+}
+"""Every sampler, by the name under which plans and cards record it."""
+
+
 def poisson(
     *,
     examples: int | None = None,
     users: int | None = None,
     expected_size: float,
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    relation: Relation = Poisson.usual_relation,
 ) -> Poisson:
     """Sample by independent coin flips at rate q = expected_size / examples, the default.
 
@@ -265,7 +290,7 @@ def fixed_size(
     <Relation.REPLACE_ONE: 'replace one'>
     """
     count, unit = declared_units(examples, users)
-    relation = Relation.REPLACE_ONE
+    relation = FixedSize.usual_relation
     return FixedSize(examples=count, expected_size=expected_size, relation=relation, unit=unit)
 
 
@@ -274,7 +299,7 @@ def shuffled(
     examples: int | None = None,
     users: int | None = None,
     expected_size: int,
-    relation: Relation = Relation.ZERO_OUT,
+    relation: Relation = Shuffled.usual_relation,
 ) -> Shuffled:
     """Pass through a fresh random order each epoch; charged without amplification.
 

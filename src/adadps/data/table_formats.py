@@ -38,7 +38,7 @@ _BY_ENDING = {
     ".json": Format.JSON_LINES,
     ".parquet": Format.PARQUET,
 }
-ENDINGS = ".csv, .tsv, .jsonl (each also .gz) or .parquet"
+SEPARATORS = {Format.CSV: ",", Format.TSV: "\t"}
 
 
 def format_of(path: Path) -> Format:

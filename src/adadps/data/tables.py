@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Protocol
 from adadps.data.parquet import ParquetWriter, parquet_rows
 from adadps.data.table_formats import (
     LONGEST_FIELD,
+    SEPARATORS,
     Format,
     as_text,
     delimited_rows,
@@ -167,8 +168,7 @@ def _opened(
         if kind is Format.JSON_LINES:
             yield *json_rows(source, text), "line", None
         else:
-            separator = "\t" if kind is Format.TSV else ","
-            yield *delimited_rows(source, text, separator), "line", None
+            yield *delimited_rows(source, text, SEPARATORS[kind]), "line", None
 
 
 def _up_to_a_size(rows: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
@@ -233,7 +233,7 @@ def table_writer(
         yield (
             _JsonLines(text, header)
             if kind is Format.JSON_LINES
-            else _Delimited(text, header, "\t" if kind is Format.TSV else ",")
+            else _Delimited(text, header, SEPARATORS[kind])
         )
         text.flush()
     finally:

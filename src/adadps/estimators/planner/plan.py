@@ -362,10 +362,13 @@ class FederatedSettings:
 
     def sampler(self, users: int, cohort: float) -> Sampler:
         """Return a sampler of cohorts of this size, on average, among the declared users."""
-        if self.drawn_by is DrawnBy.POISSON:
-            return poisson(users=users, expected_size=cohort)
-        draw = fixed_size if self.drawn_by is DrawnBy.FIXED else shuffled
-        return draw(users=users, expected_size=round(cohort))
+        match self.drawn_by:
+            case DrawnBy.POISSON:
+                return poisson(users=users, expected_size=cohort)
+            case DrawnBy.FIXED:
+                return fixed_size(users=users, expected_size=round(cohort))
+            case DrawnBy.SHUFFLED:
+                return shuffled(users=users, expected_size=round(cohort))
 
     def noise_factor(self, cohort: float) -> float:
         """Return how many times the noise of the server alone a cohort's sum has."""

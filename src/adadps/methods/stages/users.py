@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from adadps.accounting.contract import Grouping
-from adadps.accounting.samplers import Rows, Sampler, Shuffled
+from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.users import UserRows
 from adadps.engine.waist import Units
 from adadps.errors import require
@@ -84,9 +84,7 @@ class Users:
 
     def units_of(self, sampler: Sampler) -> Sampler:
         """Return the sampler, or refuse cohorts that are too small for the noise."""
-        least, asked = self.noise.least_answers(), sampler.expected_size
-        if isinstance(sampler, Shuffled):
-            asked = sampler.examples % sampler.expected_size or asked
+        least, asked = self.noise.least_answers(), sampler.smallest_batch
         require(
             least <= asked,
             f"a minimum of at most {asked:g} answers, the size of the smallest cohort",

@@ -17,7 +17,7 @@ from dp_accounting import DpEvent
 from adadps.accounting.contract import Grouping, Sampling
 from adadps.accounting.epsilon import epsilon_of
 from adadps.accounting.events import composed, event_of, text_of
-from adadps.accounting.samplers import FixedSize, Poisson, Sampler, Shuffled
+from adadps.accounting.samplers import SAMPLERS, Sampler
 from adadps.errors import AdadpsError
 from adadps.types import Accountant, Relation, Unit
 
@@ -247,11 +247,6 @@ def _last_numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: entry[name] for name in names} for entry in last.values()]
 
 
-_SAMPLERS: dict[Sampling, type[Sampler]] = {
-    kind.sampling: kind for kind in (Poisson, FixedSize, Shuffled)
-}
-
-
 @dataclass(frozen=True)
 class Mechanism:
     """The sampler, noise and accountant that a result records."""
@@ -277,7 +272,7 @@ def mechanism_of(privacy: Mapping[str, Any]) -> Mechanism | None:
     if grouping is Grouping.IN_ADVANCE:
         return None
     unit = Unit.USER if grouping.by_user else Unit.EXAMPLE
-    sampler = _SAMPLERS[Sampling(held["sampling"])](
+    sampler = SAMPLERS[Sampling(held["sampling"])](
         examples=held[f"{unit.value}s"],
         unit=unit,
         expected_size=held["expected_size"],

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadps.accounting.samplers import Rows, Sampler, Shuffled
+from adadps.accounting.samplers import Rows, Sampler
 from adadps.engine.local import Part
 from adadps.errors import ContractError
 from adadps.tensors.sums import Params, RowSparse
@@ -150,7 +150,7 @@ class Cohorts:
     def __init__(self, sampler: Sampler, rng: np.random.Generator) -> None:
         self._declared = sampler.examples
         self._draws = sampler.batches(sampler.examples, rng)
-        self._epoch = sampler.steps_per_epoch if isinstance(sampler, Shuffled) else 1
+        self._epoch = sampler.steps_per_epoch
         self._drawn = 0
         self._places: tuple[int, ...] | None = None
 
