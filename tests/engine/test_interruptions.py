@@ -93,7 +93,7 @@ def test_a_step_can_be_interrupted_at_any_line():
         line += 1
         _, held = begun()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(late_room, "STEPS", 2 + line % 3)
+            patch.setattr(late_room, "MOST_PENDING_STEPS", 2 + line % 3)
             found = interrupted(partial(held.add, touched(1, 3, 5), deviation=1.0, keep=1.0), line)
             require_sound(held)
             held.add(touched(0, 5), deviation=1.0, keep=1.0)

@@ -130,7 +130,7 @@ def test_the_oldest_changes_go_when_there_is_no_room():
 
 def test_only_so_many_steps_wait():
     noise = Counting()
-    with mock.patch("adadps.engine.noise.late.STEPS", 3):
+    with mock.patch("adadps.engine.noise.late.MOST_PENDING_STEPS", 3):
         _, late = late_table(noise)
         for row in range(6):
             late.add(touched(row), deviation=1.0, keep=1.0)

@@ -105,7 +105,7 @@ def played(events, kind=LateRows, *, axis=0, steps=5, columns=COLUMNS, noise=Non
     parameter = table if axis == 0 else table.T
     with (
         mock.patch("adadps.engine.noise.late.FLUSHED_AT_ONCE", 2 * columns),
-        mock.patch("adadps.engine.noise.late.STEPS", steps),
+        mock.patch("adadps.engine.noise.late.MOST_PENDING_STEPS", steps),
     ):
         late, found, time = kind(parameter, axis, noise or secure()), {}, 0
         for event in events:

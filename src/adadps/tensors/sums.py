@@ -342,12 +342,9 @@ def inner_products(one: Tensor, other: Tensor) -> Tensor:
     return found
 
 
-_NOTHING = np.empty(0)
-
-
 def _line(factors: Tensor | None, rows: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     if factors is None:
-        return _NOTHING
+        return _NO_DIAGONAL
     wide = factors.detach().double().expand(1, rows.shape[1])
     return np.ascontiguousarray(wide.view(-1).numpy() if wide.is_contiguous() else wide[0].numpy())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
@@ -23,7 +24,7 @@ from adadps.methods.stages.chain import Chain, Informed
 from adadps.methods.stages.users import Users
 from adadps.training.describe import number_read_off
 from adadps.training.payment import PaymentTerms, accountant_for
-from adadps.types import Unit
+from adadps.types import Accountant, Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +51,39 @@ class TrainingPlan:
     """What was read off the data to make the plan, and is assumed to be public."""
 
 
-def plan_training(wanted: Wanted, data: Examples, terms: PaymentTerms) -> TrainingPlan:
+def complete_plan(wanted: Wanted, data: Examples, terms: PaymentTerms) -> TrainingPlan:
     """Complete what a caller asks for, or say what is missing or given twice."""
     method = wanted.method
     if not isinstance(method, Chain):
         raise OrderError(
             f"Expected a method such as `dp_sgd(...)` or `chain(...)`, found {method!r}."
         )
+    _require_kinds(wanted, terms)
     sampler, read_off = _sampler(wanted, data)
     steps = _steps(wanted, sampler)
     if wanted.clip_norm is not None or method.is_open:
         method = _completed(method, wanted.clip_norm, sampler, steps, terms)
     return TrainingPlan(method, sampler, steps, read_off)
+
+
+def _require_kinds(wanted: Wanted, terms: PaymentTerms) -> None:
+    """Refuse values of other types, before they are stated in a result or priced."""
+    for name in ("steps", "examples"):
+        value = getattr(wanted, name)
+        whole = value is None or (isinstance(value, Integral) and not isinstance(value, bool))
+        require(whole, f"a whole number of {name}", value, f"Give `{name}=` as an integer.")
+    require(
+        terms.budget is None or isinstance(terms.budget, Budget),
+        "a budget",
+        terms.budget,
+        "Give `budget=Budget(epsilon=..., delta=...)`.",
+    )
+    require(
+        terms.accountant is None or isinstance(terms.accountant, Accountant),
+        "an accountant",
+        terms.accountant,
+        "Give `accountant=Accountant.PLD` or `Accountant.RDP`.",
+    )
 
 
 def _sampler(wanted: Wanted, data: Examples) -> tuple[Sampler, tuple[str, ...]]:
@@ -90,15 +112,19 @@ def _sampler(wanted: Wanted, data: Examples) -> tuple[Sampler, tuple[str, ...]]:
 
 
 def _number_of_units(data: Examples, by_user: bool) -> int:
+    _require_examples(data)
+    if by_user and data.users is not None:
+        with declared_read(DeclaredRead.NUMBER):
+            return len(torch.unique(data.users))
+    return len(data)
+
+
+def _require_examples(data: Examples) -> None:
     if not isinstance(data, Examples):
         raise DataError(
             f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
             "Wrap features and targets in it."
         )
-    if by_user and data.users is not None:
-        with declared_read(DeclaredRead.NUMBER):
-            return len(torch.unique(data.users))
-    return len(data)
 
 
 def _steps(wanted: Wanted, sampler: Sampler) -> int:
@@ -169,11 +195,7 @@ def _sigma(
 
 def require_parts(method: Chain, data: Examples) -> None:
     """Refuse data that lacks what the method needs, or that the method would not protect."""
-    if not isinstance(data, Examples):
-        raise DataError(
-            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
-            "Wrap features and targets by it."
-        )
+    _require_examples(data)
     by_user = isinstance(method.release.groups, Users)
     if by_user and data.users is None:
         raise DataError(

@@ -169,9 +169,8 @@ def _spread(stage: Informed, place: str, scale: Params) -> dict[str, Any]:
     every = torch.cat([value.detach().flatten().cpu().double() for value in given])
     some = every
     if len(every) > MOST_SORTED:
-        draws = torch.Generator().manual_seed(
-            0
-        )  # its own generator: the default one stays as it is
+        # A generator of its own: the default one stays as it is.
+        draws = torch.Generator().manual_seed(0)
         some = every[torch.randint(len(every), (MOST_SORTED,), generator=draws)]
     ordered = (1 / some).sort(descending=True).values
     ranks = sorted({round(len(some) ** (place / (PLACES - 1))) for place in range(PLACES)})

@@ -26,7 +26,7 @@ from adadps.engine.objective import Objective
 from adadps.errors import require
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Measurement, Result
-from adadps.training.calibration import Wanted, plan_training
+from adadps.training.calibration import Wanted, complete_plan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import PaymentTerms
@@ -294,7 +294,7 @@ class PrivateRun(Run):
         )
         super().__init__(
             DataStepper(model, loss, data, chunk=physical_batch_size, debug=debug),
-            plan_training(wanted, data, terms),
+            complete_plan(wanted, data, terms),
             terms,
             randomness=randomness,
             debug=debug,

@@ -33,6 +33,7 @@ from adadps.accounting.events import (
     text_of,
 )
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
+from adadps.accounting.ledger.file import discard_unused
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.errors import BudgetError, ContractError, SettingError
@@ -80,7 +81,9 @@ class Payment:
         self._plan = replace(plan, paid_first=0) if held and held.begun else plan
         self._begins_after = held.taken if held else 0
         self._most = terms.budget.epsilon if terms.budget else None
-        self._shares_ledger = terms.ledger is not None
+        self._owns_ledger = terms.ledger is None
+        self._steps = steps
+        self._steps_of_share: int | None = None  # in this life, where the run has a share
         self._earlier = self.ledger.charged(self.run)
         self._events: dict[bool, DpEvent] = {}  # of steps that are charged, and of others
         if measured:
@@ -124,6 +127,12 @@ class Payment:
         relation = self._sampler.relation
         self.ledger.open(self.run, relation, self.accountant, self._plan)
 
+    def withdraw(self) -> None:
+        """Remove the ledger that was created for this run, if nothing was ever charged to it."""
+        if self._owns_ledger and isinstance(self.ledger, DiskLedger) and not self.ledger.entries:
+            self.ledger.close()
+            discard_unused(self.ledger.path)
+
     def _require_paid_first(self, events: Sequence[DpEvent]) -> None:
         """Refuse a ledger that does not hold what was measured for this run before it began."""
         charged = {text_of(event) for event, _ in self._earlier}
@@ -135,12 +144,17 @@ class Payment:
 
     def pay_for_side_information(self) -> None:
         """Charge the cost of side information, unless this life has it from a checkpoint."""
-        for event in self._side_events():
+        events = self._side_events()
+        if events and self._has_share and not self._keeps_its_budget(0):
+            raise self._beyond_share("side information alone does not fit")
+        for event in events:
             self.ledger.authorise(event, run=self.run)
 
     def pay_for_step(self, index: int, last: int) -> None:
         """Charge step ``index`` of a run that will end with step ``last``."""
         index, steps = index - self._begins_after, last - self._begins_after
+        if self._has_share and index > self._room_of_share():
+            raise self._beyond_share(f"step {index} does not fit")
         charged = self.units.charged_steps
         every_step_is_charged = charged(steps) == steps
         at_once = min(STEPS_RESERVED_AT_ONCE, last // 100) if every_step_is_charged else 1
@@ -160,7 +174,9 @@ class Payment:
         return in_this_life > taken - self._begins_after
 
     def note_exposure(self) -> None:
-        """Charge a step of a run that is not private; a ledger with a budget refuses it."""
+        """Charge a step of a run that is not private; a budget refuses it."""
+        if self._has_share:
+            raise self._beyond_share("the run is not private")
         self.ledger.authorise(NonPrivateDpEvent(), run=self.run)
 
     def fits(self, steps: int) -> bool:
@@ -171,18 +187,32 @@ class Payment:
         """Refuse a plan that its budget would cut short, with the model half trained."""
         if self.fits(last - self._begins_after):
             return
-        limits = [self._most, self.ledger.budget.epsilon if self.ledger.budget else None]
-        most = min(limit for limit in limits if limit is not None)
         planned = "more than can be computed"
         with suppress(SettingError):
             planned = f"{self.epsilon(last):.4g}"
-        beside = f" beside {self.ledger.entries} charges" if self.ledger.entries else ""
+        held = self.ledger.budget
+        most, beside = self._most, ""
+        if held is not None and (most is None or self._keeps_its_budget(last - self._begins_after)):
+            most = held.epsilon  # the limit that the plan does not fit
+            entries = self.ledger.entries
+            beside = f" beside {entries} charges on the ledger" if entries else ""
         raise BudgetError(
             f"Expected {last} steps within epsilon = {most:g} at delta = {self.delta:g}, found a "
             f"plan that costs {planned}{beside}, which does not fit. Nothing was drawn. Plan fewer "
             "steps or more noise: `calibrate_noise` finds the noise, `calibrate_steps` the steps; "
             "where nothing is left on a ledger, no further run fits."
         )
+
+    def require_private(self, not_private_because: Sequence[str]) -> None:
+        """Refuse a run that is not private where a budget is to be kept."""
+        held = self.ledger.budget
+        most = self._most if self._most is not None else held.epsilon if held else None
+        if most is not None:
+            raise BudgetError(
+                f"Expected a private run within the budget of epsilon = {most:g}, found one that "
+                f"is not private: {'; '.join(not_private_because)}. Nothing was drawn. Leave the "
+                "budget out to compare with such a run."
+            )
 
     def last_step(self, planned: int) -> int:
         """Return the step at which a run must end to keep its budget.
@@ -192,9 +222,29 @@ class Payment:
         left = planned - self._begins_after
         if not self._earlier or not left:
             return planned
-        if self._shares_ledger and not self._keeps_its_budget(left):
-            left = largest(self._keeps_its_budget, limit=left)
+        if self._has_share:
+            left = self._room_of_share()
         return self._begins_after + (self._room_on_ledger(left) if left else 0)
+
+    @property
+    def _has_share(self) -> bool:
+        """Has the run a budget of its own on a ledger that may hold other runs?"""
+        return self._most is not None and not self._owns_ledger
+
+    def _room_of_share(self) -> int:
+        """How many steps of this life fit the run's share of the ledger."""
+        if self._steps_of_share is None:
+            left = self._steps - self._begins_after
+            fits = self._keeps_its_budget(left)
+            self._steps_of_share = left if fits else largest(self._keeps_its_budget, limit=left)
+        return self._steps_of_share
+
+    def _beyond_share(self, why: str) -> BudgetError:
+        return BudgetError(
+            f"Expected a run within its share of the ledger, epsilon = {self._most:g} at delta = "
+            f"{self.delta:g}, found that {why}. Plan fewer steps or more noise, or give the run a "
+            "larger budget."
+        )
 
     def _keeps_its_budget(self, steps: int) -> bool:
         if self._most is None:
@@ -225,9 +275,7 @@ class Payment:
         """What the run costs by all that was charged, or will when ``steps`` steps are taken."""
         accountant = accountant or self.accountant
         alike = self._sampler.relation is not Relation.REPLACE_ONE
-        if (
-            accountant is not self.accountant and not alike
-        ):  # another accountant charges other events
+        if accountant is not self.accountant and not alike:  # it would charge other events
             return self.mechanism_epsilon(steps, accountant)
         charged = self.ledger.charged(self.run)
         return epsilon_of(

@@ -132,7 +132,12 @@ class Run:
             pack(stepper.states, stepper.own_params)
         self._open()
         if must_fit:
-            self._require_room()
+            try:
+                self._require_room()
+            except BudgetError:
+                if first:  # a folder in which nothing was paid is left as it was
+                    self._payment.withdraw()
+                raise
         if self._folder and first:
             self._folder.write(self._checkpoint(begun=False))
         self._payment.pay_for_side_information()
@@ -145,15 +150,10 @@ class Run:
 
     def _require_room(self) -> None:
         """Refuse a plan that the budget would cut short, before anything is drawn."""
-        budget = self.ledger.budget
-        if not self.not_private_because:
+        if self.not_private_because:
+            self._payment.require_private(self.not_private_because)
+        else:
             self._payment.require_room(self.steps)
-        elif budget is not None:
-            raise BudgetError(
-                f"Expected a private run within the budget of epsilon = {budget.epsilon:g}, found "
-                f"one that is not private: {'; '.join(self.not_private_because)}. Nothing was "
-                "drawn. Leave the budget out to compare with such a run."
-            )
 
     @property
     def ledger(self) -> Ledger:

@@ -249,7 +249,7 @@ class _StepHistory:
 PENDING_BYTES = 48 * 2**20
 """Memory for pending updates, unless twice the weights is less."""
 
-STEPS = 1024
+MOST_PENDING_STEPS = 1024
 """At most this many steps are pending."""
 
 
@@ -282,7 +282,7 @@ class PendingUpdates:
         self._allowed = min(PENDING_BYTES, 2 * weights.nbytes)
         self._slot, self._place = of_rows.T
         self._slot.fill(-1)
-        self._addresses = np.zeros((STEPS, 5), np.int64)
+        self._addresses = np.zeros((MOST_PENDING_STEPS, 5), np.int64)
         self._steps: dict[int, _PendingStep] = {}
         self._bytes = 0
         self._next = 0
@@ -299,7 +299,7 @@ class PendingUpdates:
             rows, factors.ends, factors.lines, factors.shares * factor, factors.matrix
         )
         # The slot is counted first: an interrupted put leaves it unused.
-        slot, self._next = self._next, (self._next + 1) % STEPS
+        slot, self._next = self._next, (self._next + 1) % MOST_PENDING_STEPS
         self._steps[slot] = step
         self._bytes += step.bytes
         self._addresses[slot] = (*step.addresses(), len(rows))

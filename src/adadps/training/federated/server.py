@@ -78,8 +78,9 @@ class Round:
 class FederatedRun(Run):
     """A run whose users are devices. ``rounds`` are its steps.
 
-    Options, as of `PrivateRun`: ``budget`` or ``ledger``, beyond which it does not go; ``delta``,
-    ``accountant``, ``checkpoints``; ``assumed_public`` and ``tuning_trials``, which are stated.
+    Options are those of `PrivateRun`: ``budget`` is what the run may cost, ``ledger`` the account
+    that it is paid from; ``delta``, ``accountant``, ``checkpoints``; ``assumed_public`` and
+    ``tuning_trials``, which are stated.
 
     The method begins with `train_locally`, clips by user, and says who adds the noise. A plan that
     its budget or ledger has no room for is refused. With ``checkpoints``, the same call again

@@ -21,7 +21,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.validation import objective
-from adadps.errors import BudgetError, ContractError, DataError
+from adadps.errors import BudgetError, ContractError, DataError, OrderError
 from adadps.methods.stages.chain import Chain
 from adadps.report.result import Result
 from adadps.training.calibration import require_parts
@@ -107,6 +107,12 @@ class Trials:
                         "Expected `make` to depend on the setting alone, and on torch's generator, "
                         "found another model or method at its second call. Build a new model in "
                         "`make`, and draw its weights by torch. Nothing was paid."
+                    )
+                if method.is_open:
+                    raise OrderError(
+                        "Expected a clip norm and a noise multiplier in every setting, found "
+                        f"{method.release}. Give both to `privatize(...)`; `calibrate_tuning` "
+                        "finds the noise for a budget. Nothing was paid."
                     )
                 require_parts(method, self.data)
                 self._require_trainable(model)
