@@ -240,7 +240,7 @@ def test_a_run_under_other_terms_is_refused(path, relation, accountant, unit):
 @pytest.mark.parametrize("held", [BUDGET, None])
 def test_another_budget_is_refused(path, held):
     DiskLedger(path, budget=held).close()
-    with pytest.raises(ContractError, match=r"budget that the ledger .* began with.*Leave the"):
+    with pytest.raises(ContractError, match=r"budget that the ledger .* began with.*Give the same"):
         DiskLedger(path, budget=Budget(2.0, 1e-5))
     assert DiskLedger(path).budget == held
 

@@ -153,7 +153,7 @@ def test_a_refused_plan_leaves_its_folder_as_it_was(tmp_path):
     quiet = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=8.0), lr=0.1)
     result = trained(quiet, budget=SHARE, checkpoints=tmp_path / "run")
     assert result.privacy.steps == STEPS
-    with pytest.raises(ContractError, match="Give the same one to continue"):
+    with pytest.raises(ContractError, match="Give the same one"):
         trained(quiet, budget=Budget(3.0, DELTA), checkpoints=tmp_path / "run")
 
 
