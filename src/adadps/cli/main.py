@@ -229,7 +229,7 @@ COMMANDS = {
 EXPERIMENTS = "adadps-experiments"
 COMMANDS_OF_EXPERIMENTS = {
     "reproduce": "Run the experiments of the paper and compare with its numbers.",
-    "bench": "Measure time and memory of a private step beside other libraries.",
+    "bench": "Measure time and memory of a private step, compared with other libraries.",
     "data": "List, find and fetch data sets that are known by name.",
 }
 

@@ -1,4 +1,4 @@
-"""`adadps audit`: a lower bound on epsilon beside the claim, for the methods of the library."""
+"""`adadps audit`: a lower bound on epsilon, compared with the claim, for the library's methods."""
 
 from __future__ import annotations
 
