@@ -201,7 +201,9 @@ def trained(epsilon, chosen, seed, problem):
 
 
 def named(problem, name):
-    return next(one for one in [doctor.nothing(), *problem.candidates] if one.name == name)
+    return next(
+        one for one in [doctor.no_side_information(), *problem.candidates] if one.name == name
+    )
 
 
 def write(rows):

@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 
 from adadps import Accountant, Budget, calibrate_noise, side
-from adadps.estimators.doctor import before_the_clip, nothing, public_gradients
+from adadps.estimators.doctor import before_the_clip, no_side_information, public_gradients
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.simulation import (
@@ -38,7 +38,7 @@ def test_noise_is_that_of_the_private_run(examples):
     40,000 examples the private batch is larger than what is simulated, so that σ must shrink.
     """
     held = case(sparse.csr_matrix((60, 4000)), examples)
-    plan = plan_for(held, nothing())
+    plan = plan_for(held, no_side_information())
     run = simulated_run(held, plan, splits(60, 3, seed=0)[0])
     for batch in run.batches():
         run.step(batch)
@@ -66,7 +66,7 @@ def test_batches_have_the_private_size_and_repeat_public_rows():
 
 def test_a_simulated_run_spends_nothing_and_says_that_it_is_not_private():
     held = case(np.random.default_rng(0).normal(size=(60, 4)), 2_000)
-    run = simulated_run(held, plan_for(held, nothing()), splits(60, 3, seed=0)[0])
+    run = simulated_run(held, plan_for(held, no_side_information()), splits(60, 3, seed=0)[0])
     for batch in run.batches():
         run.step(batch)
     assert run.epsilon() == math.inf
@@ -110,7 +110,10 @@ def test_the_clip_norm_follows_the_side_information():
     rng = np.random.default_rng(3)
     held = case(rng.normal(size=(60, 4)), 2_000)
     half = side.fixed({"weight": (torch.full((4,), 0.5), 1)}, source="s", public_because="p")
-    plain, doubled = plan_for(held, nothing()).settings, plan_for(held, before_the_clip("h", half))
+    plain, doubled = (
+        plan_for(held, no_side_information()).settings,
+        plan_for(held, before_the_clip("h", half)),
+    )
     assert doubled.settings.clip_norm == pytest.approx(2 * plain.clip_norm)
     assert doubled.settings.lr == pytest.approx(plain.lr / 2)
     assert doubled.settings.noise_multiplier == plain.noise_multiplier
@@ -119,6 +122,6 @@ def test_the_clip_norm_follows_the_side_information():
 
 def test_the_planned_noise_fits_the_budget_of_the_private_run():
     held = case(np.random.default_rng(4).normal(size=(60, 4)), 2_000)
-    settings = plan_for(held, nothing()).settings
+    settings = plan_for(held, no_side_information()).settings
     known = calibrate_noise(settings.sampler, 10, budget=BUDGET, accountant=Accountant.PLD)
     assert settings.noise_multiplier == known

@@ -11,7 +11,7 @@ from adadps.estimators.doctor import (
     before_the_clip,
     both_sides,
     into_the_features,
-    nothing,
+    no_side_information,
     public_gradients,
 )
 from adadps.estimators.doctor.candidates import of_typical_norm_one, weighted_rows
@@ -117,7 +117,7 @@ def test_uniform_side_information_has_the_terms_of_dp_sgd():
     rows, labels = rng.normal(size=(60, 5)), rng.integers(2, size=60)
     case = case_of(rows, labels, examples=1000, budget=Budget(1.0, 1e-5))
     same = side.fixed({"weight": (np.full(5, 0.2), 1)}, source="none", public_because="constant")
-    plain = terms_of(case, nothing(), noise_multiplier=2.0, expected_size=100)
+    plain = terms_of(case, no_side_information(), noise_multiplier=2.0, expected_size=100)
     for candidate in (before_the_clip("a", same), both_sides("b", same)):
         found = terms_of(case, candidate, noise_multiplier=2.0, expected_size=100)
         assert found.relative_to(plain) == pytest.approx(dict.fromkeys(found.relative_to(plain), 1))
@@ -142,7 +142,7 @@ def test_more_noise_per_step_makes_every_bound_larger():
     case = case_of(
         rng.normal(size=(80, 5)), rng.integers(2, size=80), examples=9, budget=Budget(1, 1e-5)
     )
-    for candidate in (nothing(), public_gradients()):
+    for candidate in (no_side_information(), public_gradients()):
         less, more = (
             terms_of(case, candidate, noise_multiplier=sigma, expected_size=10)
             for sigma in (1.0, 2.0)

@@ -203,5 +203,5 @@ def test_side_information_that_does_not_fit_is_refused():
 
 def test_side_information_that_costs_privacy_is_refused():
     leaked = side.frequencies_of_private_data(np.ones((4, 3)), source="the private texts")
-    with pytest.raises(SideInformationError, match="nothing that costs privacy"):
+    with pytest.raises(SideInformationError, match="side information that costs privacy"):
         doctor.before_the_clip("leaked", side.frequency(leaked, floor=0.1))

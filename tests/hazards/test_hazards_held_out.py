@@ -15,7 +15,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 import adadps
 from adadps import Budget, PrivateRun, accuracy, on_held_out, on_public
 from adadps.data.identity import Identities
-from adadps.estimators.doctor import nothing
+from adadps.estimators.doctor import no_side_information
 from adadps.estimators.doctor.case import case_of
 from adadps.estimators.doctor.plans import plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, splits
@@ -174,7 +174,7 @@ def measured_by_the_doctor():
     case = case_of(
         np.tile(np.eye(4), (15, 1)), np.arange(60) % 2, examples=2000, budget=BUDGET, steps=3
     )
-    plan = plan_for(case, nothing())
+    plan = plan_for(case, no_side_information())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adadps.estimators.doctor.simulation.accuracy", counted)
         return sum(simulated_accuracy(case, plan, one) for one in splits(60, 3, seed=0)), 60

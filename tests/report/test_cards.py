@@ -379,7 +379,7 @@ def test_several_runs_on_one_ledger_are_claimed_as_the_whole_budget():
     assert by["rdp"] == {"epsilon": 3.0, "note": WHOLE_BUDGET}
     assert by["pld"]["epsilon"] is None
     assert "the accountant of this run" not in markdown_of(card)
-    assert "with 2δ, if one was begun after looking at another" in markdown_of(card)
+    assert "with 2δ if one run was begun after looking at another" in markdown_of(card)
     assert any("holds with 2 delta" in gap for gap in card["not_covered"])
     jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(card)))
     found = check(described)

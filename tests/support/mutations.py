@@ -511,7 +511,7 @@ MUTATIONS = {
     ),
     "rows that cannot be read are told": Mutation(
         "src/adadps/training/federated/dry_runs.py",
-        "except OF_CODE as problem:",
+        "except CODE_ERRORS as problem:",
         "except Exception as problem:",
         "tests/training/test_federated_dry_runs.py -k do_not_show",
     ),

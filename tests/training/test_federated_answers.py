@@ -9,7 +9,7 @@ import torch
 from adadps import sparse_linear
 from adadps.methods.stages import sgd
 from adadps.tensors.sums import RowSparse
-from adadps.training.federated.answers import side_by_side, sound
+from adadps.training.federated.answers import checked_update, grouped_by_form
 from support.federations import EVERYBODY, QUIET, SOME, USERS, answer_of, federated, method, model
 
 
@@ -76,11 +76,12 @@ def test_rows_along_another_axis_are_taken_as_a_table():
     """So that one device cannot change the form in which those of others are added up."""
     params, axes = dict(model().named_parameters()), {"weight": 1, "bias": 0}
     turned = BROKEN["another axis"]({"bias": torch.zeros(3)})
-    taken = sound(turned, params, math.inf, axes)
+    taken = checked_update(turned, params, math.inf, axes)
     assert torch.equal(taken["weight"], turned["weight"].to_dense())
-    assert sound({**turned, "bias": torch.zeros(3)}, params, 1.0, axes) is None, "longer than 1"
+    longer = {**turned, "bias": torch.zeros(3)}
+    assert checked_update(longer, params, 1.0, axes) is None, "longer than 1"
     usual = {"weight": rows(ROWS, torch.ones(2, 3)), "bias": torch.zeros(3)}
-    assert isinstance(sound(usual, params, math.inf, axes)["weight"], RowSparse)
+    assert isinstance(checked_update(usual, params, math.inf, axes)["weight"], RowSparse)
 
 
 @pytest.mark.parametrize("at_once", [1, 40, 2**24])
@@ -114,7 +115,7 @@ def test_an_answer_without_any_rows_is_one():
         run.answer(batch, run.cohort(batch, range(USERS))[0], nothing)
         run.step(batch)
     assert torch.equal(run.params["weight"], before)
-    assert side_by_side([nothing, nothing]) == [[nothing, nothing]]
+    assert grouped_by_form([nothing, nothing]) == [[nothing, nothing]]
 
 
 def test_a_huge_answer_is_clipped_by_the_server():

@@ -14,7 +14,7 @@ from adadps.data.row_kind import RowKind
 from adadps.errors import DataError, DeviceError, ModelError, SettingError
 from adadps.methods.stages import by_each_device, by_user, chain, privatize, sgd, train_locally
 from adadps.training.federated import Preview, Refusal, dry_run
-from adadps.training.federated.dry_runs import OF_CODE, refusing, require_ready
+from adadps.training.federated.dry_runs import CODE_ERRORS, refusing, require_ready
 from support.broken_devices import (
     PATIENT,
     fails_on_rows,
@@ -199,7 +199,7 @@ def test_a_ledger_of_the_device_without_noise_of_devices_is_refused_unpaid():
     own = MemoryLedger(Budget(epsilon=1e3, delta=1e-3))
     data, weights = rows_of(0, "dense"), lambda: model("dense")
     assert (
-        "no answer without noise fits a budget"
+        "an answer without noise fits no budget"
         in tried(weights, cross_entropy, data, ledger=own).text
     )
     asked = preview(noise=by_each_device())
@@ -218,7 +218,7 @@ def test_rows_that_cannot_be_read_do_not_show(problem, noise):
     assert tried(lambda: model("dense"), cross_entropy, data, asked) is None
 
 
-@pytest.mark.parametrize("problem", OF_CODE)
+@pytest.mark.parametrize("problem", CODE_ERRORS)
 def test_what_rows_might_have_raised_does_not_count_where_a_device_is_ready(problem):
     found = tried(lambda: model("dense"), cross_entropy, fails_on_rows(problem))
     assert found == Refusal(problem.__name__, while_reading=True), "its class alone"

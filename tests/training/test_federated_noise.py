@@ -11,7 +11,7 @@ from adadps.methods.stages import by_each_device, by_server, chain, in_shares, s
 from adadps.report.card import card_of
 from adadps.tensors.sums import RowSparse
 from adadps.training.federated import empty_update, local_update
-from adadps.training.federated.answers import longest, sound
+from adadps.training.federated.answers import checked_update, largest_honest_norm
 from adadps.training.federated.server import WHO_TAKES_PART
 from adadps.training.federated.task import task_of
 from support.federations import (
@@ -89,9 +89,10 @@ def test_an_honest_answer_with_noise_is_taken_as_it_is(noise):
     task = task_of(method(noise, clip_norm=C, noise_multiplier=SIGMA))
     answer = {"weight": torch.randn(100, 100) * task.noise * C}
     assert float(answer["weight"].norm()) > 10 * C
-    assert sound(answer, params, longest(task, params), {"weight": 1}) == answer
+    most = largest_honest_norm(task, params)
+    assert checked_update(answer, params, most, {"weight": 1}) == answer
     wild = {"weight": 10 * answer["weight"]}
-    assert sound(wild, params, longest(task, params), {"weight": 1}) is None
+    assert checked_update(wild, params, most, {"weight": 1}) is None
 
 
 def test_a_refused_answer_does_not_count_as_noise():

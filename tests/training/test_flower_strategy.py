@@ -289,7 +289,7 @@ def test_other_weights_than_those_of_the_run_are_refused():
     """They would not be trained, and epsilon would be spent on others."""
     held = strategy(rounds=1)
     others = ArrayRecord({name: value + 1 for name, value in model().state_dict().items()})
-    with pytest.raises(SettingError, match="Give the model with its weights"):
+    with pytest.raises(SettingError, match="the model with these weights"):
         held.start(Nodes(honest), initial_arrays=others)
     assert held.run.result().privacy.steps_paid == 0
     held.start(Nodes(honest), initial_arrays=held.arrays())

@@ -79,7 +79,7 @@ def test_users_without_rows_keep_their_number():
     ("given", "said"),
     [
         ([], "at least one row"),
-        ([(np.full((1, WIDTH), np.nan), [0])], "finite features, found others in user 0"),
+        ([(np.full((1, WIDTH), np.nan), [0])], "finite features, found others for user 0"),
         ([(np.ones((1, WIDTH)), [0]), (np.ones((1, WIDTH + 1)), [0])], "rows of 12 features"),
         ([(np.ones((2, WIDTH)), [0])], "with a target each"),
     ],

@@ -3,10 +3,10 @@
 Other distributions add commands by entry points of the group ``adadps.commands``. The help texts of
 those in `adadps-experiments` are here, so that listing them imports nothing either.
 
-What all commands share comes first: where they print, how errors are shown, and the exit codes. 0,
-success; 1, the data, a file, a ledger or a budget does not allow it; 2, the command itself is
-invalid (an unknown option, a number out of range); 3, an audit found a bound above the claimed
-epsilon; 130, interrupted.
+What all commands share comes first: where they print, how errors are shown, and the exit codes.
+The code is 0 for success; 1 if the data, a file, a ledger or a budget does not allow the command; 2
+if the command itself is invalid (an unknown option, a number out of range); 3 if an audit found a
+bound above the claimed epsilon; and 130 if the command was interrupted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def errors_as_messages(
         misused = isinstance(error, _USAGE_ERRORS)
         raise typer.Exit(USAGE_ERROR if misused else FAILURE) from None
     except KeyboardInterrupt:
-        # Objects that were half built may raise when they are collected: nobody can act on that.
+        # Half-built objects may raise when they are collected, which users cannot act on.
         sys.unraisablehook = _ignore
         text = interrupted if isinstance(interrupted, str) else interrupted()
         text = text if "\n" in text else f"{text}."  # no full stop after a command to copy
@@ -199,7 +199,7 @@ def panel(title: str) -> Callable[..., Any]:
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[int | None], int | None]:
-    """Return a check that refuses numbers outside of a range, without a range in the help."""
+    """Return a check that refuses numbers outside a range; the help does not show the range."""
     expected = f"at least {low}" if high is None else f"from {low} to {high:,}"
 
     def checked(value: int | None) -> int | None:
@@ -220,7 +220,7 @@ COMMANDS = {
     "federate": "Simulate a federation of users from a table.",
     "predict": "Predict the rows of a table with a trained model.",
     "card": "Show or check the privacy card of a model.",
-    "report": "Write one html page about one or more models.",
+    "report": "Write one HTML page about one or more models.",
     "ledger": "Show what a ledger has paid for.",
     "audit": "Measure a lower bound on epsilon and compare it with the claim.",
 }
@@ -229,7 +229,7 @@ COMMANDS = {
 EXPERIMENTS = "adadps-experiments"
 COMMANDS_OF_EXPERIMENTS = {
     "reproduce": "Run the experiments of the paper and compare with its numbers.",
-    "bench": "Measure time and memory of a private step beside other libraries.",
+    "bench": "Measure time and memory of a private step, compared with other libraries.",
     "data": "List, find and fetch data sets that are known by name.",
 }
 
@@ -314,7 +314,7 @@ app = typer.Typer(
     help="Train models with differential privacy, and stay adaptive under the noise.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    suggest_commands=False,  # click suggests; typer would say it again
+    suggest_commands=False,  # click already suggests names; typer would repeat them
     pretty_exceptions_enable=False,
 )
 
@@ -333,5 +333,5 @@ def main(
     ] = False,
 ) -> None:
     """Train models with differential privacy, and stay adaptive under the noise."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without ε is no reason to fail
+    if isinstance(sys.stdout, io.TextIOWrapper):  # do not fail where ε cannot be encoded
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`adadps bench`: time and memory of a training step beside other libraries."""
+"""`adadps bench`: time and memory of a training step, compared with other libraries."""
 
 from __future__ import annotations
 

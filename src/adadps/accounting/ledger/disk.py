@@ -70,8 +70,8 @@ class DiskLedger:
         if budget is not None and budget != held:
             raise ContractError(
                 f"Expected the budget that the ledger {self.path} began with ({_words(held)}), "
-                f"found another ({_words(budget)}). Give the same one, or none, to continue, or begin "
-                "a new ledger for other data."
+                f"found another ({_words(budget)}). Give the same one, or none, to continue, or "
+                "begin a new ledger for other data."
             )
         self._spending = Spending(held)
         (self.identity,) = self._connection.execute("SELECT identity FROM terms").fetchone()

@@ -1,4 +1,4 @@
-"""`adadps audit`: a lower bound on epsilon beside the claim, for the methods of the library."""
+"""`adadps audit`: a lower bound on epsilon, compared with the claim, for the library's methods."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def repeated(
     method: _Method = "dp-sgd",
     path: _Path = "dense",
     runs: Annotated[
-        int, typer.Option(help="Half of them with the worst-case example, half without.")
+        int, typer.Option(help="Number of runs: half with the worst-case example, half without.")
     ] = 2000,
     epsilon: _Epsilon = 1.0,
     delta: Annotated[
@@ -84,7 +84,7 @@ def canaries(
     method: _Method = "dp-sgd",
     path: _Path = "sparse",
     count: Annotated[
-        int, typer.Option("--canaries", help="Each is in the data if a fair coin says so.")
+        int, typer.Option("--canaries", help="Number of canaries; a fair coin includes each.")
     ] = 2000,
     epsilon: _Epsilon = 4.0,
     delta: Annotated[float, typer.Option(help="Much smaller than 1 / canaries.")] = 1e-6,
@@ -93,7 +93,7 @@ def canaries(
     confidence: _Confidence = 0.95,
     as_json: _Json = False,
 ) -> None:
-    """Train once with many canaries, each in the data by the toss of a coin, and guess the coins.
+    """Train once with many canaries, each included by the toss of a coin, and guess the coins.
 
     To audit your own model, data and canaries, call `adadps.audit.audit_one_run` in Python. The
     exit code is 0 if the bound is below the claim and 3 if it is above; 1 if the audit could not be

@@ -23,9 +23,9 @@ _COLUMNS = {
     "seconds": "seconds",
 }
 _HOW_TO_READ = """\
-The defaults are those of `adadps train`; all others were tuned by 12 trials
-each, which are not part of ε. The defaults also have other features: log counts
-and the words of the sections' names, which help with or without privacy."""
+The defaults are those of `adadps train`. All other methods were tuned with 12
+trials each, which are not part of ε. The defaults also use other features: log
+counts and the words in the sections' names, which help even without privacy."""
 
 
 def demo(
@@ -35,9 +35,9 @@ def demo(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of every private method.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Train on data that comes with the package: DP-SGD, DP-Adam, AdaDPS at equal epsilon.
+    """Compare DP-SGD, DP-Adam and AdaDPS at equal epsilon, on data that comes with the package.
 
-    All were tuned by the same number of trials, and are compared with the untuned defaults of
+    All were tuned with the same number of trials, and are compared with the untuned defaults of
     adadps train.
     """
     from adadps.cli.demo import run_demo

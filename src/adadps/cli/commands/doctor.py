@@ -37,9 +37,10 @@ _COLUMNS = {
 }
 _LEGEND = """\
 gain: over dp-sgd, in points of accuracy, ± standard error over the simulated
-runs. by noise: what noise alone would give. Only gains above it are shown.
-dp-sgd-weighted weighs rare words up in the features; adadps scales gradients
-by word frequency before the clip; adadps-two-sided also after the noise."""
+runs. by noise: what noise alone could give. shown: whether the gain (or loss)
+exceeds that. dp-sgd-weighted gives rare words more weight in the features;
+adadps scales gradients by word frequency before the clip; adadps-two-sided
+does so after the noise too."""
 _TERMS = {
     "method": "method",
     "word list": "word_list",
@@ -54,7 +55,7 @@ D: the distance of the weights from the solution, ||w - w*||.
 R: the largest E[g_j^2] / A_j^2 of a weight j; g is a batch's gradient.
 noise: E||N||^2_A, the noise of a step. sum A is the same for all.
 bound: the convex theorem's, D sqrt(2 sum A (R sum A + noise)) / sqrt(steps).
-sharper: the same from a line of its proof that is less coarse."""
+sharper: the same bound from an earlier, less coarse line of its proof."""
 
 
 def doctor(
@@ -71,14 +72,12 @@ def doctor(
     delta: Annotated[float | None, _RUN(help="Default: 1/(10 examples).")] = None,
     steps: Annotated[
         int | None,
-        _RUN(callback=whole_number(1), help="Default: by the rule."),
+        _RUN(callback=whole_number(1), help="Default: by rule."),
     ] = None,
-    batch_size: Annotated[float | None, _RUN(help="Default: by the rule.")] = None,
+    batch_size: Annotated[float | None, _RUN(help="Default: by rule.")] = None,
     side: Annotated[
         list[Path] | None,
-        _TRIED(
-            help="Public FILE with columns word and frequency, beside wordfreq; may be repeated."
-        ),
+        _TRIED(help="Public FILE with columns word and frequency, tried too; may be repeated."),
     ] = None,
     words: Annotated[
         int,
@@ -102,12 +101,12 @@ def doctor(
         _SHOWN("--json", help="Print JSON instead of a table."),
     ] = False,
 ) -> None:
-    """Weigh side information on public data, before any budget is spent.
+    """Compare kinds of side information on public data, before any budget is spent.
 
-    Private runs are simulated on the public texts with the noise that they
-    will have. Nothing here may be private: give a public sample, or public
-    texts like the private ones. The output ends with the `adadps train`
-    command that follows the advice.
+    Private runs are simulated on the public texts, with the noise that they
+    will have. The table must not be private: give a public sample, or public
+    texts that resemble the private ones. The output ends with the
+    `adadps train` command that follows the advice.
 
     Example:
 

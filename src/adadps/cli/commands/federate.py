@@ -17,8 +17,8 @@ _device = panel("On the devices and at the server (default: by rule)")
 _side = panel("Method and side information (public words)")
 METHODS = (
     "dp-sgd: DP-FedAvg; dp-adam: DP-FedAdam; adadps: side information at every local step; "
-    "adadps-two-sided: and after the noise; dp-sgd-weighted: weighted features, in a simulation "
-    "only; auto: adadps-two-sided for texts"
+    "adadps-two-sided: also after the noise; dp-sgd-weighted: weighted features, only in a "
+    "simulation; auto: adadps-two-sided for texts"
 )
 
 
@@ -37,7 +37,7 @@ def federate(
     numeric: options.Numbers = None,
     categorical: options.Categories = None,
     test: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rows of other users, for the accuracy.")
+        Path | None, typer.Option(metavar="FILE", help="Rows of other users, to measure accuracy.")
     ] = None,
     check_overlap: options.CheckOverlap = False,
     as_json: options.AsJson = False,
@@ -53,7 +53,7 @@ def federate(
         _privacy(
             metavar="COUNT",
             callback=whole_number(1, MOST_EXAMPLES),
-            help="Declared number of users. Default: that of the file, then assumed public.",
+            help="Declared number of users. Default: that in the file, then assumed public.",
         ),
     ] = None,
     noise: Annotated[
@@ -86,7 +86,7 @@ def federate(
         int, _device(metavar="COUNT", callback=whole_number(1), help="Passes over a user's rows.")
     ] = 1,
     local_batch_size: Annotated[
-        int, _device(metavar="COUNT", callback=whole_number(1), help="Rows of a local mini-batch.")
+        int, _device(metavar="COUNT", callback=whole_number(1), help="Rows in a local mini-batch.")
     ] = 100,
     local_lr: Annotated[
         float | None, _device(metavar="NUMBER", help="Learning rate on the devices.")
@@ -102,7 +102,7 @@ def federate(
         _device(
             metavar="COUNT",
             callback=whole_number(1),
-            help="Rows per user. Default: 1000.",
+            help="At most this many per user. Default: 1000.",
         ),
     ] = None,
     method: Annotated[Method, _side(metavar="NAME", help=METHODS)] = Method.AUTO,

@@ -15,7 +15,7 @@ app = typer.Typer(help="Show ledgers on disk.", no_args_is_help=True, suggest_co
 @command(app, "show")
 def show_ledger(
     file: Annotated[
-        Path, typer.Argument(help="A ledger, or the folder of a run; it is only read.")
+        Path, typer.Argument(help="A ledger, or the folder of a run. Nothing is changed.")
     ],
     delta: Annotated[
         float | None, typer.Option(help="Default: that of the budget, else 1/(10 examples).")

@@ -65,7 +65,7 @@ def plan(
     ] = Sampling.POISSON,
     relation: Annotated[
         str | None,
-        _terms(metavar="NAME", help="add-remove, zero-out or replace; default by sampling."),
+        _terms(metavar="NAME", help="add-remove, zero-out or replace. Default: by --sampling."),
     ] = None,
     group_size: Annotated[
         int, _terms(metavar="COUNT", help="Examples that are clipped together.")

@@ -14,7 +14,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     data: Annotated[Path, typer.Argument(help="Table: .csv, .tsv, .jsonl (or .gz), or .parquet.")],
     out_file: Annotated[
-        Path, typer.Option("--out", help="New table; the ending of its name gives the format.")
+        Path, typer.Option("--out", help="New table; the extension of its name sets the format.")
     ],
     text: Annotated[
         str | None, typer.Option(help="Column of the texts. Default: as in training.")
@@ -28,12 +28,12 @@ def predict(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was written as JSON.")
+        bool, typer.Option("--json", help="Print as JSON what was written.")
     ] = False,
 ) -> None:
     """Write the table with one more column, "prediction".
 
-    The table needs the columns that the model reads; its other columns are passed on.
+    The table needs the columns that the model reads; its other columns are copied.
 
     Example: adadps predict model new.csv --out labelled.csv
     """

@@ -1,4 +1,4 @@
-"""`adadps report`: one html page about saved models."""
+"""`adadps report`: one HTML page about saved models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadps.cli.main import errors_as_messages, out, print_json, say
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of saved models.")],
-    out_file: Annotated[Path, typer.Option("--out", help="New html file.")],
+    out_file: Annotated[Path, typer.Option("--out", help="New HTML file.")],
     title: Annotated[
         str | None, typer.Option(help="Heading of the page. Default: the names of the folders.")
     ] = None,
@@ -21,10 +21,10 @@ def report(
         bool, typer.Option("--json", help="Print the file, its title and its models as JSON.")
     ] = False,
 ) -> None:
-    """Write one html page about one run, or about several runs side by side.
+    """Write one HTML page about one run, or about several runs side by side.
 
-    The page is self-contained: it loads nothing from elsewhere. Runs that differ in epsilon or
-    delta are shown with a warning.
+    The page is self-contained: it loads nothing from elsewhere. If runs differ in epsilon or delta,
+    the page shows a warning.
 
     Example: adadps report model-a model-b --out comparison.html
     """

@@ -1,7 +1,7 @@
 """`adadps train`: a private linear model from a table; and what `adadps federate` shares with it.
 
-The parameters of both commands have the names of fields of `TrainingRequest`; those of a federation
-alone have the names of fields of `FederatedSettings`.
+The parameters of both commands have the names of fields of `TrainingRequest`; those that only a
+federation has are named like fields of `FederatedSettings`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _user = panel("Users: epsilon then protects all rows of a user together")
 _side = panel("Method and side information (public words)")
-_setting = panel("Settings of training (default: by rule)")
+_setting = panel("Training settings (default: by rule)")
 
 
 MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
@@ -77,7 +77,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 Classes = Annotated[
     str | None,
-    _column(metavar="A,B,C", help="Default: the labels in the file, then assumed public."),
+    _column(metavar="A,B,C", help="Default: the labels in the file, which are assumed public."),
 ]
 EmptyCells = Annotated[
     Missing | None, _column(help="Empty cells: refuse (default), or fill as declared.")
@@ -85,27 +85,27 @@ EmptyCells = Annotated[
 RareNames = Annotated[
     Rare | None,
     _column(
-        help="other: what is not declared (levels, classes, bounds) is measured with noise, for a "
+        help="other: what is not declared (levels, classes, bounds) is measured with noise, for "
         "part of epsilon, and rare levels and classes become 'other'. Default: rare ones are "
-        "refused, the rest is read off the data and assumed public."
+        "refused, and all others are read off the data and assumed public."
     ),
 ]
 LabelSeparator = Annotated[
     str | None, _column(metavar="TEXT", help="Separator between several labels of a row.")
 ]
 SchemaFile = Annotated[
-    Path | None, _column(metavar="FILE", help="All of this in JSON, instead of options.")
+    Path | None, _column(metavar="FILE", help="All columns declared in a JSON file.")
 ]
 
 Strict = Annotated[
-    bool, _privacy("--strict", help="Refuse to read off the data anything that is not declared.")
+    bool, _privacy("--strict", help="Refuse to read anything off the data: all must be declared.")
 ]
 Trials = Annotated[
     int | None,
     _privacy(
         metavar="COUNT",
         callback=whole_number(0),
-        help="Earlier runs on this data by which settings were chosen; stated on the card.",
+        help="Number of earlier runs on this data used to choose settings; stated on the card.",
     ),
 ]
 LedgerFile = Annotated[
@@ -128,7 +128,7 @@ Words = Annotated[
 ]
 Language = Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")]
 SideFile = Annotated[
-    str | None, _side(metavar="FILE", help="Table of word and frequency; or wordfreq, or none.")
+    str | None, _side(metavar="FILE", help="Table of words and frequencies; or wordfreq, or none.")
 ]
 SideSource = Annotated[
     str | None, _side(metavar="TEXT", help="Where the file comes from; stated in the result.")
@@ -138,7 +138,7 @@ SideBecause = Annotated[
 ]
 PublicFile = Annotated[
     Path | None,
-    _side(metavar="FILE", help="Public texts that give vocabulary and word frequencies."),
+    _side(metavar="FILE", help="Public texts, the source of vocabulary and word frequencies."),
 ]
 PublicBecause = Annotated[
     str | None, _side(metavar="TEXT", help="Why these texts are public; stated in the result.")
@@ -194,8 +194,8 @@ def _train_and_show(request: TrainingRequest, title: str, *, as_json: bool) -> N
             paying = f"{_this_command()} --rare other"
             raise DataError(
                 f"{error} Each column whose bounds, levels or classes you declare (--numeric "
-                "NAME=LOW,HIGH, --categorical, --classes) is not paid for, and rarer levels of the "
-                f"others are kept. To pay:\n{paying}"
+                "NAME=LOW,HIGH, --categorical, --classes) need not be paid for, and then rarer "
+                f"levels of the others are kept. To pay:\n{paying}"
             ) from error
         if as_json:
             print_json(result.describe())
@@ -251,7 +251,7 @@ def train(
     numeric: Numbers = None,
     categorical: Categories = None,
     test: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Held-out rows, for the accuracy.")
+        Path | None, typer.Option(metavar="FILE", help="Held-out rows, to measure accuracy.")
     ] = None,
     check_overlap: CheckOverlap = False,
     as_json: AsJson = False,
@@ -273,7 +273,7 @@ def train(
         _privacy(
             metavar="COUNT",
             callback=whole_number(1, MOST_EXAMPLES),
-            help="Declared number of rows. Default: that of the file, then assumed public.",
+            help="Declared number of rows. Default: that in the file, then assumed public.",
         ),
     ] = None,
     strict: Strict = False,
@@ -286,12 +286,16 @@ def train(
         _user(
             metavar="COUNT",
             callback=whole_number(1, MOST_EXAMPLES),
-            help="Declared number of users. Default: that of the file, then assumed public.",
+            help="Declared number of users. Default: that in the file, then assumed public.",
         ),
     ] = None,
     rows_per_user: Annotated[
         int | None,
-        _user(metavar="COUNT", callback=whole_number(1), help="Rows per step. Default: 16."),
+        _user(
+            metavar="COUNT",
+            callback=whole_number(1),
+            help="At most this many per step. Default: 16.",
+        ),
     ] = None,
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
@@ -318,9 +322,9 @@ def train(
 ) -> None:
     r"""Train a private linear model on texts, numbers and categories at one epsilon.
 
-    Of the private rows, only noised weights are shown or stored, and what is declared or stated as
-    assumed public. Accuracy is measured only on --test, on all of its rows; epsilon does not cover
-    them.
+    The only things shown or stored about the private rows are noised weights, and what is declared
+    or stated as assumed public. Accuracy is measured only on --test, on all of its rows; epsilon
+    does not cover them.
 
     Examples:
     adadps train reviews.csv --text review --label stars --epsilon 1 --out model

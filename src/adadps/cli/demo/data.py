@@ -41,7 +41,7 @@ def load_data(
     """Return features and sections of the packages that come with adadps, split by source.
 
     For ``tuning`` the test packages are left out, and another fold takes their place. With
-    ``class_names`` the words of the sections' names are counted, too.
+    ``class_names``, the words in the sections' names are counted as well.
     """
     packages = [p for p in debian_packages() if not (tuning and p.fold == TEST_FOLD)]
     fold = VALIDATION_FOLD if tuning else TEST_FOLD

@@ -38,7 +38,7 @@ def run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> DemoOu
     Budget(epsilon, 0.5)  # refuses a bad epsilon before the data is read
     _require_room(folder)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # one step is small: several threads wait for each other
+    torch.set_num_threads(1)  # steps are small: several threads would wait for each other
     try:
         return _run_demo(folder, epsilon, say)
     finally:
@@ -123,7 +123,7 @@ def _report(folder: Path, rows: list[dict[str, Any]], results: dict[str, Result]
             "norm and learning rate by rule.",
             "Side information can enter before the clip (the paper's AdaDPS), before the clip and "
             "after the noise (two-sided), or in the features; which is best depends on the data.",
-            "Noise is fresh in every run: repeat the demo and accuracies move by half a point, at "
-            "times by two.",
+            "Noise is fresh in every run: if you repeat the demo, accuracies change by half a "
+            "point, sometimes by two.",
         ],
     )

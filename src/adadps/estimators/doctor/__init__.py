@@ -10,7 +10,7 @@ from adadps.estimators.doctor.candidates import (
     both_sides,
     candidates_for_words,
     into_the_features,
-    nothing,
+    no_side_information,
     public_gradients,
 )
 from adadps.estimators.doctor.examination import Findings, examine
@@ -29,6 +29,6 @@ __all__ = [
     "candidates_for_words",
     "examine",
     "into_the_features",
-    "nothing",
+    "no_side_information",
     "public_gradients",
 ]

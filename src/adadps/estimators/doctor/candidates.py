@@ -76,7 +76,7 @@ class Candidate:
         return self.side.provenance.source
 
 
-def nothing() -> Candidate:
+def no_side_information() -> Candidate:
     """Return DP-SGD, with which all others are compared."""
     return Candidate(DP_SGD, Method.DP_SGD)
 
@@ -101,7 +101,7 @@ def public_gradients(
 ) -> Candidate:
     """Return AdaDPS with RMSProp statistics of the public examples: option 1 of the paper."""
     require_positive("floor", floor)
-    require(0 <= decay < 1, "0 <= decay < 1", decay, "It is that of a moving average.")
+    require(0 <= decay < 1, "0 <= decay < 1", decay, "It is the decay of a moving average.")
     return Candidate(name, Method.ADADPS, PublicGradients(floor, decay))
 
 
@@ -135,8 +135,8 @@ def _free(side: Fixed) -> Fixed:
     if not isinstance(side, Fixed) or not is_free(side.event):
         raise SideInformationError(
             "Expected public side information that is fixed before training, found another kind. "
-            "Build it with `adadps.side.frequency`, `idf`, `tfidf` or `fixed`; the doctor weighs "
-            "nothing that costs privacy."
+            "Build it with `adadps.side.frequency`, `idf`, `tfidf` or `fixed`; the doctor does not "
+            "compare side information that costs privacy."
         )
     return side
 
@@ -152,7 +152,8 @@ def inverse_of(candidate: Candidate, case: Case) -> Array:
 def weighted_rows(case: Case, candidate: Candidate) -> Matrix:
     """Return the rows on which plain DP-SGD does what this candidate's method does.
 
-    On both sides of the noise they are x/A, in the features x/A divided by its norm, else x.
+    If side information enters on both sides of the noise, they are x/A. If it enters in the
+    features, they are x/A divided by its norm. Otherwise they are x.
     """
     if candidate.method not in (Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED):
         return case.rows

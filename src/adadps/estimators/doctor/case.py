@@ -87,7 +87,7 @@ def case_of(
 
 
 def require_folds(rows: int, folds: int) -> None:
-    """Refuse folds that are too few to show noise, or too small to measure anything."""
+    """Refuse too few folds to show the noise, and folds that are too small to measure anything."""
     most = rows // FEWEST_IN_A_FOLD
     if not 3 <= folds <= most:
         raise DataError(
@@ -108,7 +108,7 @@ def as_matrix(features: Any) -> Matrix:
 def _require_enough(labels: Array, classes: int | None) -> None:
     if len(labels) < FEWEST_ROWS:
         raise DataError(
-            f"Expected at least {FEWEST_ROWS} public examples, found {len(labels)}. Fewer tell "
+            f"Expected at least {FEWEST_ROWS} public examples, found {len(labels)}. Fewer show "
             "nothing: use DP-SGD, or side information that you trust."
         )
     found = np.unique(labels)
@@ -119,6 +119,6 @@ def _require_enough(labels: Array, classes: int | None) -> None:
         )
     if found[0] < 0 or (classes is not None and found[-1] >= classes):
         raise DataError(
-            f"Expected labels from 0 to the number of classes less one, found {found[0]} to "
+            f"Expected labels from 0 to the number of classes minus 1, found {found[0]} to "
             f"{found[-1]}. Number the classes from 0, and declare all of them."
         )

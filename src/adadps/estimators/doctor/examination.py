@@ -1,4 +1,4 @@
-"""The examination: every candidate on every fold, the theorem's terms, a verdict."""
+"""The examination: simulate every candidate on every fold, compute the terms, and decide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from adadps.accounting.epsilon import Budget
 from adadps.accounting.events import default_delta, require_small_delta
 from adadps.errors import SideInformationError, require
-from adadps.estimators.doctor.candidates import DP_SGD, Candidate, nothing
+from adadps.estimators.doctor.candidates import DP_SGD, Candidate, no_side_information
 from adadps.estimators.doctor.case import Case, case_of, require_folds
 from adadps.estimators.doctor.plans import CandidatePlan, plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, simulated_size, splits
@@ -74,12 +74,12 @@ def examine(
     otherwise: str = DP_SGD,
     progress: bool | None = None,
 ) -> Findings:
-    """Weigh ``candidates`` on *public* examples for a planned run on private ones.
+    """Compare ``candidates`` on *public* examples, for a planned run on private ones.
 
     ``features`` and ``labels`` (0 to K-1) are public and take the place of ``examples`` private
     ones, a declared number; ``epsilon`` and ``delta`` (default: 1/(10 examples)) are what the
     private run may spend. Nothing is spent here. DP-SGD is always among the candidates.
-    ``otherwise`` names the candidate to advise where no gain can be shown, unless it shows a loss.
+    ``otherwise`` names the candidate to advise if no gain can be shown, unless it shows a loss.
 
     >>> import numpy as np
     >>> rows = np.random.default_rng(0).normal(size=(60, 4))
@@ -89,7 +89,7 @@ def examine(
     ('DP-SGD', 'no gain could be shown')
     """
     require(0 < confidence < 1, "0 < confidence < 1", confidence, "Choose e.g. 0.95.")
-    require(examples >= 1, "examples >= 1", examples, "Declare how many private ones there are.")
+    require(examples >= 1, "examples >= 1", examples, "Declare the number of private examples.")
     require(seed >= 0, "seed >= 0", seed, "Choose another one.")
     budget = Budget(epsilon, default_delta(examples) if delta is None else delta)
     require_small_delta(budget.delta, examples, Unit.EXAMPLE, warn=True)
@@ -162,16 +162,16 @@ def _with_dp_sgd(candidates: Sequence[Candidate]) -> list[Candidate]:
     names = [one.name for one in others]
     if len(set(names)) != len(names):
         raise SideInformationError(
-            "Expected candidates with different names, found one name twice. Name each by what it "
-            "knows and where it enters."
+            "Expected candidates with different names, found one name twice. Name each by its side "
+            "information and where that enters."
         )
     for one in others:
         if one.side is None:
             raise SideInformationError(
-                f"Expected side information for '{one.name}', found none. Use `nothing()` for "
-                "DP-SGD."
+                f"Expected side information for '{one.name}', found none. Use "
+                "`no_side_information()` for DP-SGD."
             )
-    return [nothing(), *others]
+    return [no_side_information(), *others]
 
 
 def _require_named(name: str, candidates: list[Candidate]) -> None:

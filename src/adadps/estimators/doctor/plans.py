@@ -1,7 +1,7 @@
 """How a candidate would be trained on the private data.
 
-Settings come from the planner, by the same rule for every candidate. The norms that the rule needs,
-of rows where the clip and where the noise meet them, are measured on public rows.
+Settings come from the planner, by the same rule for every candidate. The rule needs typical norms
+of rows, as the clip and as the noise see them; these are measured on public rows.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class CandidatePlan:
         return adadps_public(_declared_public(public), statistics, privacy, lr=settings.lr)
 
     def simulated(self, noise_multiplier: float) -> CandidatePlan:
-        """Return the plan with the noise of a simulation, in which stand-ins play private rows.
+        """Return the plan with the noise of a simulation, in which public rows play private ones.
 
-        The rows behind the side information are forgotten: a run would drop its stand-ins as rows
-        that are known to be public.
+        The side information forgets the public rows behind it. Otherwise the run would leave out
+        its stand-ins for private rows, because they are known to be public.
         """
         settings = replace(self.settings, noise_multiplier=noise_multiplier)
         candidate = self.candidate

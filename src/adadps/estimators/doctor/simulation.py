@@ -1,10 +1,10 @@
 """A private run, simulated on public rows with the noise that the private one will have.
 
 What noise does to a step depends on σC/b relative to the gradient of a typical batch. So the
-simulated run has the clip norm, learning rate, number of steps and σ/b of the planned run, and
-batches in which each of n imaginary private examples is one of the m public rows, which then occur
-more than once where b > m. The clipped sum is, in expectation, that of n private examples which
-look like the public ones.
+simulated run has the clip norm, learning rate, number of steps and σ/b of the planned run. Its
+batches are drawn from n imaginary private examples, each of which is one of the m public rows; so
+rows occur more than once where b > m. The clipped sum is, in expectation, that of n private
+examples that look like the public ones.
 
 The weights are discarded, the randomness is seeded, and a separate ledger in memory records a run
 without privacy: nothing is spent.
@@ -57,7 +57,7 @@ class Split:
 
 
 def splits(rows: int, folds: int, seed: int) -> list[Split]:
-    """Hold each row out once; a fixed share of the others is for side information alone."""
+    """Hold each row out once; a fixed share of the others is used only for side information."""
     found = []
     order = KFold(folds, shuffle=True, random_state=seed).split(np.arange(rows))
     for number, (others, held_out) in enumerate(order):

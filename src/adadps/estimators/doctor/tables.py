@@ -31,9 +31,9 @@ BECAUSE = "declared public to adadps doctor"
 PRIVATE_TABLE, MODEL = "private.csv", "model"
 """Placeholders for the private table and the new folder, whose names the doctor does not know."""
 WHY = "WHY IT IS PUBLIC"
-"""Placeholder for a reason that only a person can give: it will stand on the card."""
+"""Placeholder for a reason that only a person can give: it will be on the card."""
 MOST_CLASSES = 50
-"""More classes than this make a line that nobody reads."""
+"""With more classes than this, the command would be too long to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class TableFindings:
 
 
 def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFindings:
-    """Weigh what `adadps train` can make of word frequencies, those in given files included."""
+    """Compare what `adadps train` can do with word frequencies, including those in given files."""
     if request.text == request.label:
         raise SettingError(
             f"Expected different columns for texts and labels, found '{request.text}' for both. "
@@ -173,8 +173,8 @@ def _candidates(
     for path in request.side:
         if path.name in known:
             raise SettingError(
-                f"Expected files of different names by --side, found '{path.name}' twice. Rename "
-                "one: the table shows names."
+                f"Expected --side files with different names, found '{path.name}' twice. Rename "
+                "one of them: the table shows names only."
             )
         read = frequencies_from_file(path, words, source=path.name, public_because=BECAUSE)
         known[path.name] = (path, read)

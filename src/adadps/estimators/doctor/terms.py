@@ -10,12 +10,12 @@ public gradients ĝ) bounds min_t E[F(w^t)] - F* after T steps, up to a constant
 - R := max_{j,t} E[(g_j^t)²] / A_j², where g^t is the mean gradient of a batch of b.
 
 With the best α it is √2 D √(ΣA (R ΣA + E‖N‖²_A)) / √T, which does not change when A is multiplied
-by a number. `BoundTerms.bound` is that without 1/√T. The proof passes through a sharper line,
+by a constant. `BoundTerms.bound` is this without 1/√T. The proof passes through a sharper line,
 
     (1/√T) [ ‖w^1 - w*‖²_A/(2α) + α (max_t E⟨g^t, A⁻¹g^t⟩ + E‖N‖²_A) ],
 
-with the best value `BoundTerms.sharper`. The terms are computed with w^1 = 0, w* a regularised
-solution on the public rows, and t over points between the two.
+whose value at the best α, without 1/√T, is `BoundTerms.sharper`. The terms are computed with
+w^1 = 0, w* a regularised solution on the public rows, and t over points between the two.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def solution(rows: Matrix, labels: Array, classes: int) -> Array:
 
 
 def _parts(count: int, candidate: Candidate) -> tuple[Array, Array]:
-    """Return rows that are trained on, and rows with gradients as side information."""
+    """Return the rows to train on, and the rows whose gradients are side information."""
     every = np.arange(count)
     if not isinstance(candidate.side, PublicGradients):
         return every, every[:0]
@@ -200,4 +200,4 @@ def _squared(rows: Matrix) -> Matrix:
 
 
 def _dense(values: Any) -> Array:
-    return np.asarray(values)  # sparse times dense is dense, or a matrix of the old kind
+    return np.asarray(values)  # sparse times dense may be an np.matrix

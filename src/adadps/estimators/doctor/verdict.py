@@ -1,7 +1,7 @@
 """From simulated scores to what they show, what is advised, and why.
 
-A gain is *shown* if it exceeds what noise alone would give, and so is a loss. Between the two
-nothing was shown: side information may still help, by less than these few public rows can show.
+A gain or a loss is *shown* if it exceeds what noise alone would give. Otherwise nothing was shown:
+side information may still help, by less than these few public rows can show.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def gain_needed(gains: tuple[float, ...], *, rows: int, others: int, confidence:
     On a single row a gain is -1, 0 or 1, so that the mean g of m rows has a standard error of at
     least √(|g| (1 - |g|) / m), even where few folds happen to agree.
 
-    t is the quantile of Student's law with folds - 1 degrees of freedom at which, if none of
-    ``others`` candidates helped, one would seem to with probability 1 - ``confidence`` at most
-    (Bonferroni). Folds share training rows, so that this is a rule, not a proof.
+    t is the quantile of Student's law with folds - 1 degrees of freedom at which, if none of the
+    ``others`` candidates helped, one would seem to with probability at most 1 - ``confidence``
+    (Bonferroni). Folds share training rows, so this is a rule, not a proof.
     """
     level = 1 - (1 - confidence) / max(1, others)
     gain = min(1.0, abs(float(np.mean(gains))))
@@ -180,7 +180,7 @@ def _of_a_gain(advised: Finding, plain: Finding, rows: int) -> str:
 def _of_neither(others: list[Finding], plain: Finding, rows: int) -> str:
     best = max(others, key=lambda one: one.gain)
     return (
-        f"In {_where(plain, rows)} the largest gain over {DP_SGD}, of {best.candidate.name}, was "
+        f"In {_where(plain, rows)} the largest gain over {DP_SGD}, by {best.candidate.name}, was "
         f"{best.points} points; on this many rows noise alone would give up to "
         f"{100 * best.needed:.1f}. That does not mean that nothing helps: more public rows can "
         "show smaller gains."
@@ -190,8 +190,8 @@ def _of_neither(others: list[Finding], plain: Finding, rows: int) -> str:
 def _of_losses(lost: list[Finding], plain: Finding, rows: int) -> str:
     least = max(lost, key=lambda one: one.gain)
     return (
-        f"In {_where(plain, rows)} all side information did worse than {DP_SGD}; the least loss, "
-        f"of {least.candidate.name}, was {least.points} points."
+        f"In {_where(plain, rows)} all side information did worse than {DP_SGD}; the smallest "
+        f"loss, by {least.candidate.name}, was {least.points} points."
     )
 
 
@@ -201,7 +201,7 @@ def _where(plain: Finding, rows: int) -> str:
 
 def _theorem(advised: Finding) -> str:
     if advised.candidate.is_plain:
-        return "The theorem's terms are those of DP-SGD, to which all others are compared."
+        return "The theorem's terms are those of DP-SGD, with which all others are compared."
     found = {name: f"{value:.3g}" for name, value in advised.relative.items()}
     return (
         f"Relative to DP-SGD's, the convex theorem's bound is {found['bound']} for "
@@ -212,13 +212,13 @@ def _theorem(advised: Finding) -> str:
 
 def _agreement(advised: Finding, favourite: Finding) -> str:
     if favourite is advised:
-        return "The sharper line is least there too: it agrees with the advice."
+        return "The sharper line is smallest there too: it agrees with the advice."
     least = f"for {favourite.candidate.name}, {favourite.relative['sharper']:.3g} of DP-SGD's; it"
     if favourite.candidate.is_plain:
         least = "for DP-SGD itself; it"
     else:
         least += f" gained {favourite.points} points in the simulation. The bound"
     return (
-        f"The sharper line is least {least} knows nothing of clipping, of new examples or of the "
+        f"The sharper line is smallest {least} does not account for clipping, new examples or the "
         "learning rate that is used, so the simulation decides."
     )

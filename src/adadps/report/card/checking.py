@@ -63,7 +63,7 @@ def differences_in(folder: Path, made: Mapping[str, Any]) -> list[Difference]:
             )
             for one in differences_of_cards(held, made)
         ]
-    # the text may have the numbers of card.json, which agree but for their last digits
+    # the text may have the numbers of card.json, which agree except for their last digits
     return [*found, *_differences_of_texts(folder, made if found else held)]
 
 
@@ -103,7 +103,7 @@ def _differences_of_texts(folder: Path, card: Mapping[str, Any]) -> list[Differe
 
 
 def _differences(name: str, held: Any, made: Any) -> list[Difference]:
-    """Compare field by field, as deep as both have the same fields."""
+    """Compare field by field, and descend wherever both have fields."""
     if isinstance(held, dict) and isinstance(made, dict):
         return [
             found
@@ -160,9 +160,9 @@ class Checked:
 def check(described: Mapping[str, Any]) -> Checked:
     """Recompute epsilon from the recorded mechanism, where that is possible.
 
-    A tuning, or a claim of the whole budget of a ledger, costs more than the run itself: there this
-    only detects an epsilon that is too small even for the run alone. Neither has its own charges;
-    recorded charges are always checked, whatever else the result says.
+    A tuning, or a claim of the whole budget of a ledger, costs more than the run itself. For these,
+    the check only detects an epsilon that is too small even for the run alone, because neither has
+    charges of its own. Recorded charges are always checked, whatever else the result says.
     """
     privacy = described["privacy"]
     stored = privacy["epsilon"]

@@ -21,7 +21,7 @@ from adadps.accounting.samplers import SAMPLERS, Sampler
 from adadps.errors import AdadpsError
 from adadps.types import Accountant, Relation, Unit
 
-LITTLE = 1000.0
+WEAK_FACTOR = 1000.0
 """A factor above this is hardly a guarantee."""
 _OTHERWISE = {
     Relation.ADD_OR_REMOVE_ONE.value: "had {it} not been in the data",
@@ -52,7 +52,7 @@ def meaning_of(privacy: Mapping[str, Any], seen: str = "this model") -> str:
         f"{privacy['delta']:.3g}; and vice versa. Anyone who guesses which of the two cases is "
         f"true, when both are equally likely, is right at most {winning(privacy)} % of the time."
     )
-    little = privacy["epsilon"] > math.log(LITTLE)
+    little = privacy["epsilon"] > math.log(WEAK_FACTOR)
     return f"{words} A factor this large guarantees little." if little else words
 
 
@@ -83,9 +83,7 @@ def factor_of(epsilon: float) -> str:
     return f"{math.ceil(factor / place) * place:.3g}"
 
 
-UNCOUNTED_TRIALS = (
-    "Uncounted trials: settings that were chosen by looking at results on private data."
-)
+UNCOUNTED_TRIALS = "Uncounted trials: choosing settings by looking at results on private data."
 LOOKING_BETWEEN = (
     "Decisions between runs: if a run on this ledger was begun after looking at another, as in a "
     "search or by further calls of partial_fit, epsilon holds with 2 delta "
@@ -294,8 +292,8 @@ def charges_of(privacy: Mapping[str, Any]) -> dict[str, int]:
 def epsilon_after(privacy: Mapping[str, Any], step: int) -> float | None:
     """Return epsilon after ``step`` steps, by the accountant of the run; None if unknown.
 
-    Steps that were paid for and lost in a crash are counted from the beginning: an upper bound that
-    is exact at the end.
+    Steps that were paid for and lost in a crash are counted from the start. So this is an upper
+    bound, which is exact at the end.
     """
     if privacy["epsilon"] is None or privacy["tuning"] is not None:
         return None
@@ -325,12 +323,12 @@ Priced = tuple[float | None, str | None]
 """An epsilon, and a note where one is needed."""
 
 MOST_BY_PLD = 20.0
-"""Above this epsilon, a second number is not worth the minutes that PLD would take."""
+"""Above this epsilon, a second value is not worth the minutes that PLD would take."""
 
 OWN = "the accountant of this run"
 WHOLE_BUDGET = (
     "the whole budget of a ledger with several runs, not the price of this run alone; it holds "
-    "with 2δ, if one was begun after looking at another"
+    "with 2δ if one run was begun after looking at another"
 )
 
 

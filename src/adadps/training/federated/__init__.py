@@ -1,7 +1,7 @@
-"""Federations: users are devices, who train on their own rows, and a server that has no data.
+"""Federations: each user is a device that trains on its own rows; the server has no data.
 
-`adadps.training.federated.flower` runs them on Flower (extra ``federated``); in one process,
-`adadps.fit` with a method that begins with `train_locally` simulates the same.
+`adadps.training.federated.flower` runs federations on Flower (extra ``federated``). In a single
+process, `adadps.fit` simulates them, given a method that begins with `train_locally`.
 """
 
 from adadps.training.federated.client import empty_update, local_update, pay_on_device

@@ -1,17 +1,17 @@
-"""Who is asked in a round, and which answers count.
+"""Which nodes are asked in a round, and which answers count.
 
 A run declares n users, and its sampler draws among n *places*, no matter who is connected. Each
-connected node takes one place; a place that nobody has taken answers nothing. So each node is asked
-with the probability that is accounted for, b/n, and the round need not wait for absent nodes:
+connected node takes one place, and an empty place gives no answer. So each node is asked with the
+probability that is accounted for, b/n, and a round need not wait for absent nodes:
 
-- *Poisson*, *fixed size*: places are taken anew each round, which the draw does not depend on.
-- *Shuffled*: places are taken when an epoch begins and kept through it, so that nobody is asked
-  twice. A node that joins later, or comes back as another node, takes part from the next epoch on.
+- *Poisson*, *fixed size*: places are assigned anew in each round; the draw does not depend on it.
+- *Shuffled*: places are assigned when an epoch begins and kept until it ends, so that no node is
+  asked twice. A node that joins later, or returns as a new node, takes part from the next epoch on.
 
-More nodes than declared users are refused, before anybody is asked.
+If more nodes are connected than users were declared, the run refuses before any node is asked.
 
-Whatever a device sends, the round takes place as it was accounted for: an answer that is not
-finite, has other names or shapes, or is too long counts as no answer.
+Whatever a device sends, the round takes place as it was accounted for. An answer counts as missing
+if it is not finite, has the wrong names or shapes, or has too large a norm.
 """
 
 from __future__ import annotations
@@ -30,45 +30,46 @@ from adadps.errors import ContractError
 from adadps.tensors.sums import Params, RowSparse
 from adadps.training.federated.task import Task
 
-HONEST = 40.0
-"""N(0, 1) in any number of dimensions d is longer than √d + 40 with probability e^-800."""
+NOISE_MARGIN = 40.0
+"""The norm of N(0, 1) noise in any dimension d exceeds √d + 40 with probability at most e^-800."""
 
-NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 ENTRIES_AT_ONCE = 2**24
-"""This many numbers of answers are added up together."""
+"""Answers are summed in pieces of about this many entries."""
 
 
-def longest(task: Task, params: Params) -> float:
-    """The largest norm of an honest answer with noise of its device: C + sC (√d + 40).
+def largest_honest_norm(task: Task, params: Params) -> float:
+    """Return the largest norm of an honest answer that carries noise: C + sC (√d + 40).
 
-    Where the server adds the noise there is no such bound, since every answer is clipped at C here,
-    whatever its device has done. An answer that carries noise cannot be clipped at C: the noise
-    alone is √d times longer than C, and would be cut down to a direction. Its privacy was made on
-    the device, by the clip before the noise, so a bound here can only serve the model: it throws
-    away what no honest device sends. Honest answers stay as they are, so the sum has no bias.
+    If the server adds the noise, no such bound is needed: every answer is clipped at C here,
+    whatever its device has done. An answer that carries noise cannot be clipped at C, because the
+    noise alone is about s√d times as long as C, and only its direction would survive. The device
+    made the answer private by clipping before the noise. So a bound here serves only the model: it
+    drops what no honest device sends. Honest answers are unchanged, so the sum has no bias.
 
     >>> task = Task(lr=1.0, batch_size=1, epochs=1, most=1, clip_norm=2.0, noise=0.5)
-    >>> longest(task, {"weight": torch.zeros(10, 10)})
+    >>> largest_honest_norm(task, {"weight": torch.zeros(10, 10)})
     52.0
     """
     if not task.noise:
         return math.inf
     entries = sum(value.numel() for value in params.values())
-    return task.clip_norm * (1 + task.noise * (math.sqrt(entries) + HONEST))
+    return task.clip_norm * (1 + task.noise * (math.sqrt(entries) + NOISE_MARGIN))
 
 
-def sound(
+def checked_update(
     update: Any, params: Params, most: float, axes: Mapping[str, int]
 ) -> dict[str, Part] | None:
-    """The update with names, shapes and finite numbers as they must be, or None.
+    """Return the update if its names and shapes fit and its numbers are finite, else None.
 
-    Rows that do not lie along the axis of their table are taken as a whole table: the form in which
-    one device answers must not change how those of others are added up.
+    Sparse rows along another axis than that of their table become a dense table: the form in which
+    one device answers must not change how the answers of others are summed.
 
-    >>> sound({"weight": torch.ones(2)}, {"weight": torch.zeros(2)}, math.inf, {"weight": 0})
+    >>> params = {"weight": torch.zeros(2)}
+    >>> checked_update({"weight": torch.ones(2)}, params, math.inf, {"weight": 0})
     {'weight': tensor([1., 1.])}
-    >>> sound({"weight": torch.ones(3)}, {"weight": torch.zeros(2)}, math.inf, {}) is None
+    >>> checked_update({"weight": torch.ones(3)}, params, math.inf, {}) is None
     True
     """
     if not isinstance(update, Mapping) or set(update) != set(params):
@@ -85,8 +86,8 @@ def sound(
     return kept if math.sqrt(square) <= most else None
 
 
-def side_by_side(answers: Sequence[Mapping[str, Part]]) -> list[list[Mapping[str, Part]]]:
-    """The answers in pieces of one form each, as many at once as fit in a modest memory."""
+def grouped_by_form(answers: Sequence[Mapping[str, Part]]) -> list[list[Mapping[str, Part]]]:
+    """Return the answers in pieces that each have one form and fit in modest memory."""
     forms: dict[tuple[bool, ...], list[Mapping[str, Part]]] = {}
     for answer in answers:
         form = tuple(isinstance(part, RowSparse) for part in answer.values())
@@ -117,7 +118,7 @@ def _fits(part: Any, shape: tuple[int, ...]) -> bool:
     return (
         isinstance(part, Tensor)
         and part.layout is torch.strided
-        and part.dtype in NUMBERS
+        and part.dtype in FLOAT_TYPES
         and not part.is_meta
         and tuple(part.shape) == tuple(shape)
         and bool(torch.isfinite(part).all())
@@ -125,7 +126,7 @@ def _fits(part: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _fits_rows(part: RowSparse, like: Tensor) -> bool:
-    """Distinct rows of this table, with one finite slice each."""
+    """Return whether these are distinct rows of the table, with one finite slice each."""
     rows = part.rows
     if part.axis not in range(like.ndim) or tuple(part.shape) != tuple(like.shape):
         return False
@@ -145,7 +146,7 @@ def _on(part: Part, device: torch.device) -> Part:
 
 
 class Cohorts:
-    """Draws the cohort of one round after another."""
+    """Draws the cohorts of successive rounds."""
 
     def __init__(self, sampler: Sampler, rng: np.random.Generator) -> None:
         self._declared = sampler.examples
@@ -155,19 +156,19 @@ class Cohorts:
         self._places: tuple[int, ...] | None = None
 
     def next(self) -> Rows:
-        """The places of the next round."""
+        """Draw the places of the next round."""
         if self._drawn % self._epoch == 0:
             self._places = None
         self._drawn += 1
         return next(self._draws)
 
     def members(self, drawn: Rows, nodes: Iterable[int]) -> tuple[int, ...]:
-        """The nodes at the drawn places, of those that are connected now."""
+        """Return the nodes at the drawn places that are connected now."""
         connected = tuple(sorted(set(nodes)))
         if len(connected) > self._declared:
             raise ContractError(
                 f"Expected at most the {self._declared} declared users, found {len(connected)} "
-                "connected nodes. Begin a run that declares as many; nobody was asked."
+                "connected nodes. Begin a run that declares that many; no node was asked."
             )
         if self._places is None:
             self._places = connected

@@ -1,4 +1,4 @@
-"""The device's part of a round: train on its own rows, clip, and add its noise, if any.
+"""The device's part of a round: train on its own rows, clip, and add noise if it has to.
 
 Nothing else leaves the device: no loss, no norm, no number of rows.
 """
@@ -35,11 +35,11 @@ def local_update(
     scale: Params | None = None,
     randomness: Randomness | None = None,
 ) -> dict[str, Part]:
-    """What this device answers, from the weights that ``model`` has: clip(w_0 - w_T, C) + noise.
+    """Return this device's answer from the weights of ``model``: clip(w_0 - w_T, C) + noise.
 
-    ``scale`` is D = 1/A for every parameter, as `FederatedRun.scale` has it. Without noise, a table
-    of words keeps only the rows of the device's own words. An update that is not finite is answered
-    as zero, noised like any other: whether training has failed is private as well.
+    ``scale`` is D = 1/A for every parameter, as in `FederatedRun.scale`. Without noise, a table of
+    words keeps only the rows of the device's own words. An update that is not finite becomes zero,
+    and is noised like any other: whether training failed is private too.
     """
     randomness = randomness or secure()
     held = objective(model, loss, require_examples(data), randomness=randomness)
@@ -47,14 +47,14 @@ def local_update(
     params = held.params()
     factors = Uniform().init(params).scale if scale is None else scale
     engine = LocalEngine(held.engine, task.steps, factors)
-    rows = _some(data, task.most, randomness).to(next(iter(params.values())).device)
+    rows = _chosen_rows(data, task.most, randomness).to(next(iter(params.values())).device)
     with held.isolation():
         found = of_updates([engine.update(params, rows)])
     clipped = found.weighted_sum(clip_weights(found.norms(), task.clip_norm))
     return {
-        name: _ready(total, params[name].dtype, task.noise * task.clip_norm, randomness)
+        name: _to_send(total, params[name].dtype, task.noise * task.clip_norm, randomness)
         if task.noise
-        else _ready(total, params[name].dtype)
+        else _to_send(total, params[name].dtype)
         for name, total in clipped.items()
     }
 
@@ -62,14 +62,16 @@ def local_update(
 def empty_update(
     task: Task, model: nn.Module, *, randomness: Randomness | None = None
 ) -> dict[str, Part]:
-    """What a device answers whose rows could not be used: zero, with its noise.
+    """Return the answer of a device whose rows could not be used: zero, with its noise.
 
-    Where devices add noise, a missing share shows in the sum. Whether someone's rows
-    are fit for training is a fact about them, so the answer must not depend on it.
+    Where devices add noise, a missing share shows in the sum. Whether a user's rows can be used
+    for training is a fact about that user, so whether there is an answer must not depend on it.
     """
     randomness = randomness or secure()
     return {
-        name: _ready(torch.zeros_like(value), value.dtype, task.noise * task.clip_norm, randomness)
+        name: _to_send(
+            torch.zeros_like(value), value.dtype, task.noise * task.clip_norm, randomness
+        )
         if task.noise
         else torch.zeros_like(value)
         for name, value in model.named_parameters()
@@ -78,30 +80,30 @@ def empty_update(
 
 
 def pay_on_device(ledger: Ledger, task: Task) -> None:
-    """Charge one answer on a ledger of the device's own, before it is drawn, or refuse it.
+    """Charge one answer to the device's own ledger before it is drawn, or refuse it.
 
-    For devices that do not take the server's word: whatever it asks for, and however often, what it
-    can learn stays within the ledger's budget. An answer is one Gaussian of multiplier
-    ``task.noise``, no matter who else was asked; an answer without noise fits no budget. Its
-    epsilon compares this user's rows with none ("zero out"), not with other rows.
+    This is for devices that do not trust the server. Whatever the server asks for, and however
+    often, what it can learn stays within the ledger's budget. An answer costs one Gaussian with
+    multiplier ``task.noise``, no matter who else was asked; an answer without noise fits no budget.
+    Its epsilon compares this user's rows with no rows ("zero out"), not with other rows.
     """
     event = GaussianDpEvent(task.noise) if task.noise else NonPrivateDpEvent()
     ledger.open(OWN_RUN, Relation.ZERO_OUT, Accountant.RDP, RunFacts(unit=Unit.USER.value))
     ledger.authorise(event, run=OWN_RUN)
 
 
-def _some(data: Examples, most: int, randomness: Randomness) -> Examples:
-    """All rows, or a fresh uniform choice of ``most``, in their order."""
+def _chosen_rows(data: Examples, most: int, randomness: Randomness) -> Examples:
+    """Return all rows, or ``most`` rows chosen anew and uniformly, in their original order."""
     if len(data) <= most:
         return data
     chosen = randomness.generator.choice(len(data), most, replace=False, shuffle=False)
     return data.take(torch.from_numpy(chosen).sort().values)
 
 
-def _ready(
+def _to_send(
     total: Sum, dtype: torch.dtype, deviation: float = 0.0, randomness: Randomness | None = None
 ) -> Part:
-    """To be sent: noised in float64, then rounded like the weights."""
+    """Return a part of the answer: noised in float64, then rounded to the type of the weights."""
     if randomness is not None:
         whole: Tensor = randomness.release(dense(total), standard_deviation=deviation)
         return whole.to(dtype)

@@ -8,9 +8,9 @@
     def main(grid, context):                           def train(message, context):
         strategy.start(grid)                               return train_on_device(message, ...)
 
-A user is a SuperNode. Before the first round every node makes a dry run on synthetic rows; where
-one cannot do the task, the run ends before anything is paid. Nobody evaluates on devices: what they
-would report is not noised.
+Each user is a SuperNode. Before the first round, every node makes a dry run on synthetic rows; if
+one cannot do the task, the run ends before anything is paid. Devices do not evaluate: what they
+would report carries no noise.
 """
 
 from __future__ import annotations
@@ -48,22 +48,23 @@ __all__ = ["AdaDPSStrategy", "node_setting", "train_on_device"]
 
 LOG = logging.getLogger("flwr")
 EPSILON = "epsilon-at-most"
-"""A bound that is quick to compute after every round, hence above the epsilon of the result."""
+"""A bound that is quick to compute after every round; it is above the epsilon of the result."""
 ROUND = "server-round"
-"""As Flower's own strategies tell devices the round."""
+"""The key by which Flower's own strategies tell devices the number of the round."""
 
 
 class AdaDPSStrategy(Strategy):  # type: ignore[misc]
     """Runs a `FederatedRun` on Flower.
 
     A round waits until at least ``least_nodes`` are connected (default: as many as the noise needs,
-    or one), and no more than there are declared users: a node that was killed stays listed for a
-    while. After ``patience`` seconds of that the run ends with an error, and can be resumed.
-    Devices have ``answer_within`` seconds, by clocks that agree: a message lives no longer.
+    and at least one), and at most as many as there are declared users; a killed node stays listed
+    for a while. After waiting ``patience`` seconds, the run ends with an error and can be resumed.
+    Devices must answer within ``answer_within`` seconds, after which a message expires; their
+    clocks must agree with the server's.
 
-    Before the first payment every connected node makes a dry run on synthetic rows, and the run
-    ends with a `DeviceError` if one refuses or none answers. Nodes that come later make theirs
-    before the round; those that refuse are logged, and not asked.
+    Before the first payment, every connected node makes a dry run on synthetic rows. The run ends
+    with a `DeviceError` if a node refuses or none answers. Nodes that join later make their dry run
+    before the next round; those that refuse are logged and not asked.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         self._within = require_positive("answer_within", answer_within)
         self._rounds = run.batches()
         self._batch: Batch | None = None
-        self._heard: set[int] = set()
+        self._previewed: set[int] = set()
         self._refusing: set[int] = set()
         self._has_paid = False
 
@@ -101,11 +102,11 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Take all rounds that are left, or ``num_rounds`` of them.
+        """Run all remaining rounds, or ``num_rounds`` of them.
 
         The weights are those of the run, which may have been resumed; other ``initial_arrays`` are
-        refused. ``evaluate_fn`` is given the round as the run counts it, and reads public or
-        held-out data.
+        refused. ``evaluate_fn`` receives the number of the round as the run counts it, and must
+        read only public or held-out data.
         """
         before, left = self.run.taken, self.run.steps - self.run.taken
         if timeout is not None:
@@ -129,8 +130,8 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         return result
 
     def arrays(self) -> ArrayRecord:
-        """The model's state with all its noise."""
-        _ = self.run.params  # draws what is due
+        """Return the model's state with all its noise."""
+        _ = self.run.params  # draws the noise that is due
         return ArrayRecord(self.run.model.state_dict())
 
     def configure_train(
@@ -140,9 +141,10 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Wait, hear of dry runs, pay, draw, and ask: one message for each node of the cohort.
+        """Wait for nodes and dry runs, pay, draw a cohort, and return one message per member.
 
-        A message lives as long as its answer is waited for, so that no update lies about after it.
+        A message expires when the server stops waiting for its answer, so that no update remains
+        after that.
         """
         nodes = self._ready(grid, config)
         self._has_paid = True
@@ -159,11 +161,11 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         server_round: int,  # noqa: ARG002
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Take the answers that count, and the step: noised, or refused if all are silent."""
+        """Collect the answers and take the noised step; refuse if every device is silent."""
         batch, self._batch = self._batch, None
         if batch is None:
             raise ContractError(
-                "Expected a round that was asked for, found none. Call `configure_train` first."
+                "Expected a round that has begun, found none. Call `configure_train` first."
             )
         params = self.run.params
         for reply in replies:
@@ -198,7 +200,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
         return None
 
     def summary(self) -> None:
-        """Say what is declared, and what it will cost."""
+        """Log what is declared, and what it will cost."""
         run = self.run
         planned = "infinite" if run.not_private_because else f"{run.epsilon(run.steps):.4g}"
         LOG.info("\t├── Method: %s", run.method)
@@ -221,43 +223,43 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
             torch.equal(given[name], value.cpu()) for name, value in own.items()
         )
         if not same and self.run.taken:
-            LOG.info("The weights are those of the resumed run: initial_arrays are not read.")
+            LOG.info("The weights are those of the resumed run: initial_arrays are ignored.")
             return
         require(
             same,
-            "no initial_arrays but the weights of the run",
+            "no initial_arrays other than the weights of the run",
             "others, which would not be trained",
-            "Give the model with its weights to `FederatedRun`.",
+            "Give `FederatedRun` the model with these weights.",
         )
 
     def _ready(self, grid: Grid, config: ConfigRecord) -> list[int]:
-        """The connected nodes that have not refused the task, each after its dry run."""
+        """Return the connected nodes that have not refused the task, each after its dry run."""
         while True:
             nodes = self._connected(grid)
-            new = [node for node in nodes if node not in self._heard]
+            new = [node for node in nodes if node not in self._previewed]
             if not new:
                 return nodes
-            self._hear(grid, new, config)
+            self._preview(grid, new, config)
 
-    def _hear(self, grid: Grid, nodes: list[int], config: ConfigRecord) -> None:
-        """Ask nodes for their dry run, once, whatever they answer."""
+    def _preview(self, grid: Grid, nodes: list[int], config: ConfigRecord) -> None:
+        """Ask nodes for their dry run, once, whether or not they answer."""
         content = preview_question(self.run.preview, {**config, ROUND: 0})
         kind, lives = MessageType.TRAIN, self._within
         asked = [Message(content, node, kind, ttl=lives) for node in nodes]
-        answers: dict[int, Refusal | None] = dict.fromkeys(self._heard - self._refusing)
+        answers: dict[int, Refusal | None] = dict.fromkeys(self._previewed - self._refusing)
         for reply in grid.send_and_receive(asked, timeout=self._within):
             node, found = reply.metadata.src_node_id, read_readiness(reply)
             if node in nodes and found is not None:
                 answers[node] = found.refusal
         if not self._has_paid:
-            require_ready(answers, asked=len(self._heard | set(nodes)))
+            require_ready(answers, asked=len(self._previewed | set(nodes)))
         elif refusals := refusing(answers):
             LOG.warning("Nodes that cannot do the task are not asked: %s", described(refusals))
             self._refusing |= refusals.keys()
-        self._heard |= set(nodes)
+        self._previewed |= set(nodes)
 
     def _connected(self, grid: Grid) -> list[int]:
-        """The connected nodes, as soon as they are neither too few nor too many."""
+        """Return the connected nodes once there are neither too few nor too many."""
         until = time.monotonic() + self._patience
         while True:
             nodes = [node for node in grid.get_node_ids() if node not in self._refusing]
@@ -268,7 +270,7 @@ class AdaDPSStrategy(Strategy):  # type: ignore[misc]
                 raise ContractError(
                     f"Expected between {self._least} and {self.run.sampler.examples} connected "
                     f"nodes, found {len(nodes)} for {self._patience:g} seconds. Connect more, or "
-                    "declare more users in a new run; nobody was asked, and no further round paid."
+                    "declare more users in a new run; no node was asked, and no further round paid."
                 )
             time.sleep(min(1.0, self._patience))
 

@@ -1,4 +1,4 @@
-"""The device's part on Flower: one call for the ClientApp, which answers every message."""
+"""The device's part on Flower: one function that answers every message to the ClientApp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adadps.training.federated.records import (
 from adadps.training.federated.task import Task
 
 DEVICE_FAILED = 0
-"""Flower's code of an error without a kind."""
+"""Flower's code for an error of unspecified kind."""
 
 
 def train_on_device(
@@ -31,23 +31,24 @@ def train_on_device(
 ) -> Message:
     """Answer a message of `AdaDPSStrategy`: train ``model`` on the device's own ``data``.
 
-    The first message asks for a dry run on synthetic rows: its answer says that this device is
-    ready, or what in its code or configuration has to be mended, and nothing of its rows. ``data``
-    are examples, or a function that reads them and the configuration (`node_setting`).
+    The first message asks for a dry run on synthetic rows. The answer says that this device is
+    ready, or what must be fixed in its code or configuration; it says nothing about its rows.
+    ``data`` is examples, or a function that reads them and the configuration (`node_setting`).
 
-    ``ledger`` is one of the device's own, for devices that add noise and do not trust the server:
-    every answer is paid for there first, and refused when its budget is spent. What goes wrong is
-    logged on the device alone: the server hears that there is no answer. Where devices add noise it
-    does not learn that either, and receives noise: whether someone's rows can be used is private.
+    ``ledger`` is the device's own ledger, for devices that add noise and do not trust the server.
+    Every answer is first charged there, and refused when the budget is spent. Errors are logged
+    only on the device: the server learns only that there is no answer. Where devices add noise, it
+    does not learn even that if the rows cannot be used, but receives noise: whether a user's rows
+    can be used is private.
     """
     if is_preview(message.content):
-        found = _tried(message, model, loss, data, ledger)
+        found = _dry_run(message, model, loss, data, ledger)
         return Message(refusal_or_ready(found), reply_to=message)
     try:
         task, scale = read_question(message.content, model)
         if ledger is not None:
             pay_on_device(ledger, task)
-        update = _trained(task, scale, model, loss, data)
+        update = _update(task, scale, model, loss, data)
         return Message(answer(update), reply_to=message)
     except Exception:
         LOG.exception("This device gives no answer.")
@@ -55,9 +56,9 @@ def train_on_device(
 
 
 def node_setting(context: Context, name: str) -> Any:
-    """A value of the node's configuration, or an error that the dry run tells the server.
+    """Return a value of the node's configuration, or raise an error that the server is told.
 
-    Its text has names of the configuration and no values.
+    The text of the error contains names from the configuration and no values.
     """
     settings = context.node_config
     if name not in settings:
@@ -69,7 +70,7 @@ def node_setting(context: Context, name: str) -> Any:
     return settings[name]
 
 
-def _tried(
+def _dry_run(
     message: Message, model: Any, loss: Loss, data: Rows, ledger: Ledger | None
 ) -> Refusal | None:
     try:
@@ -79,7 +80,7 @@ def _tried(
     return dry_run(preview, model, loss, data, ledger=ledger)
 
 
-def _trained(
+def _update(
     task: Task, scale: Params | None, model: Any, loss: Loss, data: Rows
 ) -> dict[str, Part]:
     try:
@@ -88,5 +89,5 @@ def _trained(
     except Exception:
         if not task.noise:
             raise  # to a sum that the server noises, no answer and zero are the same
-        LOG.exception("This device answers zero, since its rows cannot be used.")
+        LOG.exception("This device answers with zero and noise, since its rows cannot be used.")
         return empty_update(task, model)

@@ -1,9 +1,9 @@
-"""What travels between server and device, as Flower's records.
+"""The messages between server and device, as Flower's records.
 
-Before the first round a message has a preview (everything but the weights), and its answer says
-that the device is ready, or why it is not. In a round a message has the weights (a whole state
-dict), the task, and D = 1/A if there is one. Its answer has an update for every parameter; of a
-table of words, rows and where they lie.
+Before the first round, a message contains a preview (everything but the weights), and its answer
+says that the device is ready, or why it is not. In a round, a message contains the weights (a whole
+state dict), the task, and D = 1/A if there is one. Its answer contains an update for every
+parameter; for a table of words, it may contain only some rows and their indices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UPDATE, ROWS, AXES = "adadps.update", "adadps.rows", "adadps.axes"
 
 @dataclass(frozen=True)
 class Readiness:
-    """What a device has said about its dry run."""
+    """The answer of a device to a preview; ``refusal`` is None if the device is ready."""
 
     refusal: Refusal | None
 
@@ -56,7 +56,7 @@ def preview_question(preview: Preview, config: Mapping[str, Any]) -> RecordDict:
 
 
 def is_preview(records: RecordDict) -> bool:
-    """Does this message ask for a dry run?"""
+    """Return whether this message asks for a dry run."""
     return PREVIEW in records
 
 
@@ -73,24 +73,24 @@ def read_preview(records: RecordDict) -> Preview:
 
 
 def refusal_or_ready(refusal: Refusal | None) -> RecordDict:
-    """What a device answers to a preview: no text means that it is ready."""
+    """Return a device's answer to a preview; an empty text means that it is ready."""
     found = refusal or Refusal("")
     said = {"refusal": found.text, "while-reading": found.while_reading}
     return RecordDict({READY: ConfigRecord(said)})
 
 
 def read_readiness(reply: Message) -> Readiness | None:
-    """What a device has said; None where it has not, or nothing that can be read.
+    """Read a device's answer to a preview; return None if it is missing or cannot be read.
 
-    Where the app has failed around our call, Flower sends the text of the exception, which may
-    quote rows: only its class is read.
+    If the app fails outside our call, Flower sends the text of the exception, which may quote rows.
+    Only the class of the exception is read.
     """
     if reply.has_error():
         return _of_flower(reply.error.code, str(reply.error.reason))
     try:
         said = reply.content[READY]
         text, while_reading = str(said["refusal"]), bool(said["while-reading"])
-    except Exception:  # from anywhere
+    except Exception:  # a device may send anything
         return None
     return Readiness(Refusal(text, while_reading) if text else None)
 
@@ -121,20 +121,20 @@ def question(
 
 
 def read_question(records: RecordDict, model: nn.Module) -> tuple[Task, Params | None]:
-    """Load the weights into ``model``, and return what to do."""
+    """Load the weights into ``model``, and return the task and the scale."""
     try:
         model.load_state_dict(records[WEIGHTS].to_torch_state_dict())
     except RuntimeError:
         raise ModelError(
-            "Expected the server's model on the device, found one with other weights. Build the "
-            "same model on both sides."
+            "Expected the server's model on the device, found one with other names or shapes of "
+            "weights. Build the same model on both sides."
         ) from None
     scale = _tensors(records[SCALE]) if SCALE in records else None
     return Task.from_settings(dict(records[TASK])), scale
 
 
 def answer(update: Mapping[str, Part]) -> RecordDict:
-    """What a device sends back: its update, and nothing else."""
+    """Return the answer of a device: its update, and nothing else."""
     tables = {name: part for name, part in update.items() if isinstance(part, RowSparse)}
     values = {
         name: part.values if isinstance(part, RowSparse) else part for name, part in update.items()
@@ -147,7 +147,7 @@ def answer(update: Mapping[str, Part]) -> RecordDict:
 
 
 def read_answer(records: RecordDict, params: Params) -> dict[str, Part] | None:
-    """The update, to be checked; None where it cannot even be read, whatever the reason."""
+    """Read an update, which is not checked yet; return None if it cannot be read at all."""
     try:
         values = _tensors(records[UPDATE])
         rows = _tensors(records[ROWS]) if ROWS in records else {}
@@ -157,7 +157,7 @@ def read_answer(records: RecordDict, params: Params) -> dict[str, Part] | None:
             else value
             for name, value in values.items()
         }
-    except Exception:  # bytes from anywhere: a round must not end on them
+    except Exception:  # a device may send any bytes, and must not end the round by that
         return None
 
 

@@ -9,13 +9,13 @@
         for node in run.cohort(batch, connected_nodes):
             ...                                          # send run.task, run.scale, the weights
         run.answer(batch, node, update)                  # in any order, late, twice, or never
-        run.step(batch)                                  # clip, add, noise
+        run.step(batch)                                  # clip, sum, add noise
     result = run.result()
 
-However many devices answer, the round is noised and stays paid for, and how many is not recorded:
-under Poisson sampling that is a fact about private draws. A round in which no device was asked is
-such a round. One in which every device that was asked is silent ends the run with nothing released:
-further rounds would spend the budget and teach the model nothing.
+However many devices answer, the round is noised and stays paid for. Their number is not recorded,
+because under Poisson sampling it is a fact about private draws. This includes rounds in which no
+device was asked. If devices were asked and all of them are silent, the run ends and releases
+nothing: further rounds would spend the budget and teach the model nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ from adadps.tensors.sums import Params
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
-from adadps.training.federated.answers import Cohorts, longest, side_by_side, sound
+from adadps.training.federated.answers import (
+    Cohorts,
+    checked_update,
+    grouped_by_form,
+    largest_honest_norm,
+)
 from adadps.training.federated.dry_runs import Preview, Refusal, require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
 from adadps.training.payment import PaymentTerms
@@ -56,13 +61,13 @@ from adadps.training.run import Run
 from adadps.training.stepper import Batch, Stepper
 from adadps.types import Accountant
 
-NOT_COMPARED = "no user has rows of the public data, with which devices cannot be compared"
-WHO_TAKES_PART = "which users take part, and when: noise of devices protects what they hold alone"
+NOT_COMPARED = "no user has rows of the public data: the rows on devices cannot be compared with it"
+WHO_TAKES_PART = "which users take part, and when: noise added by devices protects only their data"
 
 
 @dataclass
 class Round:
-    """A round that is paid for: the places that were drawn, who was asked, and what came."""
+    """A round that is paid for: the drawn places, the nodes that were asked, and their answers."""
 
     batch: Batch
     places: Rows
@@ -71,24 +76,24 @@ class Round:
 
     @property
     def is_silent(self) -> bool:
-        """Was any device asked, and has none given an answer that counts?"""
+        """Whether devices were asked and none has given an answer that counts."""
         return bool(self.cohort) and all(update is None for update in self.answers.values())
 
 
 class FederatedRun(Run):
-    """A run whose users are devices. ``rounds`` are its steps.
+    """A run whose users are devices. Each of its ``rounds`` is a step.
 
     Options are those of `PrivateRun`: ``budget`` is what the run may cost, ``ledger`` the account
     that it is paid from; ``delta``, ``accountant``, ``checkpoints``; ``assumed_public`` and
     ``tuning_trials``, which are stated.
 
     The method begins with `train_locally`, clips by user, and says who adds the noise. A plan that
-    its budget or ledger has no room for is refused. With ``checkpoints``, the same call again
-    resumes where a server has died.
+    does not fit its budget or ledger is refused. With ``checkpoints``, repeating the same call
+    resumes a run whose server has died.
 
-    Before anything is paid, the model is checked, and with ``loss`` and ``example`` whether the
-    devices' loss fits it: ``example`` is made-up `examples`, of which kind and shape are declared
-    to be those of the devices' rows, and nothing else is used.
+    Before anything is paid, the model is checked. Given ``loss`` and ``example``, so is whether the
+    devices' loss fits the model: ``example`` is made-up `examples`, whose kind and shape are
+    declared to be those of the devices' rows. Nothing else of it is used.
     """
 
     _stepper: DeviceStepper
@@ -141,34 +146,35 @@ class FederatedRun(Run):
         return Preview.of(self.model, self.task, self._stepper.kind)
 
     def require_ready(self, answers: Mapping[int, Refusal | None]) -> None:
-        """Given what the `dry_run` of each node has found, refuse to begin where any cannot."""
+        """Refuse to begin if the `dry_run` of any node found that it cannot do the task."""
         require_ready(answers)
 
     @property
     def scale(self) -> Params | None:
-        """D = 1/A for every parameter, which devices need as well; None without."""
+        """D = 1/A for every parameter, which devices need too; None without side information."""
         return self._stepper.scale
 
     @property
     def least_answers(self) -> int:
-        """A round with fewer of them would be discarded."""
+        """The fewest answers with which a round is not discarded."""
         return self._stepper.least_answers
 
     @property
     def discarded(self) -> int:
-        """Rounds of this process that had too few answers: paid for, and without effect.
+        """The number of rounds in this process that had too few answers and so had no effect.
 
-        Only where devices add the noise in shares, and then everybody can see it by the weights.
+        They stay paid for. This happens only where devices add the noise in shares, and then
+        anyone can see it in the weights.
         """
         return self._stepper.discarded
 
     def cohort(self, batch: Batch, nodes: Iterable[int]) -> tuple[int, ...]:
-        """Draw which of the connected nodes to ask; once per round."""
+        """Draw which of the connected nodes to ask. Call it once per round."""
         drawn = self._drawn
         if not isinstance(drawn, Round) or drawn.batch != batch or drawn.cohort is not None:
             raise OrderError(
                 "Expected one cohort for the round that this run has just begun, found a call for "
-                "another round, or a second one. Iterate over `run.batches()`, and ask once."
+                "another round, or a second call. Iterate over `run.batches()`, and ask once."
             )
         drawn.cohort = self._stepper.cohorts.members(drawn.places, nodes)
         return drawn.cohort
@@ -176,9 +182,10 @@ class FederatedRun(Run):
     def answer(self, batch: Batch, node: int, update: Any) -> None:
         """Take the answer of a node: a tensor, or rows of one (`RowSparse`), for each parameter.
 
-        From one thread at a time, like every call on a run; answers are held until `step`. Dropped
-        without a word: what comes after its round, from who was not asked, or as a second answer.
-        What is not finite, or has other names or shapes, counts as no answer.
+        Call it from one thread at a time, as with every method of a run. Answers are kept until
+        `step`. An answer is silently dropped if it comes after its round, from a node that was not
+        asked, or as a second answer. One that is not finite, or has the wrong names or shapes,
+        counts as missing.
         """
         drawn = self._drawn
         if not isinstance(drawn, Round) or drawn.batch != batch:
@@ -187,9 +194,10 @@ class FederatedRun(Run):
             drawn.answers[node] = self._stepper.checked(update)
 
     def step(self, batch: Batch) -> None:
-        """Clip, add, noise; refused with nothing released if every device that was asked is silent.
+        """Clip and sum the answers, add noise, and move the weights.
 
-        The round stays paid for, and the run is over: what it had before is kept.
+        If devices were asked and all of them are silent, the step is refused and releases nothing.
+        The round stays paid for, and the run is over; what was released before is kept.
         """
         drawn = self._drawn
         if isinstance(drawn, Round) and drawn.batch == batch and drawn.is_silent:
@@ -199,26 +207,26 @@ class FederatedRun(Run):
             self.keep()
             self._is_broken = True
             raise DeviceError(
-                f"Expected an answer from a device that was asked in round {batch.index}, found "
-                "none that counts. Nothing was released; the round stays paid for. Look at the "
-                "logs of the devices, and resume from a checkpoint or begin a new run."
+                f"Expected an answer that counts from the devices asked in round {batch.index}, "
+                "found none. Nothing was released; the round stays paid for. Look at the logs of "
+                "the devices, and resume from a checkpoint or begin a new run."
             )
         super().step(batch)
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
-        """Measure the current weights on public or held-out data, and record it in the history."""
+        """Measure the current weights on public or held-out data; record this in the history."""
         self._stepper.weights.read()
         return self._measure(evaluation, lambda features: predict(self.model, features, None))
 
 
 class DeviceStepper(Stepper):
-    """Steps by what devices have computed, put together here."""
+    """Takes steps from the updates that devices have computed."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, example: Examples | None) -> None:
         if (loss is None) != (example is None):
             raise SettingError(
-                "Expected both loss and example, or neither, found one of them. Give the loss of "
-                "the devices and `examples` of made-up rows of their kind and shape."
+                "Expected both loss and example, or neither, found one of them. Give the devices' "
+                "loss, and `examples` of made-up rows of the same kind and shape as theirs."
             )
         super().__init__(model)
         self._loss, self._example = loss, example
@@ -226,7 +234,7 @@ class DeviceStepper(Stepper):
         self.discarded = 0
 
     def require_fit(self, method: Chain) -> None:
-        """Refuse a method that devices cannot follow, and a model that cannot be trained."""
+        """Refuse a method that devices cannot perform, and a model that cannot be trained."""
         self.task = task_of(method)
         self._params = {
             name: parameter.detach()
@@ -242,7 +250,7 @@ class DeviceStepper(Stepper):
         if self._loss is not None and self._example is not None:
             objective(self.model, self._loss, self._example)
         self.scale = scale_of(method, self._params)
-        self._longest = longest(self.task, self._params)
+        self._largest_norm = largest_honest_norm(self.task, self._params)
         self._axes = {name: table_axis(self.model, name) for name in self._params}
 
     def begin(
@@ -262,21 +270,24 @@ class DeviceStepper(Stepper):
         self._hold(self._params, method, randomness)
 
     def draw(self, batch: Batch) -> Round:
-        """Draw the places of a round; which nodes take them is decided when nodes are known."""
+        """Draw the places of a round; nodes are assigned to them when `cohort` is called."""
         return Round(batch, self.cohorts.next())
 
     def checked(self, update: Any) -> dict[str, Part] | None:
         """Return an answer that can be added, or None."""
-        return sound(update, self._params, self._longest, self._axes)
+        return checked_update(update, self._params, self._largest_norm, self._axes)
 
     def take(self, drawn: Round, index: int) -> None:
-        """Clip, add, noise and move; do nothing if too few answers carry too little noise."""
+        """Clip, sum, add noise and move the weights; do nothing if there are too few answers.
+
+        Too few answers would carry too little noise.
+        """
         answers = [update for update in drawn.answers.values() if update is not None]
         if len(answers) < self.least_answers:
             self.discarded += 1
             return
         pieces = ChunkedGradients(
-            tuple(partial(of_updates, part) for part in side_by_side(answers))
+            tuple(partial(of_updates, part) for part in grouped_by_form(answers))
         )
         step = Step(
             index=index,
@@ -290,7 +301,7 @@ class DeviceStepper(Stepper):
 
 
 def _taken_for_public(method: Chain) -> list[str]:
-    """What epsilon does not cover, because it happens where the server has no data."""
+    """Return what is stated as assumed public, because epsilon does not cover it."""
     compared = [NOT_COMPARED] if method.public_rows else []
     return [*compared, *([WHO_TAKES_PART] if task_of(method).noise else [])]
 

@@ -1,4 +1,4 @@
-"""Users for a simulation, from anything that yields them one after the other."""
+"""Users for a simulation, from anything that yields them one by one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from adadps.errors import DataError
 def simulated_users(
     users: Iterable[tuple[Any, Any]], *, width: int, folder: Path | None = None
 ) -> Iterator[Examples]:
-    """Examples of users that are yielded as (features, targets), one pair per user.
+    """Yield examples of all ``users``, each given as one pair of features and targets.
 
-    Their rows go to the disk as they come, into ``folder``, so that hundreds of thousands of users
-    need no more memory than one; they are gone when the block ends. Users without rows are left
-    out; under Poisson sampling the number that is declared to the sampler may count them.
+    The rows are written to disk in ``folder`` as they come, so that hundreds of thousands of users
+    need no more memory than one. They are deleted when the block ends. Users without rows are
+    skipped; under Poisson sampling, the number of users declared to the sampler may include them.
 
     >>> from adadps.training.federated import simulated_users
     >>> ann = sparse.csr_matrix([[1.0, 0.0], [0.5, 0.5]]), [0, 1]
@@ -47,7 +47,7 @@ def _append(store: RowStore, number: int, features: Any, targets: Any) -> None:
         return
     if not np.isfinite(rows.data).all():
         raise DataError(
-            f"Expected finite features, found others in user {number} of the iterator. "
+            f"Expected finite features, found others for user {number} of the iterator. "
             "Leave the row out, or fill it with a public constant."
         )
     store.append(rows, np.asarray(targets), np.full(rows.shape[0], number))

@@ -1,4 +1,4 @@
-"""What every device is asked to do: public, the same for all, and read off the method."""
+"""The task of every device: it is public, the same for all, and derived from the method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adadps.types import Unit
 class Task:
     """Train on at most ``most`` rows, clip the update at C, add noise of deviation ``noise`` · C.
 
-    An infinite ``clip_norm`` means that the server alone clips, in a measure of its own.
+    An infinite ``clip_norm`` means that only the server clips, after e.g. `precondition`.
     """
 
     lr: float
@@ -34,16 +34,16 @@ class Task:
 
     @property
     def steps(self) -> LocalSteps:
-        """How to train."""
+        """The local training steps."""
         return LocalSteps(self.lr, self.batch_size, self.epochs)
 
     def as_settings(self) -> dict[str, float | int]:
-        """By name, to be sent."""
+        """Return the settings by name, to be sent."""
         return asdict(self)
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Task:
-        """As it was sent, checked: a device does not trust its server to make sense.
+        """Return the task that was sent, after checks: a device does not trust its server.
 
         >>> sent = {"lr": 0.1, "batch_size": 8, "epochs": 1, "most": 9, "clip_norm": 1.0}
         >>> Task.from_settings(sent | {"noise": 0.5}).noise
@@ -74,7 +74,7 @@ class Task:
 
 
 def task_of(method: Chain) -> Task:
-    """What devices do under this method; refused where they could not.
+    """Return the task of devices under this method; refuse a method that they cannot perform.
 
     >>> from adadps.methods.stages import by_user, chain, privatize, sgd, train_locally
     >>> privacy = privatize(clip_norm=0.5, noise_multiplier=1.0, groups=by_user(most=9))
@@ -90,7 +90,7 @@ def task_of(method: Chain) -> Task:
         raise ContractError(
             f"Expected `privatize` right after `train_locally` where devices add noise, found "
             f"`{method.steps[0]}` between them, which the server would apply to their noise as "
-            "well. Move it behind `privatize`, give `train_locally` the side information, or let "
+            "well. Move it after `privatize`, give `train_locally` the side information, or let "
             "the server add the noise."
         )
     return Task(
@@ -104,7 +104,7 @@ def task_of(method: Chain) -> Task:
 
 
 def scale_of(method: Chain, params: Params) -> Params | None:
-    """D = 1/A of every local step; None where there is no side information."""
+    """Return D = 1/A of every local step; None if there is no side information."""
     local = _local_stage(method)
     return local.scale(params) if isinstance(local, TrainLocallyInformed) else None
 
@@ -114,8 +114,8 @@ def _local_stage(method: Chain) -> TrainLocally:
     if not isinstance(first, TrainLocally) or others:
         found = " > ".join(str(stage) for stage in method.preparations) or "none"
         raise ContractError(
-            f"Expected `train_locally(...)` as the one stage before gradients, found {found}. "
-            "Begin the chain with it; pretrain the model before the run."
+            f"Expected `train_locally(...)` as the only stage before gradients, found {found}. "
+            "Begin the chain with it, and do any pretraining before the run."
         )
     return first
 
@@ -131,12 +131,12 @@ def _users(method: Chain) -> Users:
 
 
 def _require_given(method: Chain) -> None:
-    """The server has no data: it can neither measure side information nor differentiate."""
+    """Refuse side information that is not given: the server has no data to compute it from."""
     for stage in method.informed:
         side = getattr(stage, "side", None)
         if type(side) not in (Fixed, Uniform):
             raise ContractError(
                 f"Expected side information that is given, found `{stage}`, which reads data. "
-                "Compute it before and give `side.fixed(...)` or `side.frequency(...)`."
+                "Compute it before the run, and give `side.fixed(...)` or `side.frequency(...)`."
             )
         require_price_for(Unit.USER, stage)

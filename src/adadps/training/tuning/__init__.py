@@ -1,7 +1,7 @@
 """Tuning that is paid for: a fixed grid, composed, or private selection.
 
-Every trial on private data costs privacy, and so does looking at the scores. `tune` makes the
-trials, pays for all of them before the first one draws anything, and its result shows the total.
+Every trial on private data costs privacy, and so does looking at the scores. `tune` checks that the
+budget covers all trials before the first one draws anything. Its result states the total.
 """
 
 from adadps.training.tuning.outcome import TrialRow, TuningResult

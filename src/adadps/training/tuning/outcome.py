@@ -1,4 +1,4 @@
-"""What a tuning leaves behind: the best trial, and what all of them cost together."""
+"""The result of a tuning: the best trial, and what all trials cost together."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TrialRow:
 class TuningResult:
     """The best trial, with the price of all trials.
 
-    ``result`` is the best trial's own, except that its privacy statement is about the whole
-    tuning. Everything else here is read off that statement, so that a saved result loses nothing.
+    ``result`` is the result of the best trial, except that its privacy statement covers the whole
+    tuning. All other properties are read from that statement, so a saved result loses nothing.
     """
 
     result: Result
@@ -47,23 +47,23 @@ class TuningResult:
 
     @property
     def privacy(self) -> PrivacyStatement:
-        """What may be said about privacy: epsilon of all trials together."""
+        """The privacy statement, whose epsilon covers all trials together."""
         return self.result.privacy
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The best trial's setting."""
+        """The setting of the best trial."""
         return dict(self._record["chosen"])
 
     @property
     def score(self) -> float | None:
-        """The best trial's score; None if its model diverged."""
+        """The score of the best trial; None if its model diverged."""
         score: float | None = self._record["score"]
         return score
 
     @property
     def trial_epsilon(self) -> float:
-        """What the best trial's training alone would cost: not what may be claimed."""
+        """Epsilon of the best trial's training alone. It must not be claimed as the guarantee."""
         epsilon = self._record["trial_epsilon"]
         return float("inf") if epsilon is None else float(epsilon)
 
@@ -77,7 +77,7 @@ class TuningResult:
 
     @property
     def looked_at(self) -> tuple[dict[str, str], ...]:
-        """Which data was looked at to compare trials, and how it is declared."""
+        """The data on which trials were compared, and how it is declared."""
         return tuple(dict(entry) for entry in self._record["looked_at"])
 
     @property
@@ -104,4 +104,4 @@ def _words(setting: Setting) -> str:
 
 
 def _scored(score: float | None) -> str:
-    return "score: none, it diverged" if score is None else f"score: {score:.6g}"
+    return "score: none (diverged)" if score is None else f"score: {score:.6g}"

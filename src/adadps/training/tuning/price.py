@@ -31,15 +31,16 @@ from adadps.types import Accountant
 
 Value = str | int | float | bool | None
 Setting = Mapping[str, Value]
-"""One point of the grid: plain values by their names."""
+"""One point of the grid: a mapping from names to plain values."""
 
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial of one setting before it begins.
+    """A trial of one setting that has not begun.
 
-    ``event`` is what it costs with its score; ``allowance`` is what its run may charge, and how
-    often; ``reasons`` say why it is not private.
+    ``event`` is the cost of the trial, including its score. ``allowance`` lists the events that
+    its run may charge, with their counts. ``reasons`` say why the trial is not private, if it is
+    not.
     """
 
     setting: Setting
@@ -50,7 +51,7 @@ class PlannedTrial:
 
     @property
     def charged(self) -> DpEvent:
-        """What the ledger is asked for."""
+        """The event that is charged to the ledger."""
         return NonPrivateDpEvent() if self.reasons else self.event
 
 
@@ -64,7 +65,7 @@ def plan_trial(
     score: Score,
     mark: str | None,
 ) -> PlannedTrial:
-    """Price a trial; ``mark`` is what is wrong with the randomness, if anything is."""
+    """Compute the price of a trial; ``mark`` says why the randomness is not private, if so."""
     units = units_of(method, sampler)
     reasons = (*method.exposures, *([mark] if mark else []))
     charged = units.charged_steps(steps)
@@ -96,7 +97,7 @@ def calibrate_tuning(
     score: Score | None = None,
     grouping: Grouping | None = None,
 ) -> float:
-    """The smallest noise multiplier (to 1e-4) of a trial with which the whole tuning fits.
+    """Return the smallest noise multiplier (to 1e-4) with which the whole tuning fits the budget.
 
     All ``settings`` get the same noise. The price of a private ``score`` is part of each trial.
 
@@ -125,7 +126,7 @@ def calibrate_tuning(
         )
 
     start = 1.0
-    if chosen is Accountant.PLD:  # Rényi is quick, and a little above
+    if chosen is Accountant.PLD:  # RDP is fast and slightly higher: a good start
         with suppress(ContractError, SettingError):
             start = calibrate_tuning(
                 sampler,
@@ -141,7 +142,7 @@ def calibrate_tuning(
 
 
 def settings_of(grid: Sequence[Setting] | Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """Return a list of settings unchanged, and of values by name every combination.
+    """Return a list of settings unchanged, or every combination of lists of values by name.
 
     >>> settings_of({"lr": [0.1, 1.0], "clip_norm": [0.5]})
     [{'lr': 0.1, 'clip_norm': 0.5}, {'lr': 1.0, 'clip_norm': 0.5}]
@@ -177,7 +178,7 @@ def _is_plain(value: object) -> bool:
 
 def _refusal(found: str) -> SettingError:
     return SettingError(
-        "Expected settings of texts, finite numbers, True, False or None by their names, which "
-        f"stand in the result; found {found}. Name what is tried by plain values, and let `make` "
-        "build the rest of them."
+        "Expected settings that map names to strings, finite numbers, True, False or None, since "
+        f"the result records them; found {found}. Describe each setting by plain values, and let "
+        "`make` build everything else from them."
     )

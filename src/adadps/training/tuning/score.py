@@ -1,7 +1,7 @@
-"""What trials are compared by, and who pays for looking.
+"""How trials are scored, and what the score costs.
 
-A score on public data costs nothing. A score on held-out data is a use of that data outside of ε:
-its records are not protected. A private score is noised, and its price is part of every trial.
+A score on public data costs nothing. A score on held-out data uses that data outside of ε: its
+records are not protected. A private score is noised, and its price is part of every trial.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PROTECTION = {
 
 
 class Score(Protocol):
-    """What a trial is judged by: larger is better after multiplication by ``sign``."""
+    """How a trial is judged: the larger ``sign`` times its value, the better."""
 
     @property
     def event(self) -> DpEvent:
-        """What looking once costs."""
+        """The cost of computing the score once."""
 
     @property
     def sign(self) -> int:
@@ -43,17 +43,17 @@ class Score(Protocol):
 
     @property
     def examples(self) -> Examples:
-        """What is looked at."""
+        """The examples on which the score is computed."""
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """What is measured while training, if the score comes from there."""
+        """The evaluation during training that yields the score; None if there is none."""
 
     def value(self, result: Result, model: nn.Module, noise: Noise) -> float:
-        """The score of a finished trial; not finite if it diverged."""
+        """Return the score of a finished trial; not finite if the model diverged."""
 
     def describe(self) -> dict[str, str]:
-        """What is looked at, and how it is declared."""
+        """Return the data behind the score, and how it is declared."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class EvaluationScore:
 
     @property
     def event(self) -> DpEvent:
-        """Nothing for the training data: the score is computed from the released model."""
+        """No cost for the training data: the score is computed from the released model."""
         return NoOpDpEvent()
 
     @property
@@ -86,7 +86,7 @@ class EvaluationScore:
         return result.last(self.metric, self.evaluation.name)
 
     def describe(self) -> dict[str, str]:
-        """What is looked at, and how it is declared."""
+        """Return the data behind the score, and how it is declared."""
         return {
             **looked_at(self.evaluation),
             "metric": self.metric,
@@ -96,7 +96,7 @@ class EvaluationScore:
 
 @dataclass(frozen=True)
 class PrivateAccuracy:
-    """A noised share of right answers. Build it with `private_accuracy`."""
+    """The noised share of correct predictions. Build it with `private_accuracy`."""
 
     name: str
     examples: Examples
@@ -112,10 +112,10 @@ class PrivateAccuracy:
 
     @declared_read(DeclaredRead.PAID_MEASUREMENT)
     def value(self, result: Result, model: nn.Module, noise: Noise) -> float:
-        """(number of right answers + noise) / declared number of examples.
+        """Return (number of correct predictions + noise) / declared number of examples.
 
-        Each example is answered alone, and counts as 0 or 1: whatever the model does with a batch,
-        one example moves the count by at most 1.
+        Each example is predicted alone and counts as 0 or 1. So one example changes the count by
+        at most 1, whatever the model does with a batch.
         """
         result.restore(model)
         right = sum(self._is_right(result, model, row) for row in range(len(self.examples)))
@@ -130,7 +130,7 @@ class PrivateAccuracy:
         return finite and int(outputs.argmax(1)) == int(one.targets)
 
     def describe(self) -> dict[str, str]:
-        """What is looked at, and how it is declared."""
+        """Return the data behind the score, and how it is declared."""
         return {
             "data": self.name,
             "declared": "private",
@@ -142,7 +142,7 @@ class PrivateAccuracy:
 
 
 def highest(evaluation: Evaluation, metric: str) -> EvaluationScore:
-    """The trial with the highest ``metric`` on public or held-out data is the best.
+    """Prefer the trial with the highest ``metric`` on public or held-out data.
 
     >>> from adadps.training.evaluation import accuracy, on_public
     >>> highest(on_public("pilot", [[1.0]], [0], accuracy=accuracy), "accuracy").describe()["best"]
@@ -152,7 +152,7 @@ def highest(evaluation: Evaluation, metric: str) -> EvaluationScore:
 
 
 def lowest(evaluation: Evaluation, metric: str) -> EvaluationScore:
-    """The trial with the lowest ``metric``, e.g. a loss, on public or held-out data is the best.
+    """Prefer the trial with the lowest ``metric``, such as a loss, on public or held-out data.
 
     >>> from adadps.training.evaluation import accuracy, on_public
     >>> lowest(on_public("pilot", [[1.0]], [0], error=accuracy), "error").sign
@@ -164,11 +164,11 @@ def lowest(evaluation: Evaluation, metric: str) -> EvaluationScore:
 def private_accuracy(
     name: str, features: Any, targets: Any, *, examples: int, noise_multiplier: float
 ) -> PrivateAccuracy:
-    """Accuracy on private data, by a noised count that every trial pays for.
+    """Score trials by accuracy on private data, from a noised count that every trial pays for.
 
-    (Σ_i [answer i is right] + N(0, s²)) / n with the *declared* number of ``examples`` n and
-    s = ``noise_multiplier``: one example moves the count by at most 1 under every relation. The
-    data may be the training data, or other data that the same ε protects.
+    The score is (Σ_i [prediction i is correct] + N(0, s²)) / n, where n is the *declared* number of
+    ``examples`` and s = ``noise_multiplier``. One example changes the count by at most 1 under
+    every relation. The data may be the training data, or other data that the same ε protects.
 
     >>> score = private_accuracy("validation", [[1.0]], [0], examples=1, noise_multiplier=20.0)
     >>> score.event
@@ -176,20 +176,20 @@ def private_accuracy(
     """
     if examples < 1:
         raise SettingError(
-            f"Expected examples >= 1, found {examples}. Declare how many there are to look at."
+            f"Expected examples >= 1, found {examples}. Declare the number of examples to score."
         )
     require_positive("noise_multiplier", noise_multiplier)
     held = checked_examples(as_features(features), targets)
     if held.targets.ndim != 1 or held.targets.is_floating_point():
         raise DataError(
             "Expected one class per example as targets, found shape "
-            f"{tuple(held.targets.shape)} of {held.targets.dtype}. Give whole numbers in one axis."
+            f"{tuple(held.targets.shape)} of {held.targets.dtype}. Give one whole number each."
         )
     return PrivateAccuracy(name, held, examples, float(noise_multiplier))
 
 
 def looked_at(evaluation: Evaluation) -> dict[str, str]:
-    """What is looked at, how it is declared, and whether ε protects it."""
+    """Return the data of an evaluation, how it is declared, and whether ε protects it."""
     return {
         "data": evaluation.name,
         "declared": evaluation.declared,
@@ -199,7 +199,7 @@ def looked_at(evaluation: Evaluation) -> dict[str, str]:
 
 
 def tolerant(evaluation: Evaluation) -> Evaluation:
-    """The same evaluation, with NaN for a model whose outputs are not finite."""
+    """Return the same evaluation, with NaN for a model whose outputs are not finite."""
     metrics = {name: _finite_only(metric) for name, metric in evaluation.metrics.items()}
     return replace(evaluation, metrics=metrics)
 

@@ -1,4 +1,4 @@
-"""`tune`: make the trials, pay for all of them first, keep the best."""
+"""`tune`: check that all trials fit the budget, run them, and keep the best."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def tune(
     progress: bool | None = None,
     **options: Unpack[TuneOptions],
 ) -> TuningResult:
-    """Train with several settings, keep the best, and say what all trials cost together.
+    """Train with several settings, keep the best, and report what all trials cost together.
 
-    ``make(setting)`` gives a new model and a method. ``grid`` is a list of settings, or values by
-    name, of which all combinations are settings. ``selection`` is `fixed_grid()` or
-    `private_selection(...)`; under the latter neither the other trials nor their number leave.
-    A total that does not fit is refused with a `BudgetError` before anything is drawn.
+    ``make(setting)`` returns a new model and a method. ``grid`` is a list of settings, or lists of
+    values by name, all combinations of which are settings. ``selection`` is `fixed_grid()` or
+    `private_selection(...)`; the latter reveals neither the other trials nor their number. A
+    total that does not fit the budget is refused with a `BudgetError` before anything is drawn.
 
     >>> from torch import nn
     >>> from adadps import accuracy, dp_sgd, examples, on_public, poisson, privatize
@@ -91,11 +91,11 @@ def tune(
             f"{', '.join(sorted(TuneOptions.__annotations__))}."
         )
     if (steps is None) == (epochs is None):
-        raise ContractError("Expected either steps or epochs, found both or none. Give one.")
+        raise ContractError("Expected either steps or epochs, found both or neither. Give one.")
     if progress and isinstance(selection, PrivateSelection):
         raise ContractError(
             "Expected no progress bar under private selection, found progress=True. The number of "
-            "trials must stay secret: leave it out."
+            "trials must stay secret: leave `progress` out."
         )
     if options.get("ledger") is not None and options.get("budget") is not None:
         raise ContractError(
@@ -127,7 +127,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is fixed before anything is drawn."""
+    """Everything that is fixed before anything is drawn."""
 
     trials: Trials
     settings: tuple[PlannedTrial, ...]
@@ -146,7 +146,7 @@ class _Plan:
         )
 
     def open(self, ledger: Ledger) -> None:
-        """Begin on the ledger if there is room for everything; else refuse."""
+        """Open the tuning on the ledger if there is room for everything; otherwise refuse."""
         total, budget = composed(self.charges), ledger.budget
         if budget is not None:
             cost = self.epsilon(total, budget.delta)
@@ -155,15 +155,15 @@ class _Plan:
         ledger.open(self.name, self.trials.sampler.relation, self.accountant, self._facts())
         if budget is not None and ledger.room(total, 1) == 0:
             spent = ledger.epsilon(budget.delta)
-            raise self._refusal(budget, f"{spent:.4g} spent already and a plan that does not fit")
+            raise self._refusal(budget, f"{spent:.4g} already spent and a plan that does not fit")
 
     def _refusal(self, budget: Budget, found: str) -> BudgetError:
         reasons = "; ".join(dict.fromkeys(why for one in self.settings for why in one.reasons))
         return BudgetError(
             f"Expected a tuning of {len(self.settings)} settings within epsilon = "
             f"{budget.epsilon:g} at delta = {budget.delta:g}, found {found}"
-            f"{f' ({reasons})' if reasons else ''}. Nothing was drawn. Try fewer settings, plan "
-            "fewer steps or more noise: `calibrate_tuning` finds it."
+            f"{f' ({reasons})' if reasons else ''}. Nothing was drawn. Try fewer settings, fewer "
+            "steps or more noise: `calibrate_tuning` computes how much is needed."
         )
 
     def _facts(self) -> RunFacts:
@@ -207,7 +207,7 @@ def _plan(
 
 
 def _try_all(plan: _Plan, ledger: Ledger, progress: bool | None) -> tuple[Finished, Table]:
-    """Every trial once; each is paid for before it begins."""
+    """Run every trial once; each is paid for before it begins."""
     best: Finished | None = None
     table: Table = []
     with progress_bar(len(plan.settings), progress, label="tuning") as bar:
@@ -224,28 +224,28 @@ def _try_all(plan: _Plan, ledger: Ledger, progress: bool | None) -> tuple[Finish
 
 
 def _select(plan: _Plan, selection: PrivateSelection, ledger: Ledger) -> Finished:
-    """A random number of random trials; nothing but the best one is kept or shown."""
+    """Run a random number of random trials; only the best one is kept or shown."""
     ((charge, _),) = plan.charges
     ledger.authorise(charge, run=plan.name)
     rng = plan.trials.randomness.generator
     best: Finished | None = None
-    with torch.random.fork_rng(devices=[]):  # its state would tell how many models were made
+    with torch.random.fork_rng(devices=[]):  # its state would reveal how many models were made
         for _ in range(selection.number.draw(rng)):
-            # with known first weights the best model would tell which trial it came from
+            # with known initial weights, the best model would reveal which trial it came from
             torch.manual_seed(int(rng.integers(2**63)))
             trial = plan.settings[int(rng.integers(len(plan.settings)))]
             best = plan.trials.better(best, plan.trials.perform(trial, plan.accountant))
     if best is None:
         raise NoTrialError(
-            f"Expected a trial, found that their number ({selection.number}) came out as 0 this "
-            "time. The charge stands. Tune again, or choose a finite shape, under which there is "
-            "at least one trial."
+            f"Expected at least one trial, found that the random number of trials "
+            f"({selection.number}) was 0 this time. The charge stands. Tune again, or choose a "
+            "finite shape, with which there is always at least one trial."
         )
     return best
 
 
 def _outcome(plan: _Plan, best: Finished, table: Table | None) -> TuningResult:
-    """The best trial under a statement about all of them."""
+    """Return the best trial, with a privacy statement about all trials."""
     own, score, selection = best.result.privacy, plan.trials.score, plan.selection
     total = plan.epsilon(plan.mechanism, plan.trials.delta)
     reasons = tuple(dict.fromkeys(why for one in plan.settings for why in one.reasons))
@@ -256,7 +256,7 @@ def _outcome(plan: _Plan, best: Finished, table: Table | None) -> TuningResult:
         mechanism_epsilon=total if math.isfinite(total) else None,
         tuning_trials=None if table is None else len(table),
         not_private_because=reasons,
-        charges=None,  # those of one trial are not what epsilon is the price of
+        charges=None,  # epsilon is not the price of the charges of one trial
         tuning={
             "selection": selection.name,
             "trials": selection.trials(len(plan.settings)),

@@ -1,13 +1,14 @@
 """Two ways to choose among settings, and what each costs.
 
-*Fixed grid*: every setting is tried once; all trials are fixed beforehand and composed; everything
-may be shown. *Private selection*: a random number of trials, each with a setting drawn uniformly;
-only the best leaves (Papernot and Steinke 2022). With a trial that is (λ, ε(λ))-RDP for each λ, the
-best of a truncated negative binomial number of trials (mean m, halting γ, shape η) is RDP with
+*Fixed grid*: every setting is tried once. All trials are fixed in advance and composed, and
+everything may be shown. *Private selection*: a random number of trials, each with a setting drawn
+uniformly; only the best is released (Papernot and Steinke 2022). If a trial is (λ, ε(λ))-RDP for
+each λ, the best of a truncated negative binomial number of trials (mean m, halting γ, shape η) is
+RDP with
 
     ε'(λ) = ε(λ) + (1+η) min_λ̂ [ (1 - 1/λ̂) ε(λ̂) + log(1/γ)/λ̂ ] + log(m)/(λ-1),
 
-and that of a Poisson number with ε'(λ) = ε(λ) + m δ̂ + log(m)/(λ-1), where a trial is
+and the best of a Poisson number with ε'(λ) = ε(λ) + m δ̂ + log(m)/(λ-1), where a trial is
 (log(1 + 1/(λ-1)), δ̂)-DP. dp-accounting computes both.
 
 The number of trials of private selection is random and stays secret. With t = log(1/γ), the
@@ -46,39 +47,39 @@ class Selection(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called on the card."""
+        """The name of this selection on the card."""
 
     def trials(self, settings: int) -> str:
-        """How many trials there are, in words that may be published."""
+        """Return how many trials there are, in words that may be published."""
 
     @property
     def secret(self) -> str | None:
-        """What the guarantee needs to stay secret."""
+        """What must stay secret for the guarantee to hold; None if nothing must."""
 
     def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
-        """Those of ``fitting`` that can compose the trials; refuses if there is none."""
+        """Return those of ``fitting`` that can compose the trials; refuse if there are none."""
 
     def charges(self, events: Sequence[DpEvent], relation: Relation) -> list[tuple[DpEvent, int]]:
-        """What is charged, and how often, if one trial of each setting costs ``events``."""
+        """Return each charge with its count, if one trial of each setting costs ``events``."""
 
 
 @dataclass(frozen=True)
 class FixedGrid:
-    """Every setting once. Build it with `fixed_grid`."""
+    """Tries every setting once. Build it with `fixed_grid`."""
 
     name = "fixed grid"
     secret = None
 
     def trials(self, settings: int) -> str:
-        """The number of settings."""
+        """Return the number of settings in words."""
         return "1 trial of tuning" if settings == 1 else f"{settings} trials of tuning"
 
     def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
-        """Both: all trials are fixed beforehand, so that PLD may compose them."""
+        """Return all of them: the trials are fixed in advance, so PLD may compose them too."""
         return tuple(fitting)
 
     def charges(self, events: Sequence[DpEvent], relation: Relation) -> list[tuple[DpEvent, int]]:  # noqa: ARG002
-        """Every trial; equal ones are counted together."""
+        """Return the events of all trials; equal ones are counted together."""
         counted: dict[str, tuple[DpEvent, int]] = {}
         for event in events:
             counted[repr(event)] = (event, counted.get(repr(event), (event, 0))[1] + 1)
@@ -91,25 +92,25 @@ class PrivateSelection:
 
     number: NumberOfTrials
     name = "private selection"
-    secret = "the number of trials, all of them but the best, and how long it took"
+    secret = "the number of trials, every trial but the best, and how long the tuning took"
 
     def trials(self, settings: int) -> str:
-        """The law of their number, which is public; the number itself is not."""
+        """Return the distribution of the number of trials; the number itself is not public."""
         return f"private selection among {settings} settings ({self.number}, number secret)"
 
     def accountants(self, fitting: Sequence[Accountant]) -> tuple[Accountant, ...]:
-        """RDP alone: the theorem is about Rényi divergences."""
+        """Return only RDP: the theorem is about Rényi divergences."""
         if Accountant.RDP not in fitting:
             names = " or ".join(one.value for one in fitting)
             raise ContractError(
                 "Expected the accountant rdp for private selection, found a sampler or a choice "
-                f"that allows {names or 'none'}. Use rdp with a sampler and relation that it can "
-                "price, or a fixed grid."
+                f"that allows only {names or 'none'}. Use rdp with a sampler and relation that it "
+                "can price, or a fixed grid."
             )
         return (Accountant.RDP,)
 
     def charges(self, events: Sequence[DpEvent], relation: Relation) -> list[tuple[DpEvent, int]]:
-        """One event for all trials, at the price of the most expensive setting."""
+        """Return one event for all trials, at the price of the most expensive setting."""
         worst = most_expensive(events, relation)
         if exposes(worst):
             return [(NonPrivateDpEvent(), 1)]
@@ -117,9 +118,9 @@ class PrivateSelection:
 
 
 def fixed_grid() -> FixedGrid:
-    """Try every setting once, pay for each, show all of them.
+    """Try every setting once, pay for each, and show all of them.
 
-    ε is that of all trials composed: it grows with about the square root of their number.
+    ε covers all trials composed. It grows roughly with the square root of their number.
 
     >>> fixed_grid().trials(4)
     '4 trials of tuning'
@@ -128,11 +129,12 @@ def fixed_grid() -> FixedGrid:
 
 
 def private_selection(*, mean_trials: float, shape: float) -> PrivateSelection:
-    """Try a random number of random settings, pay about as for two or three, show the best only.
+    """Try a random number of random settings for about the price of two or three; show the best.
 
-    The number of trials has mean ``mean_trials`` and the shape η: 1 is geometric, 0 logarithmic,
-    ``math.inf`` Poisson, other numbers truncated negative binomial. For a trial that is purely
-    ε-DP the whole is (2+η)ε-DP however many trials there are; RDP computes it for any other.
+    The number of trials has mean ``mean_trials`` and shape η = ``shape``: 1 is geometric, 0
+    logarithmic, ``math.inf`` Poisson, and other numbers are truncated negative binomial. If a trial
+    is purely ε-DP, the selection is (2+η)ε-DP, however many trials there are. For all other trials,
+    RDP computes the price.
 
     >>> private_selection(mean_trials=10, shape=1).trials(4)
     'private selection among 4 settings (geometric with mean 10, number secret)'
@@ -141,10 +143,11 @@ def private_selection(*, mean_trials: float, shape: float) -> PrivateSelection:
 
 
 def most_expensive(events: Sequence[DpEvent], relation: Relation) -> DpEvent:
-    """The event that costs at least as much as every other one at every Rényi order.
+    """Return the event that costs at least as much as every other one at every Rényi order.
 
-    A trial draws its setting, so it costs at most the largest divergence of any setting at each
-    order. If that is not the curve of one of them, there is no event to charge, and it is refused.
+    A trial draws its setting at random, so at each order it costs at most the largest divergence
+    of any setting. If no single setting attains this maximum at every order, there is no event to
+    charge, and the settings are refused.
 
     >>> from dp_accounting import GaussianDpEvent
     >>> most_expensive([GaussianDpEvent(3.0), GaussianDpEvent(2.0)], Relation.ADD_OR_REMOVE_ONE)
@@ -162,17 +165,18 @@ def most_expensive(events: Sequence[DpEvent], relation: Relation) -> DpEvent:
         if bool((curve >= largest).all()):
             return event
     raise ContractError(
-        "Expected settings of which one costs at least as much as the others at every Rényi order, "
-        f"found {len(distinct)} whose curves cross. Private selection charges every trial alike: "
-        "give all settings the same noise multiplier and side information, or use a fixed grid."
+        "Expected one setting that costs at least as much as all others at every Rényi order, "
+        f"found {len(distinct)} whose curves cross. Private selection charges the same for every "
+        "trial: give all settings the same noise multiplier and side information, or use a fixed "
+        "grid."
     )
 
 
 @dataclass(frozen=True)
 class NumberOfTrials:
-    """The law of the number of trials, by its mean and its shape.
+    """The distribution of the number of trials, given by its mean and shape.
 
-    >>> NumberOfTrials(mean=4.0, shape=1.0).halting  # geometric: stop after each with 1/4
+    >>> NumberOfTrials(mean=4.0, shape=1.0).halting  # geometric: stop with probability 1/4
     0.25
     """
 
@@ -184,13 +188,13 @@ class NumberOfTrials:
             1 <= self.mean < math.inf,
             "1 <= mean_trials < infinity",
             self.mean,
-            "A number of trials is at least 1; try about twice as many as there are settings.",
+            "Try about twice the number of settings.",
         )
         require(
             self.shape >= 0,
             "shape >= 0",
             self.shape,
-            "Use 1 (geometric), 0 (logarithmic), math.inf (Poisson), or a number between.",
+            "Use 1 (geometric), 0 (logarithmic), math.inf (Poisson), or a number in between.",
         )
 
     def __str__(self) -> str:
@@ -203,13 +207,13 @@ class NumberOfTrials:
 
     @property
     def halting(self) -> float:
-        """γ, rounded so that the mean of what is drawn never exceeds the declared one."""
+        """γ, rounded so that the mean number of trials never exceeds the declared one."""
         return math.exp(-self._exponent)
 
     def draw(self, rng: np.random.Generator) -> int:
-        """A number of trials; 0 is possible under the Poisson law only.
+        """Draw a number of trials; 0 is possible only under the Poisson law.
 
-        By inversion of one uniform number of 53 bits: it stops short of the last 2^-53 of the law.
+        The other laws invert one uniform number of 53 bits, so their last 2^-53 is never reached.
         """
         if self.shape == math.inf:
             return int(rng.poisson(self.mean))
@@ -226,7 +230,7 @@ class NumberOfTrials:
 
     @cached_property
     def _exponent(self) -> float:
-        """t = log(1/γ), from below: fewer trials, never more, than were paid for."""
+        """t = log(1/γ), rounded down: the mean is at most that which is paid for."""
         if self.shape == 1:
             return math.log(self.mean)
         low, high = 0.0, 1.0

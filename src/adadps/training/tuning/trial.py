@@ -1,4 +1,4 @@
-"""Trials: what they have in common, what is checked before they are paid for, and one of them."""
+"""Trials of a tuning: what they share, how they are checked before payment, and how they run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from adadps.training.tuning.score import Score, tolerant
 from adadps.types import Accountant, Unit
 
 Make = Callable[[dict[str, Any]], tuple[nn.Module, Chain]]
-"""make(setting): a new model, and the method to train it with. It depends on the setting alone."""
+"""make(setting) returns a new model and the method to train it; it depends on nothing else."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial that has been trained and scored; the value is None if it diverged."""
+    """A trial that has been trained and scored; the value is None if the model diverged."""
 
     trial: PlannedTrial
     result: Result
@@ -45,7 +45,7 @@ class Finished:
 
 
 class FreshModels:
-    """Remembers the trainable weights of earlier models as long as they are in use.
+    """Remembers the trainable weights of earlier models for as long as they are in use.
 
     >>> layer = nn.Linear(2, 1)
     >>> models = FreshModels()
@@ -66,8 +66,8 @@ class FreshModels:
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         if any(_place(weight) in known for weight in trained if weight.numel()):
             raise ContractError(
-                "Expected a new model for every trial, found weights of an earlier one: trials "
-                "would continue each other. Build the model inside of `make`, or copy it there."
+                "Expected a new model for every trial, found weights of an earlier one: one trial "
+                "would continue another. Build the model inside `make`, or copy it there."
             )
         self._seen += [weakref.ref(weight) for weight in trained]
 
@@ -90,10 +90,11 @@ class Trials:
     models: FreshModels = field(default_factory=FreshModels)
 
     def methods(self, settings: list[Setting]) -> list[Chain]:
-        """The method of every setting; what cannot be trained or scored is refused here.
+        """Return the method of every setting; refuse what cannot be trained or scored.
 
-        `make` is called twice with one seed, and must give the same twice: a model that continues
-        from the last one, or depends on how often it was made, makes no independent trials.
+        `make` is called twice with the same seed, and must return the same model and method both
+        times. If a model continues from the previous one, or depends on the number of calls, the
+        trials are not independent.
         """
         methods = []
         with torch.random.fork_rng(devices=[]):
@@ -104,9 +105,9 @@ class Trials:
                 again, same_method = self._made(setting)
                 if str(method) != str(same_method) or not _same_weights(model, again):
                     raise ContractError(
-                        "Expected `make` to depend on the setting alone, and on torch's generator, "
-                        "found another model or method at its second call. Build a new model in "
-                        "`make`, and draw its weights by torch. Nothing was paid."
+                        "Expected `make` to depend only on the setting and on torch's generator, "
+                        "found another model or method on its second call. Build a new model in "
+                        "`make`, and draw its weights with torch. Nothing was paid."
                     )
                 if method.is_open:
                     raise OrderError(
@@ -121,12 +122,12 @@ class Trials:
         return methods
 
     def _require_one_unit(self, methods: list[Chain]) -> None:
-        """One total for all trials is a claim about one kind of unit."""
+        """Refuse mixed units: one total for all trials is a claim about one kind of unit."""
         units = list(dict.fromkeys(unit_of(method) for method in methods))
         if len(units) > 1:
             raise ContractError(
                 f"Expected settings that all protect the same unit, found {', '.join(units)}. Tune "
-                "them apart. Nothing was paid."
+                "them separately. Nothing was paid."
             )
         if units != [Unit.EXAMPLE.value] and not is_free(self.score.event):
             raise ContractError(
@@ -136,12 +137,12 @@ class Trials:
             )
 
     def accountants(self, methods: list[Chain]) -> list[Accountant]:
-        """The accountants that can price all methods, the favourite first."""
+        """Return the accountants that can price all methods, the preferred one first."""
         each = [self.sampler.accountants(grouping_of(method)) for method in methods]
         return [one for one in each[0] if all(one in fitting for fitting in each)]
 
     def plan(self, setting: Setting, method: Chain, accountant: Accountant) -> PlannedTrial:
-        """Price a trial."""
+        """Compute the price of a trial."""
         return plan_trial(
             setting,
             method,
@@ -159,8 +160,8 @@ class Trials:
         planned = (repr(trial.event), trial.reasons, str(trial.method))
         if (repr(again.event), again.reasons, str(method)) != planned:
             raise ContractError(
-                "Expected `make` to give the same method for the same setting, found another one. "
-                "Let it depend on the setting alone."
+                "Expected `make` to return the same method for the same setting, found another "
+                "one. Let it depend only on the setting."
             )
         result = fit(
             model,
@@ -183,11 +184,11 @@ class Trials:
         return Finished(trial, result, value if math.isfinite(value) else None)
 
     def better(self, best: Finished | None, other: Finished) -> Finished:
-        """The better of two; of equals the first, and whatever diverged is the worst."""
+        """Return the better of two trials, or the first if they tie; a diverged one is worst."""
         return other if best is None or self._rank(other) > self._rank(best) else best
 
     def evaluations(self) -> list[Evaluation]:
-        """What is measured in every trial; what decides comes last."""
+        """Return the evaluations made in every trial; the one that decides comes last."""
         others = [one for one in self.evaluate if one is not self.score.evaluation]
         return [*others, *([self.score.evaluation] if self.score.evaluation else [])]
 
@@ -212,7 +213,7 @@ class Trials:
                 outputs = held.outputs(held.params(), _a_row_like(looked.features))
             except (IndexError, RuntimeError) as error:
                 raise DataError(
-                    "Expected data to look at that fits the model, found some that it refuses: "
+                    "Expected evaluation data that fits the model, found some that it refuses: "
                     f"{error}. Prepare it like the training data. Nothing was paid."
                 ) from error
             if looked is self.score.examples and self.score.evaluation is None:
@@ -220,7 +221,7 @@ class Trials:
 
 
 def _a_row_like(features: Features) -> Features:
-    """Zeros in the form of these rows: data behind a private score is not looked at unpaid."""
+    """Return a row of zeros of this form: data behind a private score is not read unpaid."""
     if isinstance(features, SparseRows):
         none = torch.zeros(2, dtype=torch.int64)
         return SparseRows(none, none[:0], torch.zeros(0), features.width)
@@ -230,7 +231,7 @@ def _a_row_like(features: Features) -> Features:
 def _require_one_answer(outputs: Tensor) -> None:
     if outputs.ndim != 2:
         raise DataError(
-            "Expected one row of scores an example for a private accuracy, found outputs of shape "
+            "Expected one row of scores per example for a private accuracy, found outputs of shape "
             f"{tuple(outputs.shape)} for one example. Nothing was paid."
         )
 
@@ -246,7 +247,7 @@ def _place(tensor: Tensor) -> tuple[str, int]:
 
 
 class PrepaidLedger(MemoryLedger):
-    """Lets through the events that were paid for, as often as they were, and nothing else.
+    """Authorises the events that were paid for, as often as they were paid, and no others.
 
     >>> from dp_accounting import GaussianDpEvent
     >>> from adadps.types import Accountant, Relation
@@ -267,13 +268,13 @@ class PrepaidLedger(MemoryLedger):
     def authorise(
         self, event: DpEvent, *, run: str | None = None, ahead: int = 1, at_once: int = 1
     ) -> None:
-        """Let ``event`` through if it was paid for and not used yet."""
+        """Authorise ``event`` if it was paid for and not used yet."""
         if not is_free(event):
             left = self._allowed.get(repr(event), 0)
             if left == 0:
                 raise BudgetError(
-                    f"Expected a charge that the tuning has paid for, found {event} beyond it. "
-                    "Let `make` depend on its setting alone, and do not prolong a trial."
+                    f"Expected a charge that the tuning has paid for, found an extra {event}. "
+                    "Let `make` depend only on its setting, and do not extend a trial."
                 )
             self._allowed[repr(event)] = left - 1
         super().authorise(event, run=run, ahead=ahead, at_once=at_once)
