@@ -48,6 +48,18 @@ class Method(StrEnum):
     DP_ADAM = "dp-adam"
 
 
+class TextFeatures(StrEnum):
+    """What a text becomes: counts of public words, a public embedding, or both.
+
+    ``auto`` is both, in shares that follow from public numbers.
+    """
+
+    AUTO = "auto"
+    WORDS = "words"
+    EMBEDDINGS = "embeddings"
+    BOTH = "both"
+
+
 class NoiseBy(StrEnum):
     """Who adds the noise."""
 

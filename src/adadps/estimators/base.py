@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -20,7 +21,7 @@ from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.losses import Loss
 from adadps.engine.passes.validation import objective
-from adadps.errors import SettingError
+from adadps.errors import SettingError, SideInformationError
 from adadps.estimators.budget import BudgetOptions, EstimatorBudget, opened_ledger, terms_for
 from adadps.estimators.checks import (
     data_errors_as_ours,
@@ -37,11 +38,13 @@ from adadps.estimators.checks import (
 from adadps.estimators.paid import MeasuredFacts
 from adadps.estimators.planner.methods import (
     PreparedMethod,
+    embedding_share,
     linear_layer,
     own_module,
     prepare_method,
     reading_layer,
     resolved,
+    takes_side_information,
 )
 from adadps.estimators.planner.plan import (
     RULE,
@@ -53,11 +56,14 @@ from adadps.estimators.planner.plan import (
 )
 from adadps.estimators.privacy_statement import StatedEstimator, how_features_were_made
 from adadps.estimators.rows import RowScaling, Table, no_examples_like, private_examples
+from adadps.estimators.tables.features import prepare_for_rows, text_features
+from adadps.estimators.text import PublicVectorizer, directions_of
+from adadps.methods.side import Embeddings
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.describe import plan_of
 from adadps.training.fit import fit as train
-from adadps.types import Relation
+from adadps.types import Method, Relation
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class LearningTask:
     loss_facts: LossFacts
     facts: tuple[str, ...]
     rule: DefaultRule = RULE
+    names: tuple[str, ...] = ()
+    """The names of the classes, where they are texts."""
 
 
 class PrivateEstimator(StatedEstimator, ABC):
@@ -134,7 +142,7 @@ class PrivateEstimator(StatedEstimator, ABC):
                 X, y = self._trainable(X, y, None)
             task = self._task(X, y, continued=continued, classes=classes, found=found)
             model = self._model(task, X, continued)
-            prepared = self._prepared(model, X.shape[1])
+            prepared = self._prepared(model, X.shape[1], task, count, terms)
             if continued and prepared.method != self.result_.settings["method"]:
                 raise _another("method")
             plan = self._plan(prepared, count, task, terms, price)
@@ -187,6 +195,7 @@ class PrivateEstimator(StatedEstimator, ABC):
             tuning_trials=trials,
             measured=paid,
             settings=plan.describe(),
+            feature_sources=(self._embeddings.provenance,) if self._embeddings else (),
         )
 
     def _keep(
@@ -258,6 +267,11 @@ class PrivateEstimator(StatedEstimator, ABC):
         if self.module is None:
             width = X.shape[1] + bool(task.scaling.constant)
             layer = linear_layer(width, task.outputs, sparse_rows=sparse.issparse(X))
+            if self._embeddings is not None and task.names:
+                start = torch.from_numpy(directions_of(task.names, self._embeddings))
+                first = len(self.side.public_words())
+                with torch.no_grad():
+                    layer.weight[:, first : first + start.shape[1]] = start
             return self.result_.restore(layer) if continued else layer
         if continued and self.module_ is not None:
             return copy.deepcopy(self.module_)
@@ -306,11 +320,47 @@ class PrivateEstimator(StatedEstimator, ABC):
             besides=price.events if price else (),
         )
 
-    def _prepared(self, model: nn.Module, width: int) -> PreparedMethod:
-        linear = self.module is None
-        method = resolved(method_called(self.method), informed=self.side is not None, linear=linear)
+    @property
+    def _embeddings(self) -> Embeddings | None:
+        """Return the public vectors behind the features, if a vectorizer says so."""
+        side = self.side
+        return side.public_embeddings() if isinstance(side, PublicVectorizer) else None
+
+    def _prepared(
+        self, model: nn.Module, width: int, task: LearningTask, count: int, terms: EstimatorBudget
+    ) -> PreparedMethod:
+        linear, side = self.module is None, self.side
+        vectors = self._embeddings
+        informed = side is not None and (vectors is None or bool(side.public_words()))
+        method = resolved(method_called(self.method), informed=informed, linear=linear)
         at = "weight" if linear else reading_layer(model, width)
+        if vectors is not None:
+            return self._prepared_for_texts(method, vectors, width, at, task, count, terms)
         return prepare_method(method, side_information(self.side, method), width=width, at=at)
+
+    def _prepared_for_texts(
+        self,
+        method: Method,
+        vectors: Embeddings,
+        width: int,
+        at: str | None,
+        task: LearningTask,
+        count: int,
+        terms: EstimatorBudget,
+    ) -> PreparedMethod:
+        """Return the method for rows of words and embeddings, in shares by rule."""
+        features = text_features(self.side.public_words(), vectors)
+        if features.width != width or at is None:
+            raise SideInformationError(
+                f"Expected the {features.width} features of the vectorizer given as `side`, found "
+                f"{width}. Give the vectorizer that makes the features."
+            )
+        known = None
+        if takes_side_information(method):
+            known = self.side.frequencies()
+        share = embedding_share(count, task.outputs, terms.run.epsilon)
+        prepared = prepare_for_rows(method, features, known, share)
+        return replace(prepared, at=at)
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """Return one row of outputs per example; those of the linear model are in float64."""

@@ -278,6 +278,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
                 0.5 / labels.outputs**0.5 if labels.several else first_gradient(labels.outputs)
             ),
             facts=(*self._label_facts, *more),
+            names=tuple(one for one in labels.classes.tolist() if isinstance(one, str)),
         )
         self._labels, self.classes_ = labels, labels.classes
         return task

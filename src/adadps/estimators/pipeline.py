@@ -17,17 +17,20 @@ def make_text_pipeline(
     words: int = 10_000,
     language: str = "en",
     vocabulary: Sequence[str] | None = None,
+    features: str = "auto",
+    embeddings: Any = None,
     **options: Any,
 ) -> Pipeline:
-    """Return a pipeline of `PublicVectorizer` and `AdaDPSClassifier` with its word frequencies.
+    """Return a pipeline of `PublicVectorizer` and `AdaDPSClassifier`, which knows its features.
 
-    ``options`` are those of the classifier.
+    ``features`` are words, embeddings, or both, in shares by rule; ``options`` are those of the
+    classifier.
 
     >>> model = make_text_pipeline(epsilon=1, words=500)
     >>> [name for name, _ in model.steps], model["model"].side
-    (['words', 'model'], PublicVectorizer(words=500))
+    (['words', 'model'], PublicVectorizer(features='auto', words=500))
     """
-    vectorizer = PublicVectorizer(words=words, language=language, vocabulary=vocabulary)
+    vectorizer = PublicVectorizer(words, language, vocabulary, features, embeddings)
     side = options.pop("side", vectorizer)
     model = AdaDPSClassifier(epsilon=epsilon, side=side, **options)
     return Pipeline([("words", vectorizer), ("model", model)])

@@ -41,7 +41,9 @@ def how_features_were_made(side: Any) -> str:
     """
     if not isinstance(side, PublicVectorizer):
         return FITTED_BEFORE
-    words = f"{len(side.get_feature_names_out())} public words"
+    vectors = side.public_embeddings()
+    words = f"{len(side.public_words())} public words" if side.public_words() else ""
+    words += " and " * bool(words and vectors) + (f"{vectors.name} embeddings" if vectors else "")
     return f"that the features are those of PublicVectorizer, which is fitted to nothing ({words})"
 
 

@@ -28,11 +28,14 @@ from adadps.errors import DataError, SideInformationError
 from adadps.estimators.tables.schema import Schema
 from adadps.estimators.tables.survey import joined_texts
 from adadps.methods.side import (
+    Embeddings,
     Frequencies,
     corpus_frequencies,
+    embeddings,
     given_frequencies,
     word_frequencies,
 )
+from adadps.types import TextFeatures
 
 TOKEN = r"(?u)\b\w\w+\b"
 """The pattern of a word, in texts and in vocabularies."""
@@ -106,13 +109,17 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
 
 
 class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts to log counts of public words, L2-normalised per text; `fit` reads no text.
+    """Texts to log counts of public words, to public embeddings, or to both; `fit` reads no text.
 
     The vocabulary consists of the ``words`` most frequent words of a ``language`` in the wordfreq
     package, or is given as ``vocabulary``, which must be public too. Every row depends on its own
     text alone, so that nothing here costs privacy; a fitted ``CountVectorizer`` or
     ``TfidfVectorizer`` puts words and statistics of private texts into the model, outside of
     epsilon.
+
+    ``features`` is words, embeddings or both (auto is both). Words and embeddings of a text have
+    norm 1 each, and the embeddings come last. ``embeddings`` is what `adadps.side.embeddings`
+    returns, or a source for it; by default, the vectors of the package wordllama.
 
     As ``side`` of `AdaDPSClassifier`, it gives the public frequencies of its words.
 
@@ -126,14 +133,19 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         words: int = 10_000,
         language: str = "en",
         vocabulary: Sequence[str] | None = None,
+        features: str = "words",
+        embeddings: Any = None,
     ) -> None:
         self.words = words
         self.language = language
         self.vocabulary = vocabulary
+        self.features = features
+        self.embeddings = embeddings
 
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: ARG002
         """Check the settings; the texts are not read."""
-        self._bag()
+        self.public_words()
+        self.public_embeddings()
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:
@@ -143,11 +155,44 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "Expected a list or column of texts, found one text, a table or something else. "
                 "Give one text per example: a list, a pandas Series, an array of texts."
             )
-        return self._bag()(list(X))
+        texts, parts = list(X), []
+        if self._form is not TextFeatures.EMBEDDINGS:
+            parts.append(self._bag()(texts))
+        vectors = self.public_embeddings()
+        if vectors is not None:
+            parts.append(sparse.csr_matrix(vectors(texts)))
+        return sparse.csr_matrix(sparse.hstack(parts, format="csr"), dtype=np.float32)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
-        """Return the words, in the order of the columns."""
-        return np.asarray(self._bag().vocabulary, dtype=object)
+        """Return the words and the numbers of the embedding, in the order of the columns."""
+        vectors = self.public_embeddings()
+        numbers = [f"embedding {place}" for place in range(vectors.width if vectors else 0)]
+        return np.asarray([*self.public_words(), *numbers], dtype=object)
+
+    def public_words(self) -> tuple[str, ...]:
+        """Return the words that are counted; none where texts become embeddings alone."""
+        return () if self._form is TextFeatures.EMBEDDINGS else self._bag().vocabulary
+
+    def public_embeddings(self) -> Embeddings | None:
+        """Return the vectors behind the embeddings; None where texts become words alone."""
+        if self._form is TextFeatures.WORDS:
+            if self.embeddings is not None:
+                raise SideInformationError(
+                    "Expected no embeddings where texts become words alone, found some. Give "
+                    "features='both', or leave `embeddings` out."
+                )
+            return None
+        given = self.embeddings
+        return given if isinstance(given, Embeddings) else embeddings(given or "wordllama")
+
+    @property
+    def _form(self) -> TextFeatures:
+        try:
+            return TextFeatures(self.features)
+        except ValueError:
+            raise DataError(
+                f"Expected features among {', '.join(TextFeatures)}, found {self.features!r}."
+            ) from None
 
     def frequencies(self) -> Frequencies:
         """Return the public frequencies of these words, as side information.
@@ -155,7 +200,12 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         >>> PublicVectorizer(vocabulary=["the", "zebra"]).frequencies().provenance.source
         'wordfreq, language en'
         """
-        return word_frequencies(self._bag().vocabulary, self.language)
+        if not self.public_words():
+            raise SideInformationError(
+                "Expected words that have frequencies, found embeddings alone. Give "
+                "features='both', or leave `side` out."
+            )
+        return word_frequencies(self.public_words(), self.language)
 
     def _bag(self) -> BagOfWords:
         if self.vocabulary is None:
@@ -247,6 +297,25 @@ class VocabularySource:
         origin = f"the {len(known)} most frequent words of {len(joined)} public texts"
         origin += _and_class_words(len(vocabulary) - len(known))
         return TableVocabulary(vocabulary, origin, found)
+
+
+NAME_SCALE = 8.0
+"""How far the weights of embeddings start from zero, towards the names of the classes."""
+_WORD_OF_A_NAME = re.compile(r"[^\W\d_]{3,}")
+
+
+def directions_of(names: Sequence[str], embeddings: Embeddings) -> npt.NDArray[np.float32]:
+    """Return weights that score a text by its similarity to these names, one row per name.
+
+    Names are public. Those without a word, such as numbers, say nothing: their row is zero.
+    """
+    spelled = [" ".join(re.findall(r"[^\W_]+", name)) for name in names]
+    told = np.array([bool(_WORD_OF_A_NAME.search(name)) for name in spelled])
+    rows = np.zeros((len(names), embeddings.width), np.float32)
+    if told.sum() > 1:
+        rows[told] = embeddings([name for name, one in zip(spelled, told, strict=True) if one])
+        rows[told] -= rows[told].mean(axis=0)
+    return np.asarray(NAME_SCALE * rows, np.float32)
 
 
 def _and_class_words(count: int) -> str:

@@ -20,7 +20,7 @@ from adadps.accounting.epsilon import grouping_of, unit_of, units_of
 from adadps.accounting.events import exposes, in_words, is_free, text_of
 from adadps.accounting.ledger import RunFacts
 from adadps.accounting.samplers import Sampler
-from adadps.data.provenance import digest_of
+from adadps.data.provenance import Provenance, digest_of
 from adadps.methods.schedules import Schedule, at
 from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
@@ -35,9 +35,15 @@ MOST_SORTED = 2**20
 BEFORE, AFTER, FEATURES = "before the clip", "after the noise", "in the features"
 
 
-def side_information_of(method: Chain) -> tuple[dict[str, str | None], ...]:
-    """Where the side information of ``method`` comes from, and the price of what was not free."""
+def side_information_of(
+    method: Chain, feature_sources: Iterable[Provenance] = ()
+) -> tuple[dict[str, str | None], ...]:
+    """Where the side information of ``method`` comes from, and the price of what was not free.
+
+    ``feature_sources`` are public knowledge that entered with the features.
+    """
     informed = {(stage.provenance, price_of(stage)) for stage in method.informed}
+    informed |= {(provenance, None) for provenance in feature_sources}
     return tuple(
         {**provenance.describe(), **({"price": price} if price else {})}
         for provenance, price in sorted(informed, key=lambda known: known[0].source)

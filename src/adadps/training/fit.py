@@ -20,6 +20,7 @@ from adadps.accounting.ledger import DiskLedger, Ledger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
+from adadps.data.provenance import Provenance
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.objective import Objective
@@ -61,6 +62,7 @@ def fit(
     debug: bool = False,
     progress: bool | None = None,
     settings: dict[str, Any] | None = None,
+    feature_sources: Iterable[Provenance] = (),
     measured: Paid | None = None,
 ) -> Result:
     """Train ``model`` in place with ``method``, and state what it cost.
@@ -91,8 +93,10 @@ def fit(
     What the result says:
         ``evaluate`` lists `on_held_out` and `on_public` data to measure on; ``assumed_public``
         states facts about the data that you knew without looking at it, ``tuning_trials`` how
-        often you have trained on it before; ``settings`` is stored with the result. ``measured``
-        is what was measured on the data before, and paid for under the name of this run.
+        often you have trained on it before; ``settings`` is stored with the result.
+        ``feature_sources`` say where public knowledge in the features comes from, such as
+        `Embeddings.provenance`. ``measured`` is what was measured on the data before, and paid for
+        under the name of this run.
     How it runs:
         ``physical_batch_size`` bounds how many examples are differentiated at once. ``progress``
         shows a bar (by default on a terminal). ``randomness`` and ``debug`` make a run
@@ -124,6 +128,7 @@ def fit(
         physical_batch_size=physical_batch_size,
         randomness=randomness,
         debug=debug,
+        feature_sources=feature_sources,
         measured=measured,
         must_fit=True,
     )
@@ -223,6 +228,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     assumed_public: Iterable[str]
     tuning_trials: int | None
+    feature_sources: Iterable[Provenance]
     checkpoints: Checkpoints | str | Path | None
     measured: Paid | None
     physical_batch_size: int | None
@@ -271,6 +277,7 @@ class PrivateRun(Run):
         physical_batch_size: int | None = None,
         randomness: Randomness | None = None,
         debug: bool = False,
+        feature_sources: Iterable[Provenance] = (),
         measured: Paid | None = None,
         must_fit: bool = False,
     ) -> None:
@@ -300,6 +307,7 @@ class PrivateRun(Run):
             debug=debug,
             assumed_public=assumed_public,
             tuning_trials=tuning_trials,
+            feature_sources=feature_sources,
             checkpoints=checkpoints,
             must_fit=must_fit,
         )

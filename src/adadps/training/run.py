@@ -20,7 +20,7 @@ import torch
 from adadps.accounting.epsilon import grouping_of, unit_of
 from adadps.accounting.ledger import Ledger
 from adadps.accounting.noisy_counts.price import Paid
-from adadps.data.provenance import NOT_DECLARED, declared
+from adadps.data.provenance import NOT_DECLARED, Provenance, declared
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import BudgetError, ContractError, OrderError
 from adadps.files import process
@@ -56,6 +56,7 @@ class Run:
         debug: bool = False,
         assumed_public: Iterable[str] = (),
         tuning_trials: int | None = None,
+        feature_sources: Iterable[Provenance] = (),
         checkpoints: Checkpoints | str | Path | None = None,
         must_fit: bool = False,
     ) -> None:
@@ -70,6 +71,7 @@ class Run:
         self._payment = Payment(plan.method, plan.sampler, plan.steps, terms, self._folder)
         self.randomness = randomness or secure()
         self.debug, self._tuning_trials = debug, tuning_trials
+        self._feature_sources = tuple(feature_sources)
         self.history: list[Measurement] = list(held.history) if held else []
         self._state_facts(assumed_public, plan.read_off, terms.measured)
         self._taken = held.taken if held else 0
@@ -300,7 +302,7 @@ class Run:
         return Result(
             privacy=self._statement(),
             method=str(self.method),
-            side_information=side_information_of(self.method),
+            side_information=side_information_of(self.method, self._feature_sources),
             settings={**self._stepper.settings, **(settings or {})},
             history=tuple(self.history),
             params={

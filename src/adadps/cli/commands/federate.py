@@ -10,11 +10,11 @@ import typer
 from adadps.cli.commands import train as options
 from adadps.cli.commands.train import MOST_EXAMPLES, train_on_table
 from adadps.cli.main import panel, whole_number
-from adadps.types import DrawnBy, Method, NoiseBy
+from adadps.types import DrawnBy, Method, NoiseBy, TextFeatures
 
 _privacy = panel("Privacy")
 _device = panel("On the devices and at the server (default: by rule)")
-_side = panel("Method and side information (public words)")
+_side = panel("Method and side information (public words and vectors)")
 METHODS = (
     "dp-sgd: DP-FedAvg; dp-adam: DP-FedAdam; adadps: side information at every local step; "
     "adadps-two-sided: also after the noise; dp-sgd-weighted: weighted features, only in a "
@@ -106,6 +106,9 @@ def federate(
         ),
     ] = None,
     method: Annotated[Method, _side(metavar="NAME", help=METHODS)] = Method.AUTO,
+    features: options.Features = TextFeatures.AUTO,
+    embeddings: options.Vectors = None,
+    embeddings_because: options.VectorsBecause = None,
     words: options.Words = 10_000,
     language: options.Language = "en",
     side: options.SideFile = None,

@@ -27,7 +27,7 @@ from adadps.cli.main import (
     whole_number,
 )
 from adadps.errors import DataError
-from adadps.types import Method
+from adadps.types import Method, TextFeatures
 
 if TYPE_CHECKING:
     from adadps.estimators.tables.request import TrainingRequest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _user = panel("Users: epsilon then protects all rows of a user together")
-_side = panel("Method and side information (public words)")
+_side = panel("Method and side information (public words and vectors)")
 _setting = panel("Training settings (default: by rule)")
 
 
@@ -120,6 +120,27 @@ LedgerBudget = Annotated[
     _privacy(metavar="NUMBER", help="Epsilon of a new ledger. Default: that of this run."),
 ]
 
+Features = Annotated[
+    TextFeatures,
+    _side(metavar="NAME", help="Texts as words, embeddings or both. Default: shares by rule."),
+]
+Vectors = Annotated[
+    str | None,
+    _side(
+        "--embeddings",
+        metavar="SOURCE",
+        help="Public vectors: a file, model2vec:NAME, sentence-transformers:NAME. "
+        "Default: those of the package wordllama.",
+    ),
+]
+VectorsBecause = Annotated[
+    str | None,
+    _side(
+        "--embeddings-because",
+        metavar="TEXT",
+        help="Why these vectors are public; stated in the result.",
+    ),
+]
 Words = Annotated[
     int,
     _side(
@@ -300,6 +321,9 @@ def train(
     method: Annotated[
         Method, _side(metavar="NAME", help=f"One of {', '.join(Method)}.")
     ] = Method.AUTO,
+    features: Features = TextFeatures.AUTO,
+    embeddings: Vectors = None,
+    embeddings_because: VectorsBecause = None,
     words: Words = 10_000,
     language: Language = "en",
     side: SideFile = None,

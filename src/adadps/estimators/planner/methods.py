@@ -34,6 +34,24 @@ ADAM_OUTPUT_NOISE = 1.2
 """lr √T ‖x‖ of Adam, whose steps have the same length whatever the noise."""
 
 
+EXAMPLES_AT_HALF = 500.0
+"""With this many examples per class, at ε = 1, words and embeddings have equal shares."""
+LARGEST_SHARE = 0.7
+
+
+def embedding_share(examples: float, outputs: int, epsilon: float) -> float:
+    """Return the share of a text's squared norm that its embedding gets; its words get the rest.
+
+    Embeddings need few examples, words need many and then know more. The share depends on public
+    numbers alone: a declared number of examples n, of outputs K, and ε. It is 1/(1 + n ε/(500 K)).
+
+    >>> [round(embedding_share(25_000, 2, 1.0), 2), round(embedding_share(25_000, 100, 1.0), 2)]
+    [0.04, 0.67]
+    """
+    per_output = examples * epsilon / outputs
+    return min(LARGEST_SHARE, 1 / (1 + per_output / EXAMPLES_AT_HALF))
+
+
 def takes_side_information(method: Method) -> bool:
     """Return whether the method reads side information."""
     return method in (Method.ADADPS, Method.ADADPS_TWO_SIDED, Method.DP_SGD_WEIGHTED)

@@ -1,10 +1,11 @@
 """Rows of a table as features of norm at most 1, and labels as targets.
 
-The features of a row depend on that row alone. They have blocks: the words of each text column, all
-numbers, all categories, and a constant where there are numbers or categories. Each block has norm
-at most 1, and B blocks are divided by √B:
+The features of a row depend on that row alone. They have blocks: the words of each text column, the
+embedding of each text column, all numbers, all categories, and a constant where there are numbers
+or categories. Each block has norm at most 1, and B blocks are divided by √B:
 
-- a text column: log(1 + count) of public words, divided by its norm;
+- the words of a text: log(1 + count) of public words, divided by their norm;
+- its embedding: the mean of public vectors of its tokens, divided by its norm;
 - n numbers, each scaled to [-1, 1] by its bounds, divided by √n;
 - c categories, a 1 for the level of each, divided by √c.
 
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
+from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from adadps.data.bounds import Bounds
@@ -44,7 +46,7 @@ from adadps.estimators.planner.plan import LossFacts, first_gradient
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
 from adadps.estimators.tables.survey import labels, numbers, texts
 from adadps.estimators.text import BagOfWords
-from adadps.methods.side import Frequencies
+from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.side.source import Fixed
 from adadps.training.evaluation import (
     Metric,
@@ -61,6 +63,7 @@ class RowFeatures:
 
     schema: Schema
     vocabulary: tuple[str, ...]
+    embeddings: Embeddings | None = None
 
     @property
     def has_constant(self) -> bool:
@@ -73,24 +76,32 @@ class RowFeatures:
         return len(self.schema.texts) * len(self.vocabulary)
 
     @property
+    def embedded(self) -> int:
+        """Return how many features are of embeddings; they come after the words."""
+        return len(self.schema.texts) * (self.embeddings.width if self.embeddings else 0)
+
+    @property
     def width(self) -> int:
         """Return how many features a row has."""
         one_hot = sum(len(column.known_levels) for column in self.schema.categorical)
-        return self.words + len(self.schema.numeric) + one_hot + self.has_constant
+        return self.words + self.embedded + len(self.schema.numeric) + one_hot + self.has_constant
 
     @property
     def blocks(self) -> int:
         """Return B, the number of blocks that share a row's norm."""
         others = (self.schema.numeric, self.schema.categorical, self.has_constant)
-        return len(self.schema.texts) + sum(map(bool, others))
+        forms = bool(self.vocabulary) + (self.embeddings is not None)
+        return forms * len(self.schema.texts) + sum(map(bool, others))
 
     def __call__(self, table: Table, *, refuse_unseen: bool = True) -> sparse.csr_matrix:
         """Return one row per row of the table. Unknown levels are refused, or have no feature."""
         schema = self.schema
+        cells = [texts(table, name, fill_missing=schema.fill_missing) for name in schema.texts]
         parts = []
-        for name in schema.texts:
-            cells = texts(table, name, fill_missing=schema.fill_missing)
-            parts.append(BagOfWords(self.vocabulary, dampened=True)(cells))
+        if self.vocabulary:
+            parts += [BagOfWords(self.vocabulary, dampened=True)(column) for column in cells]
+        if self.embeddings is not None:
+            parts += [sparse.csr_matrix(self.embeddings(column)) for column in cells]
         if schema.numeric:
             parts.append(sparse.csr_matrix(self._numbers(table)))
         for column in schema.categorical:
@@ -100,9 +111,16 @@ class RowFeatures:
     def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
         """Return rows drawn from public facts: words by frequency, the rest uniformly."""
         rng, schema, size = np.random.default_rng(0), self.schema, TYPICAL_TEXTS
-        parts: list[sparse.csr_matrix] = [
-            typical_texts(len(self.vocabulary), frequencies, rng) for _ in schema.texts
-        ]
+        parts: list[sparse.csr_matrix] = []
+        if self.vocabulary:
+            words = len(self.vocabulary)
+            parts += [typical_texts(words, frequencies, rng) for _ in schema.texts]
+        if self.embeddings is not None:
+            shape = (size, self.embeddings.width)
+            parts += [
+                sparse.csr_matrix(normalize(rng.normal(size=shape)).astype(np.float32))
+                for _ in schema.texts
+            ]
         if schema.numeric:
             drawn = rng.uniform(-1, 1, (size, len(schema.numeric))) / math.sqrt(len(schema.numeric))
             parts.append(sparse.csr_matrix(drawn.astype(np.float32)))
@@ -151,28 +169,45 @@ class RowFeatures:
         return whole
 
 
+def text_features(vocabulary: tuple[str, ...], embeddings: Embeddings | None) -> RowFeatures:
+    """Return the features of texts alone."""
+    return RowFeatures(Schema(("text",), (), (), Label("label")), vocabulary, embeddings)
+
+
 def prepare_for_rows(
-    method: Method, features: RowFeatures, frequencies: Frequencies | None
+    method: Method,
+    features: RowFeatures,
+    frequencies: Frequencies | None,
+    share: float = 0.5,
 ) -> PreparedMethod:
-    """Return a method for these features, whose words have these public ``frequencies``."""
+    """Return a method for these features, whose words have these public ``frequencies``.
+
+    ``share`` is that of the embeddings in the squared norm of a text, where the method weights
+    features; elsewhere words and embeddings have equal shares.
+    """
     typical, side = features.typical(frequencies), None
     plain = scaled = median_norm(typical)
     if frequencies is not None and takes_side_information(method):
-        side = _for_all_features(shaped(frequencies, method), features, typical)
+        ratio = share / (1 - share) if method is Method.DP_SGD_WEIGHTED else 1.0
+        side = _for_all_features(shaped(frequencies, method), features, typical, ratio)
         scaled = median_norm(typical, _a_of(side))
     return PreparedMethod(method, side, norms_for(method, plain=plain, scaled=scaled))
 
 
-def _for_all_features(of_words: Fixed, features: RowFeatures, typical: sparse.csr_matrix) -> Fixed:
+def _for_all_features(
+    of_words: Fixed, features: RowFeatures, typical: sparse.csr_matrix, ratio: float
+) -> Fixed:
     """Return A for the words of every text column, and a neutral one for all other features.
 
-    A neutral A leaves each block its share of a row's norm: if D makes typical texts longer by a
-    factor t, other features get D = t.
+    A neutral A leaves each block its share of a row's norm: if D makes the words of typical texts
+    longer by a factor t, other features get D = t. Embeddings get a squared norm that is ``ratio``
+    times that of the words.
     """
     words = np.tile(_a_of(of_words), len(features.schema.texts))
     texts = typical[:, : features.words]
     longer = median_norm(texts, words) / median_norm(texts)
     others = np.full(features.width - features.words, 1 / longer)
+    others[: features.embedded] /= math.sqrt(ratio)
     whole = torch.from_numpy(np.concatenate([words, others]))
     return replace(of_words, named={"weight": (whole, 1)})
 

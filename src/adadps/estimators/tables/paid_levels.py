@@ -54,7 +54,8 @@ def measure_levels(
     opened: ExitStack,
 ) -> MeasuredSchema:
     """Pay for and measure what is not declared, or read what this run has measured before."""
-    placeholder = TableModel(declared.schema.with_placeholders(), vocabulary.words)
+    schema = declared.schema.with_placeholders()
+    placeholder = TableModel(schema, vocabulary.words, request.text_embeddings(schema))
     found = _count_units(request, placeholder)
     units = declared.count or found
     run = budget_of(request, units)

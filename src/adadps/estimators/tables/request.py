@@ -19,7 +19,8 @@ from adadps.estimators.tables.schema import (
     schema_of,
 )
 from adadps.estimators.text import VocabularySource
-from adadps.types import Method, NoiseBy
+from adadps.methods.side import Embeddings, embeddings
+from adadps.types import Method, NoiseBy, TextFeatures
 
 ROWS_PER_USER, ROWS_OF_A_DEVICE = 16, 1000
 """By default, rows of a user that count in one step, and rows that a device trains on."""
@@ -75,6 +76,9 @@ class TrainingRequest:
     users: int | None = None
     rows_per_user: int | None = None
     method: Method = Method.AUTO
+    features: TextFeatures = TextFeatures.AUTO
+    embeddings: str | None = None
+    embeddings_because: str | None = None
     side: str | None = None
     side_source: str | None = None
     side_because: str | None = None
@@ -137,7 +141,9 @@ class TrainingRequest:
         if method is Method.AUTO and self.side == "none":
             method = Method.DP_SGD
         on_devices = self.federation is not None
-        method = resolved(method, informed=bool(schema.texts), on_devices=on_devices)
+        self._require_text_features(schema)
+        informed = bool(schema.texts) and self.features is not TextFeatures.EMBEDDINGS
+        method = resolved(method, informed=informed, on_devices=on_devices)
         self._require_side(schema, method)
         if self.user is None:
             return Declared(schema, examples, method, pays=pays)
@@ -218,8 +224,36 @@ class TrainingRequest:
                 "options (--classes a,b,c) or by --schema, or pay for it: --rare other."
             )
 
+    def _require_text_features(self, schema: Schema) -> None:
+        given = [self.embeddings, self.embeddings_because]
+        if self.features is not TextFeatures.AUTO and not schema.texts:
+            raise SettingError(
+                f"Expected a column of texts for --features {self.features.value}, found none. "
+                "Name one by --text, or leave --features out."
+            )
+        if any(given) and (self.features is TextFeatures.WORDS or not schema.texts):
+            raise SettingError(
+                "Expected texts that become embeddings for --embeddings, found none: give --text, "
+                "and --features auto, both or embeddings."
+            )
+        if self.embeddings_because is not None and self.embeddings is None:
+            raise SettingError(
+                "Expected vectors for --embeddings-because, found none. Add --embeddings SOURCE."
+            )
+
+    def text_embeddings(self, schema: Schema) -> Embeddings | None:
+        """Return the public vectors of texts; None where texts are words alone."""
+        if not schema.texts or self.features is TextFeatures.WORDS:
+            return None
+        return embeddings(self.embeddings or "wordllama", public_because=self.embeddings_because)
+
     def _require_side(self, schema: Schema, method: Method) -> None:
         informed, side = takes_side_information(method), self.side
+        if informed and self.features is TextFeatures.EMBEDDINGS:
+            raise SettingError(
+                f"Expected words for {method.value}, whose side information is about them, found "
+                "--features embeddings. Use --features both, or --method dp-sgd."
+            )
         if informed and not schema.texts:
             raise SettingError(
                 f"Expected a column of texts for {method.value}, whose side information is about "

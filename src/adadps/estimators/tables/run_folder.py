@@ -31,14 +31,21 @@ from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
 from adadps.engine.objective import predict
-from adadps.errors import AdadpsError, ContractError, DataError, SettingError
+from adadps.errors import (
+    AdadpsError,
+    ContractError,
+    DataError,
+    SettingError,
+    SideInformationError,
+)
 from adadps.estimators.planner.methods import linear_layer
 from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Label, Schema, schema_of
 from adadps.estimators.tables.survey import joined_texts, users
-from adadps.estimators.text import BagOfWords
+from adadps.estimators.text import BagOfWords, directions_of
 from adadps.files import move_ledger, remove_file, remove_if_empty
+from adadps.methods.side import Embeddings, embeddings_described
 from adadps.report.html import report_of_run
 from adadps.report.result import RESULT_FILE, WEIGHTS_FILE, Result
 from adadps.report.saved_result import RESTORE, load_result, of_another_format, read_json
@@ -205,7 +212,8 @@ def _entries(path: Path) -> int:
         return ledger.entries
 
 
-FORMAT, FIRST_FORMAT = 2, 1
+FORMAT, WORDS_FORMAT, FIRST_FORMAT = 3, 2, 1
+"""The second format has words alone, the first one texts alone."""
 MODEL_FILE, REPORT_FILE = "model.json", "report.html"
 _KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
 
@@ -216,9 +224,10 @@ class TableModel:
 
     schema: Schema
     vocabulary: tuple[str, ...]
+    embeddings: Embeddings | None = None
 
     def __post_init__(self) -> None:
-        if self.schema.texts or self.vocabulary:
+        if self.vocabulary or (self.schema.texts and self.embeddings is None):
             BagOfWords(self.vocabulary)
         if self.schema.unknown:
             raise DataError(
@@ -229,7 +238,7 @@ class TableModel:
     @property
     def features(self) -> RowFeatures:
         """Return what makes features of rows, each row by itself."""
-        return RowFeatures(self.schema, self.vocabulary)
+        return RowFeatures(self.schema, self.vocabulary, self.embeddings)
 
     @property
     def targets(self) -> Targets:
@@ -237,13 +246,23 @@ class TableModel:
         return Targets(self.schema.label)
 
     def layer(self) -> torch.nn.Linear:
-        """Return the layer before training: all zeros, with a constant feature for a bias.
+        """Return the layer before training, with a constant feature for a bias.
+
+        All weights are zero, but for those of embeddings: a text is scored by how similar it is to
+        the name of each class, which is public.
 
         >>> schema = Schema(("text",), (), (), Label("kind", ("ham", "spam")))
         >>> TableModel(schema, ("prize",)).layer()
         Linear(in_features=1, out_features=2, bias=False)
         """
-        return linear_layer(self.features.width, self.schema.label.outputs)
+        features, label = self.features, self.schema.label
+        layer = linear_layer(features.width, label.outputs)
+        if self.embeddings is not None and not label.regression:
+            start = torch.from_numpy(directions_of(label.known_classes, self.embeddings))
+            embedded = slice(features.words, features.words + features.embedded)
+            with torch.no_grad():
+                layer.weight[:, embedded] = start.repeat(1, len(self.schema.texts))
+        return layer
 
     @property
     def in_words(self) -> str:
@@ -254,8 +273,13 @@ class TableModel:
         reads += [f"'{column.name}' (category)" for column in schema.categorical]
         what = "a number" if label.regression else f"one of {label.outputs} classes"
         text = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
+        forms = []
+        if self.vocabulary:
+            forms.append(f"log(1 + count) of {len(self.vocabulary)} public words")
+        if self.embeddings is not None:
+            forms.append(f"embeddings of width {self.embeddings.width} ({self.embeddings.name})")
         if schema.texts:
-            text += f"; texts as log(1 + count) of {len(self.vocabulary)} public words"
+            text += f"; texts as {' and '.join(forms)}"
         return text
 
     def describe(self) -> dict[str, Any]:
@@ -265,6 +289,7 @@ class TableModel:
             "kind": _KIND,
             "schema": self.schema.describe(),
             "vocabulary": list(self.vocabulary),
+            "embeddings": self.embeddings.describe() if self.embeddings else None,
         }
 
 
@@ -354,11 +379,13 @@ def load_model(folder: str | Path) -> TrainedModel:
         )
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
-    if found not in ((FORMAT, _KIND), (FIRST_FORMAT, _FIRST_KIND)):
+    if found not in ((FORMAT, _KIND), (WORDS_FORMAT, _KIND), (FIRST_FORMAT, _FIRST_KIND)):
         known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
         raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
-        model = _model_of(held) if found[0] == FORMAT else _first_model_of(held)
+        model = _first_model_of(held) if found[0] == FIRST_FORMAT else _model_of(held)
+    except SideInformationError as error:
+        raise DataError(f"{error} (The model is {source}.)") from error
     except (DataError, TypeError) as error:
         raise DataError(
             f"Expected the columns, classes and words of a model in {file}, found some that do not "
@@ -373,7 +400,9 @@ def _model_of(held: dict[str, Any]) -> TableModel:
     vocabulary, schema = held.get("vocabulary"), held.get("schema")
     if not isinstance(vocabulary, list) or not isinstance(schema, dict):
         raise DataError("Expected a schema and a list of words, found something else.")
-    return TableModel(schema_of(schema), tuple(vocabulary))
+    described = held.get("embeddings")
+    vectors = None if described is None else embeddings_described(described)
+    return TableModel(schema_of(schema), tuple(vocabulary), vectors)
 
 
 def _first_model_of(held: dict[str, Any]) -> TableModel:

@@ -14,7 +14,7 @@ from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
-from adadps.estimators.planner.methods import takes_side_information
+from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
@@ -33,6 +33,7 @@ from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
+from adadps.types import TextFeatures
 
 LARGE_EPSILON = 10.0
 HELD_OUT = "held-out rows"
@@ -86,7 +87,7 @@ def train_from_table(request: TrainingRequest, say: Say) -> Result:
 
 
 def _vocabulary(request: TrainingRequest, declared: Declared) -> TableVocabulary:
-    if not declared.schema.texts:
+    if not declared.schema.texts or request.features is TextFeatures.EMBEDDINGS:
         return TableVocabulary((), "")
     known_classes = declared.schema.label.known_classes
     informed = takes_side_information(declared.method)
@@ -104,13 +105,13 @@ def _prepare(
     read_off = schema.unknown
     if read_off:
         schema = complete(schema, read_chunks(request.data))
-    model = TableModel(schema, vocabulary.words)
+    model = TableModel(schema, vocabulary.words, request.text_embeddings(schema))
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
     if request.test is not None:  # all rows, whether or not they were trained on: see overlap
         test = _stored(request, request.test, model, stores, named=False)
-    assumed = [f"the vocabulary: {vocabulary.in_words}"] if schema.texts else []
+    assumed = [f"the vocabulary: {vocabulary.in_words}"] if vocabulary.words else []
     assumed += facts(declared.schema, schema, only_found=False if measured else None)
     if declared.count is None:
         assumed.insert(0, f"the number of {declared.unit_name}, read off the data: {_count(train)}")
@@ -164,10 +165,12 @@ def _plan(
 ) -> PlannedRun:
     """Plan the run; where something was paid for before, with the settings planned then."""
     model = prepared.model
-    method = prepare_for_rows(declared.method, model.features, prepared.vocabulary.frequencies)
+    examples = declared.count or _count(prepared.train)
+    share = embedding_share(examples, model.schema.label.outputs, request.epsilon)
+    frequencies = prepared.vocabulary.frequencies
+    method = prepare_for_rows(declared.method, model.features, frequencies, share)
     if measured:
         return replace(measured.plan, prepared=method)
-    examples = declared.count or _count(prepared.train)
     run = budget_of(request, examples)
     return plan_training(
         method,
@@ -218,6 +221,7 @@ def _train(
                 checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
+                feature_sources=(model.embeddings.provenance,) if model.embeddings else (),
                 settings={**plan.describe(), "model": model.in_words},
             )
         except BudgetError as error:

@@ -32,6 +32,7 @@ from adadps.accounting.epsilon import Budget
 from adadps.accounting.ledger import Ledger
 from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
+from adadps.data.provenance import Provenance
 from adadps.data.row_kind import RowKind
 from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.local import Part, of_updates, table_axis
@@ -113,6 +114,7 @@ class FederatedRun(Run):
         accountant: Accountant | None = None,
         assumed_public: Iterable[str] = (),
         tuning_trials: int | None = None,
+        feature_sources: Iterable[Provenance] = (),
         checkpoints: Checkpoints | str | Path | None = None,
         randomness: Randomness | None = None,
     ) -> None:
@@ -126,6 +128,7 @@ class FederatedRun(Run):
             randomness=randomness,
             assumed_public=(*assumed_public, *_taken_for_public(method)),
             tuning_trials=tuning_trials,
+            feature_sources=feature_sources,
             checkpoints=checkpoints,
             must_fit=True,
         )
