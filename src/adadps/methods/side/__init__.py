@@ -5,6 +5,7 @@ and `observe`. Where A is known before training, return a `fixed(...)` source in
 class, as `frequency` and `tfidf` do. tests/contract/test_side_sources.py runs the shared checks.
 """
 
+from adadps.methods.side.embeddings import Embeddings, embeddings, embeddings_described
 from adadps.methods.side.frequency import (
     Frequencies,
     corpus_frequencies,
@@ -29,12 +30,15 @@ from adadps.methods.side.source import SideSource, Transform, fixed, from_privat
 __all__ = [
     "AdaGradStatistics",
     "AdamStatistics",
+    "Embeddings",
     "Frequencies",
     "RMSPropStatistics",
     "SideSource",
     "Statistics",
     "Transform",
     "corpus_frequencies",
+    "embeddings",
+    "embeddings_described",
     "fixed",
     "frequencies_of_private_data",
     "frequency",
