@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,14 +21,16 @@ from adadps import (
     privatize,
 )
 from adadps import adadps as adadps_method
-from adadps.accounting.ledger import MemoryLedger
-from adadps.errors import AdadpsError, BudgetError, ContractError, OrderError
+from adadps.accounting.ledger import MemoryLedger, disk
+from adadps.accounting.noisy_counts.price import Paid
+from adadps.errors import AdadpsError, BudgetError, ContractError, DataError, OrderError
 from adadps.methods.side import noisy_frequencies
 from adadps.methods.stages import average, chain, sgd
 from adadps.training.checkpoint import Checkpoints
+from adadps.training.describe import plan_of
 from adadps.training.evaluation import accuracy, on_public
 from adadps.training.tuning import fixed_grid, highest, tune
-from adadps.types import Accountant
+from adadps.types import Accountant, Relation
 
 DELTA = 1e-5
 SHARE = Budget(0.5, DELTA)
@@ -119,6 +122,49 @@ def test_side_information_counts_in_the_share():
     assert ledger.entries == 0
 
 
+@pytest.mark.parametrize("accountant", list(Accountant))
+def test_side_information_and_steps_within_a_share(accountant):
+    features = torch.rand(200, 3)
+    known = noisy_frequencies(
+        features.numpy(), clip_norm=1.0, noise_multiplier=20.0, floor=0.1, source="these rows"
+    )
+    method = adadps_method(known, privatize(clip_norm=1.0, noise_multiplier=20.0), lr=0.1)
+    held = PrivateRun(
+        nn.Linear(3, 2), losses.cross_entropy, examples(features, torch.randint(2, (200,))),
+        method=method, batch_size=20, steps=2, accountant=accountant,
+        ledger=MemoryLedger(), budget=Budget(5.0, DELTA),
+    )  # fmt: skip
+    assert finished(held).privacy.steps == 2
+
+
+def test_steps_reserved_ahead_are_within_the_share(tmp_path):
+    quiet = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=3.0), lr=0.1)
+    with DiskLedger(tmp_path / "a.ledger") as ledger:
+        held = run(quiet, steps=1600, ledger=ledger, budget=SHARE, accountant=Accountant.RDP)
+        with pytest.raises(BudgetError, match="within its share"):
+            finished(held)
+        assert 0.9 * SHARE.epsilon < ledger.epsilon(DELTA) <= SHARE.epsilon
+        assert held.result().privacy.epsilon <= SHARE.epsilon
+
+
+def side_by_side(first, second):
+    for batch, other in zip(first.batches(), second.batches(), strict=True):
+        first.step(batch)
+        second.step(other)
+
+
+def test_two_lives_at_once_do_not_spend_a_share_twice(tmp_path):
+    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=3.0), lr=0.1)
+    every = Checkpoints(tmp_path / "run", every=30)
+    options = {"budget": SHARE, "accountant": Accountant.RDP, "checkpoints": every}
+    with DiskLedger(tmp_path / "a.ledger") as ledger:
+        first = run(method, steps=40, ledger=ledger, **options)
+        second = run(method, steps=40, ledger=ledger, **options)
+        with pytest.raises(ContractError, match="both would spend the same share"):
+            side_by_side(first, second)
+        assert ledger.epsilon(DELTA) <= SHARE.epsilon
+
+
 NOT_PRIVATE = {
     "average": {"method": chain(average(), sgd(0.1))},
     "debug": {"debug": True},
@@ -155,6 +201,65 @@ def test_a_refused_plan_leaves_its_folder_as_it_was(tmp_path):
     assert result.privacy.steps == STEPS
     with pytest.raises(ContractError, match="Give the same one"):
         trained(quiet, budget=Budget(3.0, DELTA), checkpoints=tmp_path / "run")
+
+
+def test_a_ledger_that_was_there_survives_a_refusal(tmp_path):
+    (tmp_path / "run").mkdir()
+    DiskLedger(tmp_path / "run" / "ledger", budget=SHARE).close()
+    for _ in range(2):
+        with pytest.raises(BudgetError):
+            trained(checkpoints=tmp_path / "run")
+    with DiskLedger(tmp_path / "run" / "ledger") as ledger:
+        assert ledger.budget == SHARE
+        assert ledger.entries == 0
+
+
+REFUSED = {
+    "another delta": {"delta": 1e-3},
+    "noise that cannot be priced": {
+        "method": dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1e-5), lr=0.1)
+    },
+}
+
+
+@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED.keys())
+def test_other_refusals_leave_nothing_either(tmp_path, options):
+    with pytest.raises(AdadpsError):
+        trained(**{"budget": SHARE, **options}, checkpoints=tmp_path / "run")
+    assert not (tmp_path / "run" / "ledger").exists()
+
+
+def test_a_plan_beside_a_measurement_is_refused_and_not_cut_short():
+    method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=3.0), lr=0.1)
+    ledger = MemoryLedger(SHARE)
+    event = GaussianDpEvent(20.0)
+    ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP, plan_with(method, event))
+    ledger.authorise(event, run="first")
+    with pytest.raises(BudgetError, match="Expected 400 steps"):
+        trained(method, steps=400, ledger=ledger, accountant=Accountant.RDP,
+                measured=Paid("first", (event,)))  # fmt: skip
+    assert ledger.entries == 1
+
+
+def plan_with(method, event):
+    sampler = poisson(examples=200, expected_size=20)
+    return replace(plan_of(method, sampler, 400, Accountant.RDP, (event,)), paid_first=1)
+
+
+def test_a_ledger_that_is_removed_while_it_is_opened_takes_no_charges(tmp_path, monkeypatch):
+    path = tmp_path / "a.ledger"
+    DiskLedger(path).close()
+    usual = disk.connect
+
+    def removed_meanwhile(place):
+        connection = usual(place)
+        place.unlink()
+        return connection
+
+    monkeypatch.setattr(disk, "connect", removed_meanwhile)
+    ledger = DiskLedger(path)
+    with pytest.raises(DataError, match="stay in its place"):
+        ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
 
 
 def test_open_methods_are_not_tuned(tmp_path):

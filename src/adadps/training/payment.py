@@ -6,6 +6,7 @@ its first step is charged like a first step, and what its earlier lives have res
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +34,6 @@ from adadps.accounting.events import (
     text_of,
 )
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
-from adadps.accounting.ledger.file import discard_unused
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.errors import BudgetError, ContractError, SettingError
@@ -69,6 +69,7 @@ class Payment:
     ) -> None:
         held, measured = folder.found, terms.measured
         self.ledger = ledger_for(terms.ledger, terms.budget, folder.ledger)
+        self._to_create = folder.ledger if terms.ledger is None and folder else None
         self.accountant = accountant_for(method, sampler, terms)
         self.delta = _delta(terms.delta, self.ledger.budget or terms.budget, sampler)
         require_small_delta(self.delta, sampler.examples, sampler.unit, warn=True)
@@ -85,6 +86,8 @@ class Payment:
         self._steps = steps
         self._steps_of_share: int | None = None  # in this life, where the run has a share
         self._earlier = self.ledger.charged(self.run)
+        self._steps_before = sum(life.steps for life in self.ledger.lives(self.run))
+        self._charges_seen = self.paid
         self._events: dict[bool, DpEvent] = {}  # of steps that are charged, and of others
         if measured:
             self._require_paid_first(measured.events)
@@ -127,11 +130,11 @@ class Payment:
         relation = self._sampler.relation
         self.ledger.open(self.run, relation, self.accountant, self._plan)
 
-    def withdraw(self) -> None:
-        """Remove the ledger that was created for this run, if nothing was ever charged to it."""
-        if self._owns_ledger and isinstance(self.ledger, DiskLedger) and not self.ledger.entries:
-            self.ledger.close()
-            discard_unused(self.ledger.path)
+    def record(self) -> None:
+        """Create the run's own ledger on the disk, now that its plan was found to fit."""
+        if self._to_create is not None and not isinstance(self.ledger, DiskLedger):
+            self.ledger = DiskLedger(self._to_create, budget=self.ledger.budget)
+            self.open()
 
     def _require_paid_first(self, events: Sequence[DpEvent]) -> None:
         """Refuse a ledger that does not hold what was measured for this run before it began."""
@@ -149,12 +152,16 @@ class Payment:
             raise self._beyond_share("side information alone does not fit")
         for event in events:
             self.ledger.authorise(event, run=self.run)
+        self._charges_seen = self.paid
 
     def pay_for_step(self, index: int, last: int) -> None:
         """Charge step ``index`` of a run that will end with step ``last``."""
         index, steps = index - self._begins_after, last - self._begins_after
-        if self._has_share and index > self._room_of_share():
-            raise self._beyond_share(f"step {index} does not fit")
+        if self._has_share:
+            self._require_alone()
+            steps = min(steps, self._room_of_share())
+            if index > steps:
+                raise self._beyond_share(f"step {index} does not fit")
         charged = self.units.charged_steps
         every_step_is_charged = charged(steps) == steps
         at_once = min(STEPS_RESERVED_AT_ONCE, last // 100) if every_step_is_charged else 1
@@ -162,8 +169,18 @@ class Payment:
             self._step_event(index),
             run=self.run,
             ahead=charged(steps) - charged(index - 1),
-            at_once=max(1, at_once),
+            at_once=max(1, min(at_once, steps - index + 1)),
         )
+        if self._has_share:
+            self._charges_seen = self.paid
+
+    def _require_alone(self) -> None:
+        """Refuse to spend a share that another object of the same run is spending, too."""
+        if self.paid != self._charges_seen:
+            raise ContractError(
+                "Expected one run under this name on the ledger, found that another was charged in "
+                "the meantime: both would spend the same share. Continue with one of them."
+            )
 
     def is_ahead(self, taken: int) -> bool:
         """Are steps reserved on the disk that are not among the ``taken`` ones?
@@ -220,7 +237,7 @@ class Payment:
         A run whose earlier lives have paid for lost steps takes as many fewer as it must.
         """
         left = planned - self._begins_after
-        if not self._earlier or not left:
+        if not self._steps_before or not left:
             return planned
         if self._has_share:
             left = self._room_of_share()
@@ -277,9 +294,11 @@ class Payment:
         alike = self._sampler.relation is not Relation.REPLACE_ONE
         if accountant is not self.accountant and not alike:  # it would charge other events
             return self.mechanism_epsilon(steps, accountant)
-        charged = self.ledger.charged(self.run)
+        charges = self.ledger.charged(self.run) if steps is None else self._planned(steps)
+        if not charges:
+            return 0.0
         return epsilon_of(
-            composed(charged if steps is None else self._planned(steps)),
+            composed(charges),
             delta=self.delta,
             accountant=accountant,
             relation=self._sampler.relation,
@@ -319,7 +338,7 @@ class Payment:
             (self._step_event(1), more),
         ):
             merged[repr(event)] = (event, merged.get(repr(event), (event, 0))[1] + count)
-        return list(merged.values())
+        return [(event, count) for event, count in merged.values() if count]
 
     def _side_events(self) -> tuple[DpEvent, ...]:
         if not self._plan.paid_first:
@@ -338,9 +357,10 @@ class Payment:
 
 
 def ledger_for(ledger: Ledger | None, budget: Budget | None, beside: Path | None) -> Ledger:
-    """Return the given ledger, or a new one with this budget: at ``beside``, or in memory."""
+    """Return the given ledger, that of an earlier life at ``beside``, or a new one in memory."""
     if ledger is None:
-        return DiskLedger(beside, budget=budget) if beside else MemoryLedger(budget)
+        held = beside is not None and os.path.lexists(beside)
+        return DiskLedger(beside, budget=budget) if held and beside else MemoryLedger(budget)
     held = ledger.budget
     if budget is not None and held is not None and budget.delta != held.delta:
         raise ContractError(

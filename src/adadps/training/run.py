@@ -22,7 +22,7 @@ from adadps.accounting.ledger import Ledger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.provenance import NOT_DECLARED, Provenance, declared
 from adadps.engine.noise.randomness import Randomness, secure
-from adadps.errors import BudgetError, ContractError, OrderError
+from adadps.errors import ContractError, OrderError
 from adadps.files import process
 from adadps.report.result import Measurement, PrivacyStatement, Result
 from adadps.tensors.sums import Params
@@ -134,12 +134,8 @@ class Run:
             pack(stepper.states, stepper.own_params)
         self._open()
         if must_fit:
-            try:
-                self._require_room()
-            except BudgetError:
-                if first:  # a folder in which nothing was paid is left as it was
-                    self._payment.withdraw()
-                raise
+            self._require_room()
+        self._payment.record()
         if self._folder and first:
             self._folder.write(self._checkpoint(begun=False))
         self._payment.pay_for_side_information()

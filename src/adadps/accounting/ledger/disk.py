@@ -57,6 +57,7 @@ class DiskLedger:
         self._process = process()
         if not os.path.exists(self.path):  # False for impossible names, too
             create(self.path, budget)
+        self._place = _place(self.path)
         self._connection = connect(self.path)
         try:
             with explained(self.path):
@@ -75,7 +76,6 @@ class DiskLedger:
             )
         self._spending = Spending(held)
         (self.identity,) = self._connection.execute("SELECT identity FROM terms").fetchone()
-        self._place = _place(self.path)
         self._events: dict[int, DpEvent] = {}
         self._event_numbers: dict[str, int] = {}
         self._seen = 0
@@ -243,7 +243,8 @@ class DiskLedger:
         with self._lock, explained(self.path):
             try:
                 self._connection.execute(f"BEGIN {kind}")
-                if kind == "IMMEDIATE" and _place(self.path) != self._place:
+                moved = self._place is None or _place(self.path) != self._place
+                if kind == "IMMEDIATE" and moved:
                     raise DataError(
                         f"Expected the ledger {self.path} to stay in its place, found it moved, "
                         "removed or replaced. Put it back; nothing was charged."
