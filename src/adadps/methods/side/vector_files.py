@@ -95,11 +95,12 @@ def token_vectors(matrix: Tensor, tokenizer: Any, place: object, identity: str) 
 
 
 def _unknown_token(tokenizer: Any) -> int | None:
-    model = json.loads(tokenizer.to_str())["model"]
-    if model.get("unk_token") is not None:
-        found: int | None = tokenizer.token_to_id(model["unk_token"])
-        return found
-    return model.get("unk_id")
+    if hasattr(tokenizer.model, "unk_token"):
+        token = tokenizer.model.unk_token
+        found: int | None = None if token is None else tokenizer.token_to_id(token)
+    else:  # the kind of model called Unigram has a number
+        found = json.loads(tokenizer.to_str())["model"].get("unk_id")
+    return found
 
 
 def read_token_vectors(vectors: Path, tokenizer: Path) -> Vectors:
@@ -275,7 +276,8 @@ def _sound(matrix: Tensor, place: object) -> Matrix:
         raise DataError(
             f"Expected vectors in {place}, found shape {tuple(held.shape)}. Give one row per token."
         )
-    if not bool((held.abs() <= LARGEST).all()):
+    low, high = held.aminmax()
+    if not (-LARGEST <= float(low) and float(high) <= LARGEST):  # NaN is neither
         raise DataError(
             f"Expected finite vectors in {place}, at most {LARGEST:g}, found others. Download them "
             "again."
