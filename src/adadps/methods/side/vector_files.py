@@ -68,6 +68,36 @@ class Vectors:
         return f"{len(self.matrix):,} {self.kind} × {self.matrix.shape[1]}"
 
 
+@dataclass(frozen=True, eq=False)
+class _Tokens:
+    """Finds the tokens of a tokenizer, except for the unknown one."""
+
+    tokenizer: Any
+    unknown: int | None
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        encoded = self.tokenizer.encode_batch_fast(whole, add_special_tokens=False)
+        if self.unknown is None:
+            return [one.ids for one in encoded]
+        return [[token for token in one.ids if token != self.unknown] for one in encoded]
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """Finds words as they are written, or else in lower case."""
+
+    index: dict[str, int]
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        found = ((self._place(word) for word in re.findall(WORD, text)) for text in texts)
+        return [[place for place in places if place is not None] for places in found]
+
+    def _place(self, word: str) -> int | None:
+        place = self.index.get(word)
+        return self.index.get(word.lower()) if place is None else place
+
+
 def token_vectors(matrix: Tensor, tokenizer: Any, place: object, identity: str) -> Vectors:
     """Return vectors of a tokenizer's tokens; its unknown token has none.
 
@@ -82,15 +112,7 @@ def token_vectors(matrix: Tensor, tokenizer: Any, place: object, identity: str) 
             f"Expected a vector for each token in {place}, found {len(held)} vectors and "
             f"{largest + 1} tokens. Use the tokenizer that belongs to these vectors."
         )
-    unknown = _unknown_token(tokenizer)
-
-    def find(texts: Sequence[str]) -> list[list[int]]:
-        whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        encoded = tokenizer.encode_batch_fast(whole, add_special_tokens=False)
-        if unknown is None:
-            return [one.ids for one in encoded]
-        return [[token for token in one.ids if token != unknown] for one in encoded]
-
+    find = _Tokens(tokenizer, _unknown_token(tokenizer))
     return Vectors(held, find, digest_of([torch.from_numpy(held), identity]), "tokens")
 
 
@@ -182,19 +204,7 @@ def read_word_vectors(path: Path) -> Vectors:
             "numbers per line, separated by spaces."
         )
     matrix = np.stack(rows)
-    pattern = re.compile(WORD)
-
-    def find(texts: Sequence[str]) -> list[list[int]]:
-        return [
-            [
-                index[known]
-                for word in pattern.findall(text)
-                if (known := word if word in index else word.lower()) in index
-            ]
-            for text in texts
-        ]
-
-    return Vectors(matrix, find, digest_of([torch.from_numpy(matrix), *index]), "words")
+    return Vectors(matrix, _Words(index), digest_of([torch.from_numpy(matrix), *index]), "words")
 
 
 def _opened(path: Path) -> TextIO:
@@ -277,7 +287,7 @@ def _sound(matrix: Tensor, place: object) -> Matrix:
             f"Expected vectors in {place}, found shape {tuple(held.shape)}. Give one row per token."
         )
     low, high = held.aminmax()
-    if not (-LARGEST <= float(low) and float(high) <= LARGEST):  # NaN is neither
+    if not (float(low) >= -LARGEST and float(high) <= LARGEST):  # NaN is neither
         raise DataError(
             f"Expected finite vectors in {place}, at most {LARGEST:g}, found others. Download them "
             "again."
