@@ -326,9 +326,8 @@ def test_models_of_sentence_transformers(monkeypatch):
 
 def test_a_real_model_of_sentence_transformers(tmp_path):
     package = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.models import StaticEmbedding
-
-    module = StaticEmbedding(small_tokenizer(), embedding_weights=MATRIX)
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    module = modules.StaticEmbedding(small_tokenizer(), embedding_weights=MATRIX)
     package.SentenceTransformer(modules=[module]).save(str(tmp_path / "model"))
     vectors = made(f"sentence-transformers:{tmp_path / 'model'}")
     np.testing.assert_allclose(vectors(["film", ""]), [[1, 0, 0], [0, 0, 0]], atol=1e-6)
