@@ -68,6 +68,36 @@ class Vectors:
         return f"{len(self.matrix):,} {self.kind} × {self.matrix.shape[1]}"
 
 
+@dataclass(frozen=True, eq=False)
+class _Tokens:
+    """Finds the tokens of a tokenizer, except for the unknown one."""
+
+    tokenizer: Any
+    unknown: int | None
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        encoded = self.tokenizer.encode_batch_fast(whole, add_special_tokens=False)
+        if self.unknown is None:
+            return [one.ids for one in encoded]
+        return [[token for token in one.ids if token != self.unknown] for one in encoded]
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """Finds words as they are written, or else in lower case."""
+
+    index: dict[str, int]
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        found = ((self._place(word) for word in re.findall(WORD, text)) for text in texts)
+        return [[place for place in places if place is not None] for places in found]
+
+    def _place(self, word: str) -> int | None:
+        place = self.index.get(word)
+        return self.index.get(word.lower()) if place is None else place
+
+
 def token_vectors(matrix: Tensor, tokenizer: Any, place: object, identity: str) -> Vectors:
     """Return vectors of a tokenizer's tokens; its unknown token has none.
 
@@ -82,24 +112,17 @@ def token_vectors(matrix: Tensor, tokenizer: Any, place: object, identity: str) 
             f"Expected a vector for each token in {place}, found {len(held)} vectors and "
             f"{largest + 1} tokens. Use the tokenizer that belongs to these vectors."
         )
-    unknown = _unknown_token(tokenizer)
-
-    def find(texts: Sequence[str]) -> list[list[int]]:
-        whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        encoded = tokenizer.encode_batch_fast(whole, add_special_tokens=False)
-        if unknown is None:
-            return [one.ids for one in encoded]
-        return [[token for token in one.ids if token != unknown] for one in encoded]
-
+    find = _Tokens(tokenizer, _unknown_token(tokenizer))
     return Vectors(held, find, digest_of([torch.from_numpy(held), identity]), "tokens")
 
 
 def _unknown_token(tokenizer: Any) -> int | None:
-    model = json.loads(tokenizer.to_str())["model"]
-    if model.get("unk_token") is not None:
-        found: int | None = tokenizer.token_to_id(model["unk_token"])
-        return found
-    return model.get("unk_id")
+    if hasattr(tokenizer.model, "unk_token"):
+        token = tokenizer.model.unk_token
+        found: int | None = None if token is None else tokenizer.token_to_id(token)
+    else:  # the kind of model called Unigram has a number
+        found = json.loads(tokenizer.to_str())["model"].get("unk_id")
+    return found
 
 
 def read_token_vectors(vectors: Path, tokenizer: Path) -> Vectors:
@@ -181,19 +204,7 @@ def read_word_vectors(path: Path) -> Vectors:
             "numbers per line, separated by spaces."
         )
     matrix = np.stack(rows)
-    pattern = re.compile(WORD)
-
-    def find(texts: Sequence[str]) -> list[list[int]]:
-        return [
-            [
-                index[known]
-                for word in pattern.findall(text)
-                if (known := word if word in index else word.lower()) in index
-            ]
-            for text in texts
-        ]
-
-    return Vectors(matrix, find, digest_of([torch.from_numpy(matrix), *index]), "words")
+    return Vectors(matrix, _Words(index), digest_of([torch.from_numpy(matrix), *index]), "words")
 
 
 def _opened(path: Path) -> TextIO:
@@ -275,7 +286,8 @@ def _sound(matrix: Tensor, place: object) -> Matrix:
         raise DataError(
             f"Expected vectors in {place}, found shape {tuple(held.shape)}. Give one row per token."
         )
-    if not bool((held.abs() <= LARGEST).all()):
+    low, high = held.aminmax()
+    if not (float(low) >= -LARGEST and float(high) <= LARGEST):  # NaN is neither
         raise DataError(
             f"Expected finite vectors in {place}, at most {LARGEST:g}, found others. Download them "
             "again."

@@ -120,6 +120,16 @@ def _cached_folder(name: str) -> str:
     return str(hub.snapshot_download(name, local_files_only=True))
 
 
+@dataclass(frozen=True, eq=False)
+class _Encoder:
+    """The one method of a sentence-transformers model that is needed."""
+
+    model: Any
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        return self.model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
+
+
 def of_sentence_transformers(name: str) -> Found:
     """Take a sentence-transformers model that is on this machine; it cuts long texts."""
     package = _imported("sentence_transformers", "sentence-transformers")
@@ -128,10 +138,7 @@ def of_sentence_transformers(name: str) -> Found:
     except Exception as error:
         call = f"SentenceTransformer('{name}')"
         raise _not_here("sentence-transformers", name, call) from error
-
-    def embed(texts: Sequence[str]) -> Any:
-        return model.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
-
+    embed = _Encoder(model)
     weights = sorted(model.state_dict().items())
     words = json.dumps(sorted(model.tokenizer.get_vocab().items()))
     digest = digest_of([*(part for pair in weights for part in pair), words])
