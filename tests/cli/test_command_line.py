@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from adadps import load_result
 from adadps.cli.demo import DEFAULTS, data, training
+from adadps.cli.demo.training import PUBLIC_ONLY
 from adadps.cli.main import app
 from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.tables import read_table
@@ -62,6 +63,8 @@ def test_the_demo_writes_report_rows_and_model(short_demo, tmp_path):
     rows = json.loads(shown.stdout)
     assert rows == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
     by_name = {row["method"]: row for row in rows}
+    public = rows.pop(0)
+    assert (public["method"], public["epsilon"]) == (PUBLIC_ONLY, 0)
     private = [row for row in rows if row["epsilon"] is not None]
     assert {"DP-SGD", "DP-Adam", "AdaDPS, two-sided"} <= {row["method"] for row in private}
     assert all(0.95 < row["epsilon"] <= 1.0 for row in private)
@@ -108,6 +111,9 @@ def test_the_demos_defaults_are_those_of_train(tmp_path, monkeypatch):
     assert model.features.vocabulary == held.words
     table = read_table(tmp_path / "packages.csv")
     assert (model.features(table) != as_matrix(held.train.features).astype("float32")).nnz == 0
+    assert model.embeddings.provenance == held.embeddings.provenance
+    sources = [known["source"] for known in result.side_information]
+    assert any("wordllama" in source for source in sources)
 
 
 def _held_out(count):

@@ -51,8 +51,9 @@ def test_a_model_a_card_and_a_statement_for_users(table):
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-adam", "adadps", "adadps-two-sided"])
 def test_every_method_by_name(table, method):
     told = told_by(federate(table, "--method", method, "--local-batch-size", 2))
-    has_side = bool(told["side_information"])
-    assert has_side is method.startswith("adadps")
+    sources = [known["source"] for known in told["side_information"]]
+    assert any("wordfreq" in source for source in sources) is method.startswith("adadps")
+    assert any("wordllama" in source for source in sources), "in the features"
     assert ("adam(" in told["method"]) is (method == "dp-adam")
 
 

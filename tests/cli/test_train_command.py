@@ -153,7 +153,7 @@ def test_side_information_from_a_file(tmp_path, data):
     words = word_list(tmp_path, "and 0.1", "apple 1e-5", "unheardof 0.9")
     shown = train(data, tmp_path / "model", "--side", words, *SOURCE)
     assert shown.exit_code == 0, shown.output
-    (side,) = load_result(tmp_path / "model").side_information
+    side, _ = load_result(tmp_path / "model").side_information
     assert side["source"].startswith("a shop's catalogue")
     assert side["public_because"] == "it is printed"
 

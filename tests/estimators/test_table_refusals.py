@@ -193,8 +193,11 @@ def changed(**other):
 
 
 MODELS = {
-    "another version": (changed(format=3), "found format 3"),
-    "no words": (changed(vocabulary=[]), "and words of a model in {}/model.json, found some"),
+    "another version": (changed(format=4), "found format 4"),
+    "no words": (
+        changed(vocabulary=[], embeddings=None),
+        "and words of a model in {}/model.json, found some",
+    ),
     "cut": (lambda folder: os.truncate(folder / "model.json", 100), "JSON in {}/model.json"),
     "no model": (lambda folder: (folder / "model.json").unlink(), "{}/model.json, found no such"),
     "no weights": (

@@ -267,6 +267,8 @@ class PrivateEstimator(StatedEstimator, ABC):
         if self.module is None:
             width = X.shape[1] + bool(task.scaling.constant)
             layer = linear_layer(width, task.outputs, sparse_rows=sparse.issparse(X))
+            if self._embeddings is not None:
+                self._require_texts(X.shape[1], self._embeddings)
             if self._embeddings is not None and task.names:
                 start = torch.from_numpy(directions_of(task.names, self._embeddings))
                 first = len(self.side.public_words())
@@ -338,6 +340,14 @@ class PrivateEstimator(StatedEstimator, ABC):
             return self._prepared_for_texts(method, vectors, width, at, task, count, terms)
         return prepare_method(method, side_information(self.side, method), width=width, at=at)
 
+    def _require_texts(self, width: int, vectors: Embeddings) -> None:
+        expected = text_features(self.side.public_words(), vectors).width
+        if width != expected:
+            raise SideInformationError(
+                f"Expected the {expected} features of the vectorizer given as `side`, found "
+                f"{width}. Give the vectorizer that makes the features."
+            )
+
     def _prepared_for_texts(
         self,
         method: Method,
@@ -349,12 +359,13 @@ class PrivateEstimator(StatedEstimator, ABC):
         terms: EstimatorBudget,
     ) -> PreparedMethod:
         """Return the method for rows of words and embeddings, in shares by rule."""
-        features = text_features(self.side.public_words(), vectors)
-        if features.width != width or at is None:
+        self._require_texts(width, vectors)
+        if at is None:
             raise SideInformationError(
-                f"Expected the {features.width} features of the vectorizer given as `side`, found "
-                f"{width}. Give the vectorizer that makes the features."
+                f"Expected a layer of the module that reads the {width} features, found none. "
+                "Leave `side` out."
             )
+        features = text_features(self.side.public_words(), vectors)
         known = None
         if takes_side_information(method):
             known = self.side.frequencies()

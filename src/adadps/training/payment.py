@@ -359,8 +359,9 @@ class Payment:
 def ledger_for(ledger: Ledger | None, budget: Budget | None, beside: Path | None) -> Ledger:
     """Return the given ledger, that of an earlier life at ``beside``, or a new one in memory."""
     if ledger is None:
-        held = beside is not None and os.path.lexists(beside)
-        return DiskLedger(beside, budget=budget) if held and beside else MemoryLedger(budget)
+        if beside is not None and os.path.lexists(beside):
+            return DiskLedger(beside, budget=budget)
+        return MemoryLedger(budget)
     held = ledger.budget
     if budget is not None and held is not None and budget.delta != held.delta:
         raise ContractError(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.provenance import AssumedPublic
+from adadps.estimators.tables.features import text_features
 from adadps.estimators.text import BagOfWords, public_vocabulary, with_class_names
-from adadps.methods.side import Frequencies, word_frequencies
+from adadps.methods.side import Embeddings, Frequencies, embeddings, word_frequencies
 
 VOCABULARY = 10_000
 WORDS = f"the {VOCABULARY} most frequent English words of wordfreq"
@@ -23,6 +24,7 @@ class DemoData:
     test: Examples
     words: tuple[str, ...]
     frequencies: Frequencies
+    embeddings: Embeddings | None = None
 
     @property
     def assumed_public(self) -> AssumedPublic:
@@ -35,31 +37,32 @@ class DemoData:
         )
 
 
-def load_data(
-    *, dampened: bool = False, tuning: bool = False, class_names: bool = False
-) -> DemoData:
+def load_data(*, dampened: bool = False, tuning: bool = False, defaults: bool = False) -> DemoData:
     """Return features and sections of the packages that come with adadps, split by source.
 
     For ``tuning`` the test packages are left out, and another fold takes their place. With
-    ``class_names``, the words in the sections' names are counted as well.
+    ``defaults`` the features are those of `adadps train` for declared classes: log counts, also of
+    the words in the sections' names, and embeddings.
     """
     packages = [p for p in debian_packages() if not (tuning and p.fold == TEST_FOLD)]
     fold = VALIDATION_FOLD if tuning else TEST_FOLD
-    words = with_class_names(public_vocabulary(VOCABULARY), SECTIONS if class_names else ())
-    bag = BagOfWords(words, dampened)
+    words = with_class_names(public_vocabulary(VOCABULARY), SECTIONS if defaults else ())
+    vectors = embeddings() if defaults else None
+    features = text_features(words, vectors).of_texts if defaults else BagOfWords(words, dampened)
 
     def held(chosen: list[Package]) -> Examples:
         sections = [SECTIONS.index(package.section) for package in chosen]
-        return examples(bag([package.text for package in chosen]), sections)
+        return examples(features([package.text for package in chosen]), sections)
 
     return DemoData(
         train=held([package for package in packages if package.fold != fold]),
         test=held([package for package in packages if package.fold == fold]),
         words=words,
         frequencies=word_frequencies(words),
+        embeddings=vectors,
     )
 
 
 def load_default_data() -> DemoData:
     """Return the same packages with the features of `adadps train` for declared classes."""
-    return load_data(dampened=True, class_names=True)
+    return load_data(defaults=True)

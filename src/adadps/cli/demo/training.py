@@ -14,9 +14,11 @@ from adadps.cli.demo.contenders import DemoMethod, TunedSetting
 from adadps.cli.demo.data import VOCABULARY, DemoData
 from adadps.data.debian import SECTIONS
 from adadps.engine.losses import cross_entropy
-from adadps.estimators.planner.methods import resolved
+from adadps.engine.objective import predict
+from adadps.estimators.planner.methods import embedding_share, linear_layer, resolved
 from adadps.estimators.planner.plan import GivenSettings, PlannedRun, plan_training
-from adadps.estimators.tables.features import RowFeatures, Targets, prepare_for_rows
+from adadps.estimators.tables.features import prepare_for_rows
+from adadps.estimators.tables.run_folder import TableModel
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
@@ -25,7 +27,8 @@ from adadps.training.fit import fit
 from adadps.types import Accountant, Method
 
 BATCH, STEPS, TUNING_TRIALS = 1024, 400, 12
-DEFAULTS = "Defaults (no tuning): DP-SGD on IDF features"
+DEFAULTS = "Defaults of `adadps train`, no tuning"
+PUBLIC_ONLY = "Names of the classes alone, no private data"
 GIVEN = GivenSettings()
 """No setting is given: this is what `adadps train` does when only epsilon is."""
 
@@ -51,15 +54,27 @@ def train(
 
 def default_plan(data: DemoData, epsilon: float) -> PlannedRun:
     """Return the plan of `adadps train` for a column of texts and declared sections."""
-    schema = Schema(("description",), (), (), Label("section", SECTIONS))
+    model, examples = _default_model(data), len(data.train)
     method = resolved(Method.AUTO, informed=True)
+    share = embedding_share(examples, len(SECTIONS), epsilon)
     return plan_training(
-        prepare_for_rows(method, RowFeatures(schema, data.words), data.frequencies),
-        examples=len(data.train),
-        budget=Budget(epsilon, default_delta(len(data.train))),
-        loss=Targets(schema.label).loss_facts,
+        prepare_for_rows(method, model.features, data.frequencies, share),
+        examples=examples,
+        budget=Budget(epsilon, default_delta(examples)),
+        loss=model.targets.loss_facts,
         given=GIVEN,
     )
+
+
+def public_accuracy(data: DemoData) -> float:
+    """Return the accuracy before training: every text gets the class with the nearest name."""
+    outputs = predict(_default_model(data).layer(), data.test.features, None)
+    return accuracy(outputs, data.test.targets)
+
+
+def _default_model(data: DemoData) -> TableModel:
+    schema = Schema(("description",), (), (), Label("section", SECTIONS))
+    return TableModel(schema, data.words, data.embeddings)
 
 
 def train_defaults(data: DemoData, epsilon: float) -> tuple[Result, float]:
@@ -77,9 +92,12 @@ def _timed(
     setting: dict[str, Any],
     trials: int,
 ) -> tuple[Result, float]:
-    more = " and the words of the classes" if len(data.words) > VOCABULARY else ""
-    model = nn.Linear(len(data.words), len(SECTIONS), bias=False)
-    nn.init.zeros_(model.weight)
+    words = f"adadps.estimators.text.public_vocabulary({VOCABULARY})"
+    model: nn.Module = linear_layer(len(data.words), len(SECTIONS), sparse_rows=False)
+    in_words = f"linear without bias, {len(data.words)} words x {len(SECTIONS)} sections"
+    if data.embeddings is not None:
+        words += " and the words of the classes"
+        model, in_words = _default_model(data).layer(), _default_model(data).in_words
     shown = on_held_out(
         "held-out packages",
         data.test.features,
@@ -100,9 +118,10 @@ def _timed(
         tuning_trials=trials,
         settings={
             **setting,
-            "model": f"linear without bias, {len(data.words)} words x {len(SECTIONS)} sections",
-            "words": f"adadps.estimators.text.public_vocabulary({VOCABULARY}){more}",
+            "model": in_words,
+            "words": words,
             "classes": list(SECTIONS),
         },
+        feature_sources=(data.embeddings.provenance,) if data.embeddings else (),
     )
     return result, time.perf_counter() - start

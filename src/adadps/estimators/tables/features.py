@@ -97,16 +97,24 @@ class RowFeatures:
         """Return one row per row of the table. Unknown levels are refused, or have no feature."""
         schema = self.schema
         cells = [texts(table, name, fill_missing=schema.fill_missing) for name in schema.texts]
-        parts = []
-        if self.vocabulary:
-            parts += [BagOfWords(self.vocabulary, dampened=True)(column) for column in cells]
-        if self.embeddings is not None:
-            parts += [sparse.csr_matrix(self.embeddings(column)) for column in cells]
+        parts = self._texts(cells)
         if schema.numeric:
             parts.append(sparse.csr_matrix(self._numbers(table)))
         for column in schema.categorical:
             parts.append(self._one_hot(table, column, refuse_unseen))
         return self._joined(parts, len(table))
+
+    def of_texts(self, column: Sequence[str]) -> sparse.csr_matrix:
+        """Return one row per text, where rows have one text and nothing else."""
+        return self._joined(self._texts([column]), len(column))
+
+    def _texts(self, columns: Sequence[Sequence[str]]) -> list[sparse.csr_matrix]:
+        parts: list[sparse.csr_matrix] = []
+        if self.vocabulary:
+            parts += [BagOfWords(self.vocabulary, dampened=True)(column) for column in columns]
+        if self.embeddings is not None:
+            parts += [sparse.csr_matrix(self.embeddings(column)) for column in columns]
+        return parts
 
     def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
         """Return rows drawn from public facts: words by frequency, the rest uniformly."""
