@@ -304,7 +304,9 @@ NAME_SCALE = 8.0
 _WORD_OF_A_NAME = re.compile(r"[^\W\d_]{3,}")
 
 
-def directions_of(names: Sequence[str], embeddings: Embeddings) -> npt.NDArray[np.float32]:
+def directions_of(
+    names: Sequence[str], embeddings: Embeddings, *, scale: float = NAME_SCALE
+) -> npt.NDArray[np.float32]:
     """Return weights that score a text by its similarity to these names, one row per name.
 
     Names are public. Those without a word, such as numbers, say nothing: their row is zero.
@@ -315,7 +317,7 @@ def directions_of(names: Sequence[str], embeddings: Embeddings) -> npt.NDArray[n
     if told.sum() > 1:
         rows[told] = embeddings([name for name, one in zip(spelled, told, strict=True) if one])
         rows[told] -= rows[told].mean(axis=0)
-    return np.asarray(NAME_SCALE * rows, np.float32)
+    return np.asarray(scale * rows, np.float32)
 
 
 def _and_class_words(count: int) -> str:

@@ -39,17 +39,20 @@ EXAMPLES_AT_HALF = 500.0
 LARGEST_SHARE = 0.7
 
 
-def embedding_share(examples: float, outputs: int, epsilon: float) -> float:
+def embedding_share(
+    examples: float, outputs: int, epsilon: float, *, half: float = EXAMPLES_AT_HALF
+) -> float:
     """Return the share of a text's squared norm that its embedding gets; its words get the rest.
 
     Embeddings need few examples, words need many and then know more. The share depends on public
-    numbers alone: a declared number of examples n, of outputs K, and ε. It is 1/(1 + n ε/(500 K)).
+    numbers alone: a declared number of examples n, of outputs K, and ε. It is 1/(1 + n ε/(500 K)),
+    where ``half`` stands for the 500, and at most 0.7.
 
     >>> [round(embedding_share(25_000, 2, 1.0), 2), round(embedding_share(25_000, 100, 1.0), 2)]
     [0.04, 0.67]
     """
     per_output = examples * epsilon / outputs
-    return min(LARGEST_SHARE, 1 / (1 + per_output / EXAMPLES_AT_HALF))
+    return min(LARGEST_SHARE, 1 / (1 + per_output / half))
 
 
 def takes_side_information(method: Method) -> bool:

@@ -2,7 +2,8 @@
 
 A setting is a rule's constants (`adadps.estimators.planner.plan.DefaultRule`) and how word
 frequencies enter: as weights of the features (IDF), before the clip, on both sides of the noise,
-or not at all.
+or not at all. With words and embeddings it also has the share of the embeddings, or the constant of
+the rule for it (``half``), and how far weights start towards the ``names`` of the classes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.events import default_delta
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import sparse_linear
+from adadps.engine.objective import predict
 from adadps.estimators.planner.methods import (
     FLOOR,
     POWER_ON_BOTH_SIDES,
     WORDS_PER_TEXT,
     PreparedMethod,
+    embedding_share,
     norms_for,
     typical_norm,
 )
@@ -35,8 +38,10 @@ from adadps.estimators.planner.plan import (
     first_gradient,
     plan_training,
 )
+from adadps.estimators.tables.features import prepare_for_rows, text_features
+from adadps.estimators.text import directions_of
 from adadps.methods import paper as methods
-from adadps.methods.side import Frequencies, frequency, idf, word_frequencies
+from adadps.methods.side import Frequencies, embeddings, frequency, idf, word_frequencies
 from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain, average, chain, reparametrise, sgd
 from adadps.training.evaluation import on_held_out
@@ -46,6 +51,7 @@ from adadps_experiments.reproduce.defaults.problems import DefaultsProblem, load
 from adadps_experiments.reproduce.records import Record
 
 TRIAL_STEPS, STEPS = 200, 400
+MIXED = "words and embeddings"
 NO_DOOR, FEATURES, BEFORE, BOTH = "none", "features", "before the clip", "both sides"
 METHODS = {
     NO_DOOR: Method.DP_SGD,
@@ -68,7 +74,7 @@ Setting = dict[str, Any]
 
 @dataclass(frozen=True)
 class DefaultsJob:
-    """One run of a setting on a problem; ``epsilon`` is None without privacy."""
+    """One run of a setting on a problem; ``epsilon`` is None without privacy, 0 without data."""
 
     dataset: str
     epsilon: float | None
@@ -98,9 +104,17 @@ class DefaultsJob:
 def run(job: DefaultsJob) -> Record:
     """Train, and evaluate on the test rows, or on those held out for tuning."""
     start = time.perf_counter()
-    given, train, test = _problem(job.dataset, job.tuning)
+    mixed = job.setting.get("features") == MIXED
+    given, train, test = _problem(job.dataset, job.tuning, mixed)
     model = sparse_linear(_width(train), len(given.classes), bias=False)
     torch.nn.init.zeros_(model.weight)
+    if mixed:
+        names = directions_of(given.classes, embeddings(), scale=job.setting["names"])
+        with torch.no_grad():
+            model.weight[:, len(given.words) :] = torch.from_numpy(names)
+    if job.epsilon == 0:
+        found = given.metric(predict(model, test.features, None), test.targets)
+        return _of_public_knowledge(job, found, len(train))
     shown = on_held_out("held-out rows", test.features, test.targets, accuracy=given.metric)
     plan = _plan(job, given, len(train))
     chosen = plan.settings
@@ -121,6 +135,7 @@ def run(job: DefaultsJob) -> Record:
         "job": job.describe(),
         "values": {"accuracy": result.last("accuracy")},
         "examples": len(train),
+        "outputs": len(given.classes),
         "delta": chosen.budget.delta,
         "batch_size": chosen.sampler.expected_size,
         "noise_multiplier": chosen.noise_multiplier if private else None,
@@ -131,6 +146,21 @@ def run(job: DefaultsJob) -> Record:
         "epsilon_rdp": _by_rdp(method, chosen) if private else None,
         "chain": result.method,
         "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def _of_public_knowledge(job: DefaultsJob, found: float, examples: int) -> Record:
+    """Return the record of a model that has seen no private row: nothing is trained or paid."""
+    unused = ("delta", "batch_size", "noise_multiplier", "clip_norm", "lr", "epsilon_rdp")
+    return {
+        "job": job.describe(),
+        "values": {"accuracy": found},
+        "examples": examples,
+        "private": True,
+        "epsilon_pld": 0.0,
+        "chain": "none",
+        "seconds": 0.0,
+        **dict.fromkeys(unused),
     }
 
 
@@ -148,7 +178,7 @@ def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> PlannedRun
     """Apply the rule; without privacy only its batch size is of use."""
     setting = {"clip": 1.0, "noise": 1.0, "door": NO_DOOR, **job.setting}
     return plan_training(
-        _prepared(setting, given),
+        _prepared(setting, given, examples, job.epsilon),
         examples=examples,
         budget=Budget(job.epsilon or 1.0, default_delta(examples)),
         loss=LossFacts(first_gradient(len(given.classes))),
@@ -156,8 +186,16 @@ def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> PlannedRun
     )
 
 
-def _prepared(setting: Setting, given: DefaultsProblem) -> PreparedMethod:
+def _prepared(
+    setting: Setting, given: DefaultsProblem, examples: int, epsilon: float | None
+) -> PreparedMethod:
     door, known = setting["door"], given.frequencies()
+    if setting.get("features") == MIXED:
+        share = setting.get("share") or embedding_share(
+            examples, len(given.classes), epsilon or 1.0, half=setting["half"]
+        )
+        features = text_features(given.words, embeddings())
+        return prepare_for_rows(METHODS[door], features, known, share)
     if door == NO_DOOR or known is None:
         return PreparedMethod(Method.DP_SGD)
     method = METHODS[door]
@@ -183,9 +221,10 @@ def _idf(setting: Setting, known: Frequencies) -> Fixed:
 
 
 @lru_cache(maxsize=4)
-def _problem(dataset: str, tuning: bool) -> tuple[DefaultsProblem, Examples, Examples]:
+def _problem(dataset: str, tuning: bool, mixed: bool) -> tuple[DefaultsProblem, Examples, Examples]:
     given = load_problem(dataset).for_tuning() if tuning else load_problem(dataset)
-    return given, given.examples(given.train), given.examples(given.test)
+    encode = given.mixed if mixed else given.examples
+    return given, encode(given.train), encode(given.test)
 
 
 def _width(held: Examples) -> int:

@@ -19,8 +19,9 @@ from adadps.data.examples import Examples, examples
 from adadps.data.identity import normalised
 from adadps.engine import losses
 from adadps.engine.losses import Loss
+from adadps.estimators.tables.features import text_features
 from adadps.estimators.text import TOKEN, BagOfWords, public_vocabulary
-from adadps.methods.side import Frequencies, word_frequencies
+from adadps.methods.side import Frequencies, embeddings, word_frequencies
 from adadps.training.evaluation import Metric, accuracy, top_label_accuracy
 from adadps_experiments.data.amazon import amazon_reviews
 from adadps_experiments.data.finding import require
@@ -82,6 +83,11 @@ class DefaultsProblem:
     def frequencies(self) -> Frequencies | None:
         """Return how common the words are in general English."""
         return word_frequencies(self.words) if self.words else None
+
+    def mixed(self, part: LabelledRows) -> Examples:
+        """Return the texts as words and embeddings, as `adadps train` makes them."""
+        rows = text_features(self.words, embeddings()).of_texts(list(part.rows))
+        return examples(rows, part.targets)
 
     def examples(self, part: LabelledRows) -> Examples:
         """Return the rows as examples of norm 1."""

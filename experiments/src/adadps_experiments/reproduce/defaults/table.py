@@ -14,12 +14,17 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from adadps.estimators.planner.methods import EXAMPLES_AT_HALF, embedding_share
 from adadps.estimators.planner.plan import RULE
+from adadps.estimators.text import NAME_SCALE
 from adadps_experiments.plots import Curve, Panel, draw
 from adadps_experiments.reproduce.defaults.jobs import (
     BEFORE,
     BOTH,
     FEATURES,
+    MIXED,
     NO_DOOR,
     STEPS,
     DefaultsJob,
@@ -31,6 +36,11 @@ from adadps_experiments.reproduce.results import Row, summary
 from adadps_experiments.reproduce.workers import run_missing
 
 EPSILONS = (1.0, 3.0, 8.0)
+"""Where settings are tuned. The defaults, which need no tuning, are also run at `SMALL`."""
+SMALL = 0.5
+SHARES, SHARE_EPSILONS = (0.05, 0.2, 0.5, 0.8), (1.0, 3.0)
+HALVES, NAMES = (125.0, 250.0, 500.0, 1000.0, 2000.0), (0.0, 4.0, 8.0, 16.0)
+"""Candidates for the constants of the mix: of the share, and of the start at the classes' names."""
 NOISES, CLIPS = (0.3, 0.6, 1.2), (0.25, 0.7)
 OTHER_CLIPS = (0.1, 1.5)
 """More clip norms for DP-SGD without side information, which has no other doors to try."""
@@ -43,13 +53,15 @@ TEXTS = ("debian-sections", "debian-tags", "so-titles", "amazon", "imdb")
 WITHOUT_SIDE = "mnist"
 DATASETS, QUICK = (*TEXTS, WITHOUT_SIDE), ("amazon",)
 
-DP_SGD, DEFAULTS = "dp-sgd-tuned", "defaults"
-BEST, NO_PRIVACY = "best-tuned", "sgd"
+DP_SGD, DEFAULTS, WORDS = "dp-sgd-tuned", "defaults", "defaults-words"
+BEST, NO_PRIVACY, PUBLIC = "best-tuned", "sgd", "public-only"
 LINES = {
-    DP_SGD: "DP-SGD, tuned, no side information",
-    DEFAULTS: "defaults, nothing tuned",
-    BEST: "best of all trials",
-    NO_PRIVACY: "SGD, no privacy, tuned",
+    PUBLIC: "public only: names of the classes (ε = 0)",
+    DP_SGD: "DP-SGD, tuned, words, no side information",
+    WORDS: "defaults before: words, nothing tuned",
+    DEFAULTS: "defaults: words and embeddings, nothing tuned",
+    BEST: "best of all trials on words",
+    NO_PRIVACY: "SGD, no privacy, words, tuned",
 }
 
 
@@ -90,8 +102,69 @@ def rates_of(dataset: str) -> list[Setting]:
     return [*plain, *({"door": FEATURES, "power": POWER, "lr": lr} for lr in RATES)]
 
 
+def mix(**constants: float) -> Setting:
+    """Return a setting of words and embeddings, with the other constants of the shipped rule."""
+    rule = {"door": FEATURES, "power": POWER, "noise": RULE.output_noise, "clip": RULE.clip}
+    return {**rule, "features": MIXED, "names": NAME_SCALE, **constants}
+
+
+def share_trial(dataset: str, epsilon: float, share: float) -> DefaultsJob:
+    """Return the trial of one share of the embeddings."""
+    return DefaultsJob(dataset, epsilon, mix(share=share), TUNING_SEED, tuning=True)
+
+
+def names_trial(dataset: str, scale: float) -> DefaultsJob:
+    """Return the trial of one scale of the start, with shares by the shipped rule."""
+    setting = mix(half=EXAMPLES_AT_HALF, names=scale)
+    return DefaultsJob(dataset, SHARE_EPSILONS[0], setting, TUNING_SEED, tuning=True)
+
+
+def mix_trials(dataset: str) -> list[DefaultsJob]:
+    """Return the trials behind the constants of the mix."""
+    shares = [share_trial(dataset, *one) for one in product(SHARE_EPSILONS, SHARES)]
+    return [*shares, *(names_trial(dataset, scale) for scale in NAMES)]
+
+
+def best_mix(datasets: Sequence[str], record_file: RecordFile) -> Record:
+    """Return the constants of the mix with the smallest mean loss against the best trial.
+
+    Between the shares that were tried, accuracy is interpolated.
+    """
+    halves = {half: fmean(_share_losses(half, datasets, record_file)) for half in HALVES}
+    scales = {scale: fmean(_name_losses(scale, datasets, record_file)) for scale in NAMES}
+    return {
+        "half": min(halves, key=lambda half: halves[half]),
+        "names": min(scales, key=lambda scale: scales[scale]),
+        "chosen_on": list(datasets),
+        "losses": {"half": list(halves.items()), "names": list(scales.items())},
+    }
+
+
+def _share_losses(half: float, datasets: Sequence[str], record_file: RecordFile) -> list[float]:
+    found = []
+    for dataset, epsilon in product(datasets, SHARE_EPSILONS):
+        records = [record_file.require(share_trial(dataset, epsilon, share).describe())
+                   for share in SHARES]  # fmt: skip
+        scores = [record["values"]["accuracy"] for record in records]
+        examples = records[0]["examples"]
+        share = embedding_share(examples, records[0]["outputs"], epsilon, half=half)
+        found.append(max(scores) - float(np.interp(share, SHARES, scores)))
+    return found
+
+
+def _name_losses(scale: float, datasets: Sequence[str], record_file: RecordFile) -> list[float]:
+    found = []
+    for dataset in datasets:
+        scores = {
+            one: record_file.require(names_trial(dataset, one).describe())["values"]["accuracy"]
+            for one in NAMES
+        }
+        found.append(max(scores.values()) - scores[scale])
+    return found
+
+
 def trials_of(dataset: str) -> list[DefaultsJob]:
-    """Return every trial of a problem."""
+    """Return every trial of a problem on words alone."""
     private = [
         DefaultsJob(dataset, epsilon, setting, TUNING_SEED, tuning=True)
         for epsilon, setting in product(EPSILONS, settings_of(dataset))
@@ -107,7 +180,8 @@ def tune(datasets: Iterable[str], record_file: RecordFile, workers: int | None =
     """Run the trials that have no record; return winners and constants for each problem."""
     names = tuple(datasets)
     for dataset in names:
-        run_missing(run, trials_of(dataset), record_file, f"trials of {dataset}", workers)
+        trials = [*trials_of(dataset), *(mix_trials(dataset) if dataset in TEXTS else ())]
+        run_missing(run, trials, record_file, f"trials of {dataset}", workers)
     texts = [dataset for dataset in names if dataset in TEXTS]
     return {
         "datasets": {dataset: _winners(dataset, record_file) for dataset in names},
@@ -116,6 +190,11 @@ def tune(datasets: Iterable[str], record_file: RecordFile, workers: int | None =
             for dataset in names
         },
         "shipped": best_rule(texts, record_file),
+        "mixes": {
+            dataset: best_mix([other for other in texts if other != dataset], record_file)
+            for dataset in texts
+        },
+        "shipped_mix": best_mix(texts, record_file),
     }
 
 
@@ -170,17 +249,31 @@ def jobs_of(
     if dataset == WITHOUT_SIDE:
         rule = {**rule, "door": NO_DOOR}
     found: dict[tuple[str, float], list[DefaultsJob]] = {}
-    for epsilon in EPSILONS:
-        mine = held[f"{epsilon:g}"]
-        chosen = {
-            DP_SGD: (epsilon, mine[DP_SGD]["winner"]),
-            DEFAULTS: (epsilon, {**rule, "longest": RULE.longest}),
-            BEST: (epsilon, mine[BEST]["winner"]),
-            NO_PRIVACY: (None, held[NO_PRIVACY]["winner"]),
+    default = {**rule, "longest": RULE.longest}
+    for epsilon in (SMALL, *EPSILONS):
+        chosen: dict[str, tuple[float | None, Setting]] = {
+            NO_PRIVACY: (None, held[NO_PRIVACY]["winner"])
         }
-        for line, (target, setting) in chosen.items():
+        if epsilon in EPSILONS:
+            mine = held[f"{epsilon:g}"]
+            chosen[DP_SGD] = (epsilon, mine[DP_SGD]["winner"])
+            chosen[BEST] = (epsilon, mine[BEST]["winner"])
+        if dataset == WITHOUT_SIDE:
+            chosen[DEFAULTS] = (epsilon, default)
+        else:
+            constants = winners["mixes"][dataset]
+            mixed = mix(half=constants["half"], names=constants["names"])
+            chosen[WORDS] = (epsilon, default)
+            chosen[DEFAULTS] = (epsilon, {**mixed, **default})
+            chosen[PUBLIC] = (
+                0.0,
+                {"door": NO_DOOR, "features": MIXED, "names": constants["names"]},
+            )
+        for line in (line for line in LINES if line in chosen):
+            target, setting = chosen[line]
             found[line, epsilon] = [
-                DefaultsJob(dataset, target, setting, seed, tuning=False) for seed in range(seeds)
+                DefaultsJob(dataset, target, setting, seed, tuning=False)
+                for seed in range(seeds if target != 0 else 1)
             ]
     return found
 
@@ -212,7 +305,7 @@ def _row(dataset: str, line: str, epsilon: float, records: list[Record]) -> Row:
         "experiment": "defaults",
         "dataset": dataset,
         "method": line,
-        "side": "none" if setting["door"] == NO_DOOR else "word list of general English",
+        "side": _side_of(setting),
         "metric": "test accuracy",
         "epsilon_pld": first["epsilon_pld"],
         "epsilon_rdp": first["epsilon_rdp"],
@@ -232,6 +325,11 @@ def _row(dataset: str, line: str, epsilon: float, records: list[Record]) -> Row:
         },
         **facts,
     )
+
+
+def _side_of(setting: Setting) -> str:
+    words = [] if setting["door"] == NO_DOOR else ["word list of general English"]
+    return " and ".join([*words, *(["wordllama"] if "features" in setting else [])]) or "none"
 
 
 TITLE = "Default settings against tuned ones: test accuracy"
