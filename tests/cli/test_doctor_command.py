@@ -228,3 +228,11 @@ def test_files_of_the_same_name_are_refused(public, tmp_path):
     shown = ask(public, "--side", first, "--side", second)
     assert shown.exit_code == 2
     assert "different names" in plain(shown.stderr)
+
+
+@pytest.mark.parametrize("features", ["words", "embeddings", "both"])
+def test_the_doctor_tries_every_form_of_texts(public, features):
+    told = json.loads(ask(public, "--features", features, "--json").stdout)
+    tried = {finding["method"] for finding in told["findings"]}
+    assert ("dp-sgd-weighted" in tried) is (features != "embeddings")
+    assert f"--features {features}" in told["next_command"]

@@ -18,6 +18,7 @@ from adadps.cli.main import (
     table_of_rows,
     whole_number,
 )
+from adadps.types import TextFeatures
 
 if TYPE_CHECKING:
     from adadps.estimators.doctor.tables import TableFindings
@@ -79,6 +80,9 @@ def doctor(
         list[Path] | None,
         _TRIED(help="Public FILE with columns word and frequency, tried too; may be repeated."),
     ] = None,
+    features: Annotated[
+        TextFeatures, _TRIED(metavar="NAME", help="Texts as words, embeddings or both.")
+    ] = TextFeatures.AUTO,
     words: Annotated[
         int,
         _TRIED(callback=whole_number(1, MOST_WORDS), help="Size of the public vocabulary."),
@@ -126,6 +130,7 @@ def doctor(
             folds=folds,
             steps=steps,
             batch_size=batch_size,
+            features=features,
             words=words,
             language=language,
             seed=seed,

@@ -18,11 +18,12 @@ from adadps.errors import DataError, SettingError
 from adadps.estimators.doctor.candidates import DP_SGD, Candidate
 from adadps.estimators.doctor.case import Array
 from adadps.estimators.doctor.examination import FOLDS, Findings, examine
-from adadps.estimators.planner.methods import shaped, takes_side_information
+from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import Settings
-from adadps.estimators.text import BagOfWords, frequencies_from_file, public_vocabulary
-from adadps.methods.side import Frequencies, word_frequencies
-from adadps.types import Method
+from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
+from adadps.estimators.text import frequencies_from_file, public_vocabulary
+from adadps.methods.side import Frequencies, embeddings, word_frequencies
+from adadps.types import Method, TextFeatures
 
 WORDS, LANGUAGE = 10_000, "en"
 """The default vocabulary of `adadps train`."""
@@ -50,6 +51,7 @@ class DoctorRequest:
     folds: int = FOLDS
     steps: int | None = None
     batch_size: float | None = None
+    features: TextFeatures = TextFeatures.AUTO
     words: int = WORDS
     language: str = LANGUAGE
     seed: int = 0
@@ -104,14 +106,18 @@ def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFi
     say(f"Reading {request.public} ...")
     table = read_table(request.public)
     texts, labels = table.column(request.text), table.column(request.label)
-    words = public_vocabulary(request.words, request.language)
-    rows = BagOfWords(words, dampened=True)(texts)
-    if rows.nnz == 0:
+    alone = request.features is TextFeatures.EMBEDDINGS
+    words = () if alone else public_vocabulary(request.words, request.language)
+    vectors = None if request.features is TextFeatures.WORDS else embeddings()
+    features = text_features(words, vectors)
+    rows = features.of_texts(texts)
+    if rows[:, : features.words].nnz == 0 and not (alone and rows.nnz):
         raise DataError(
             f"Expected words of the vocabulary in the texts of {request.public}, found none. Check "
             "the column of the texts, or choose another --language."
         )
-    methods, candidates = _candidates(request, words)
+    share = embedding_share(request.examples, len(set(labels)), request.epsilon)
+    methods, candidates = _candidates(request, features, share)
     found = examine(
         rows,
         _numbered(labels),
@@ -160,13 +166,18 @@ def next_command(
     for option, value in given.items():
         parts += [] if value is None else [option, _number(value)]
     parts += [] if request.language == LANGUAGE else ["--language", request.language]
+    if request.features is not TextFeatures.AUTO:
+        parts += ["--features", request.features.value]
     return shlex.join([*parts, "--out", MODEL])
 
 
 def _candidates(
-    request: DoctorRequest, words: tuple[str, ...]
+    request: DoctorRequest, features: RowFeatures, share: float
 ) -> tuple[dict[str, TrainableMethod], list[Candidate]]:
     """Return every method that reads word frequencies, with wordfreq's and those of each file."""
+    words = features.vocabulary
+    if not words:
+        return {DP_SGD: TrainableMethod(Method.DP_SGD)}, []
     known: dict[str, tuple[Path | None, Frequencies]] = {
         "wordfreq": (None, word_frequencies(words, request.language))
     }
@@ -183,7 +194,8 @@ def _candidates(
         for method in INFORMED:
             name = f"{method.value} with {called}"
             methods[name] = TrainableMethod(method, file)
-            candidates.append(Candidate(name, method, shaped(frequencies, method)))
+            side = prepare_for_rows(method, features, frequencies, share).side
+            candidates.append(Candidate(name, method, side))
     return methods, candidates
 
 
