@@ -23,9 +23,9 @@ _COLUMNS = {
     "seconds": "seconds",
 }
 _HOW_TO_READ = """\
-The defaults are those of `adadps train`: nothing is tuned. All other methods were
-tuned with 12 trials each, which are not part of ε, and read words alone. The defaults
-also read the words in the sections' names and public embeddings of the texts."""
+The defaults are those of `adadps train`: nothing is tuned. All other methods
+were tuned with 12 trials each, which are not part of ε, and read words alone.
+The defaults also read public embeddings and the words in the sections' names."""
 
 
 def demo(

@@ -251,6 +251,7 @@ def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
         "model": str(folder),
         "guarantee": str(privacy),
         "method": result.method,
+        "reads": result.settings["model"],
         "steps": privacy.steps,
         "steps paid": privacy.steps_paid,
         "noise multiplier": privacy.noise_multiplier,
