@@ -245,6 +245,11 @@ class TrainingRequest:
         """Return the public vectors of texts; None where texts are words alone."""
         if not schema.texts or self.features is TextFeatures.WORDS:
             return None
+        if self.embeddings not in (None, "wordllama") and not self.embeddings_because:
+            raise SettingError(
+                f"Expected a reason why the vectors of {self.embeddings} are public, found none. "
+                "Add --embeddings-because TEXT: it is stated in the result."
+            )
         return embeddings(self.embeddings or "wordllama", public_because=self.embeddings_because)
 
     def _require_side(self, schema: Schema, method: Method) -> None:

@@ -14,7 +14,11 @@ from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks
 from adadps.errors import AssumedPublicWarning, BudgetError
-from adadps.estimators.planner.methods import embedding_share, takes_side_information
+from adadps.estimators.planner.methods import (
+    LEAST_SHARE,
+    embedding_share,
+    takes_side_information,
+)
 from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
@@ -27,7 +31,7 @@ from adadps.estimators.tables.run_folder import (
     save_model,
     shared_ledger,
 )
-from adadps.estimators.tables.survey import complete, facts
+from adadps.estimators.tables.survey import complete, facts, users
 from adadps.estimators.text import TableVocabulary
 from adadps.files import new_folder
 from adadps.report.result import Result
@@ -105,7 +109,12 @@ def _prepare(
     read_off = schema.unknown
     if read_off:
         schema = complete(schema, read_chunks(request.data))
-    model = TableModel(schema, vocabulary.words, request.text_embeddings(schema))
+    count = declared.count or (_count_in_file(request) if schema.texts else 1)
+    share = embedding_share(count, schema.label.outputs, request.epsilon)
+    vectors = request.text_embeddings(schema)
+    if request.features is TextFeatures.AUTO and share < LEAST_SHARE:
+        vectors = None
+    model = TableModel(schema, vocabulary.words, vectors)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
@@ -134,6 +143,14 @@ def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
         warnings.warn(text, AssumedPublicWarning, stacklevel=3)
     elif number:
         say(text)
+
+
+@declared_read(DeclaredRead.NUMBER)
+def _count_in_file(request: TrainingRequest) -> int:
+    """Count the units of privacy before their features are made, which depend on the number."""
+    if request.user is None:
+        return sum(len(chunk) for chunk in read_chunks(request.data))
+    return len({name for chunk in read_chunks(request.data) for name in users(chunk, request.user)})
 
 
 @declared_read(DeclaredRead.NUMBER)

@@ -23,6 +23,7 @@ from adadps.data.sparse_rows import sparse_linear
 from adadps.engine.objective import predict
 from adadps.estimators.planner.methods import (
     FLOOR,
+    LEAST_SHARE,
     POWER_ON_BOTH_SIDES,
     WORDS_PER_TEXT,
     PreparedMethod,
@@ -104,7 +105,7 @@ class DefaultsJob:
 def run(job: DefaultsJob) -> Record:
     """Train, and evaluate on the test rows, or on those held out for tuning."""
     start = time.perf_counter()
-    mixed = job.setting.get("features") == MIXED
+    mixed = _is_mixed(job)
     given, train, test = _problem(job.dataset, job.tuning, mixed)
     model = sparse_linear(_width(train), len(given.classes), bias=False)
     torch.nn.init.zeros_(model.weight)
@@ -149,6 +150,23 @@ def run(job: DefaultsJob) -> Record:
     }
 
 
+def _is_mixed(job: DefaultsJob) -> bool:
+    """Return whether embeddings have a share that `adadps train` would not leave out."""
+    if job.setting.get("features") != MIXED:
+        return False
+    if "half" not in job.setting:
+        return True
+    given, train, _ = _problem(job.dataset, job.tuning, mixed=False)
+    return _share(job.setting, given, len(train), job.epsilon) >= LEAST_SHARE
+
+
+def _share(setting: Setting, given: DefaultsProblem, examples: int, epsilon: float | None) -> float:
+    if "share" in setting:
+        return float(setting["share"])
+    outputs, half = len(given.classes), setting["half"]
+    return embedding_share(examples, outputs, epsilon or 1.0, half=half)
+
+
 def _of_public_knowledge(job: DefaultsJob, found: float, examples: int) -> Record:
     """Return the record of a model that has seen no private row: nothing is trained or paid."""
     unused = ("delta", "batch_size", "noise_multiplier", "clip_norm", "lr", "epsilon_rdp")
@@ -178,7 +196,7 @@ def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> PlannedRun
     """Apply the rule; without privacy only its batch size is of use."""
     setting = {"clip": 1.0, "noise": 1.0, "door": NO_DOOR, **job.setting}
     return plan_training(
-        _prepared(setting, given, examples, job.epsilon),
+        _prepared(setting, given, examples, job),
         examples=examples,
         budget=Budget(job.epsilon or 1.0, default_delta(examples)),
         loss=LossFacts(first_gradient(len(given.classes))),
@@ -187,13 +205,11 @@ def _plan(job: DefaultsJob, given: DefaultsProblem, examples: int) -> PlannedRun
 
 
 def _prepared(
-    setting: Setting, given: DefaultsProblem, examples: int, epsilon: float | None
+    setting: Setting, given: DefaultsProblem, examples: int, job: DefaultsJob
 ) -> PreparedMethod:
     door, known = setting["door"], given.frequencies()
-    if setting.get("features") == MIXED:
-        share = setting.get("share") or embedding_share(
-            examples, len(given.classes), epsilon or 1.0, half=setting["half"]
-        )
+    if _is_mixed(job):
+        share = _share(setting, given, examples, job.epsilon)
         features = text_features(given.words, embeddings())
         return prepare_for_rows(METHODS[door], features, known, share)
     if door == NO_DOOR or known is None:
