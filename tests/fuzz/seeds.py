@@ -47,7 +47,7 @@ from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.training import train_from_table
 from adadps.methods import plain_sgd
 from adadps.methods.paper import dp_sgd_weighted
-from adadps.types import Method
+from adadps.types import Method, TextFeatures
 
 WORDS = "the apple pear hammer and saw is sweet in of new".split()  # noqa: SIM905
 EVENTS = (
@@ -206,7 +206,7 @@ def models() -> tuple[dict[str, bytes], ...]:
     made = []
     numbers = {"numeric": ("id=0,11",), "categorical": ("kind=a,b,other",)}
     for name, method, more in (
-        ("plain", Method.DP_SGD, {}),
+        ("plain", Method.DP_SGD, {"features": TextFeatures.WORDS}),
         ("weighted", Method.DP_SGD_WEIGHTED, {}),
         ("mixed", Method.DP_SGD_WEIGHTED, numbers),
     ):

@@ -278,7 +278,8 @@ def test_hazard_20_the_public_vectorizer_is_named_as_what_it_is():
     facts = model.fit(TEXTS, KINDS)["model"].privacy_.assumed_public
     assert FITTED_BEFORE not in facts
     said = "that the features are those of PublicVectorizer, which is fitted to nothing"
-    assert [fact for fact in facts if "features" in fact] == [f"{said} (300 public words)"]
+    made = f"{said} (300 public words and wordllama embeddings)"
+    assert [fact for fact in facts if "features" in fact] == [made]
 
 
 def test_hazard_20_side_information_of_another_kind_says_nothing_about_the_features():

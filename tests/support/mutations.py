@@ -110,7 +110,7 @@ MUTATIONS = {
     ),
     "a resumed run forgets that steps were lost": Mutation(
         "src/adadps/training/payment.py",
-        "        if not self._earlier or not left:\n            return planned\n",
+        "        if not self._has_lost or not left:\n            return planned\n",
         "        return planned\n",
         "tests/training/test_resuming_costs.py -k hazard_16",
     ),

@@ -86,7 +86,7 @@ class Payment:
         self._steps = steps
         self._steps_of_share: int | None = None  # in this life, where the run has a share
         self._earlier = self.ledger.charged(self.run)
-        self._steps_before = sum(life.steps for life in self.ledger.lives(self.run))
+        self._has_lost = self.paid > len(paid_before)  # steps, or a measurement, before this life
         self._charges_seen = self.paid
         self._events: dict[bool, DpEvent] = {}  # of steps that are charged, and of others
         if measured:
@@ -234,10 +234,10 @@ class Payment:
     def last_step(self, planned: int) -> int:
         """Return the step at which a run must end to keep its budget.
 
-        A run whose earlier lives have paid for lost steps takes as many fewer as it must.
+        A run whose earlier lives have paid for what was lost takes as many fewer as it must.
         """
         left = planned - self._begins_after
-        if not self._steps_before or not left:
+        if not self._has_lost or not left:
             return planned
         if self._has_share:
             left = self._room_of_share()
