@@ -24,7 +24,7 @@ TITLES = {
 }
 PRIVATE = {
     "defaults": ("adadps defaults, nothing tuned", "#1f6fb4", "o"),
-    "dp-sgd-tuned": ("DP-SGD, tuned, no side information", "#d9772b", "s"),
+    "dp-sgd-tuned": ("DP-SGD on words, tuned, no side information", "#d9772b", "s"),
 }
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     for axis in axes[-1]:
         axis.set_xlabel("ε (smaller is more private)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(PICTURE, metadata={"Software": None})
 
 
@@ -58,14 +58,15 @@ def draw_problem(axis: Axes, rows: list[dict[str, Any]], title: str) -> None:
             capsize=2,
         )
     ceiling = next(row["mean"] for row in rows if row["method"] == "sgd")
-    axis.axhline(ceiling, label="SGD, no privacy, tuned", color="#555555", linestyle="--")
+    axis.axhline(ceiling, label="SGD on words, no privacy, tuned", color="#555555", linestyle="--")
     axis.set_title(title, fontsize=10)
     axis.set_xscale("log")
-    axis.set_xlim(0.8, 10)
-    axis.set_xticks([1, 3, 8], labels=["1", "3", "8"])
+    axis.set_xlim(0.42, 10)
+    axis.set_xticks([0.5, 1, 3, 8], labels=["0.5", "1", "3", "8"])
     axis.set_xticks([], minor=True)
-    low = min(row["mean"] for row in rows)
-    axis.set_ylim(min(low, ceiling - 0.11) - 0.005, ceiling + 0.015)
+    shown = [row["mean"] for row in rows if row["method"] in PRIVATE]
+    high = max(*shown, ceiling)
+    axis.set_ylim(min(*shown, high - 0.11) - 0.005, high + 0.015)
     axis.yaxis.set_major_locator(MultipleLocator(0.05))
     axis.yaxis.set_major_formatter("{x:.2f}")
     axis.grid(axis="y", alpha=0.3)

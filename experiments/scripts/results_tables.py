@@ -91,15 +91,20 @@ def defaults_table() -> str:
     for row in rows:
         place = (row["dataset"], f"{row['settings']['target_epsilon']:g}")
         lines.setdefault(place, {})[row["method"]] = row
-    heads = ["problem", "ε", *methods.values(), "defaults less tuned DP-SGD", "less best"]
+    heads = ["problem", "ε", *methods.values(), "defaults less tuned DP-SGD", "less words"]
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for place, held in lines.items():
         mine = held["defaults"]["mean"]
-        cells = [f"{held[method]['mean']:.3f} ± {held[method]['std']:.3f}" for method in methods]
-        others = ("dp-sgd-tuned", "best-tuned")
-        cells += [f"{100 * (mine - held[other]['mean']):+.1f}" for other in others]
+        cells = [_accuracy(held[method]) if method in held else "–" for method in methods]
+        for other in ("dp-sgd-tuned", "defaults-words"):
+            cells.append(f"{100 * (mine - held[other]['mean']):+.1f}" if other in held else "–")
         out.append(f"| {' | '.join([*place, *cells])} |")
     return "\n".join(out) + "\n"
+
+
+def _accuracy(row: Row) -> str:
+    once = row["seeds"] == 1
+    return f"{row['mean']:.3f}" + ("" if once else f" ± {row['std']:.3f}")
 
 
 def table(experiment: str, dataset: str, metric: str, epsilon: str, *methods: str) -> str:

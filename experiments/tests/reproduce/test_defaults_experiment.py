@@ -2,10 +2,13 @@
 
 import json
 from collections import Counter
+from importlib.resources import files
 
 import numpy as np
 import pytest
 
+from adadps.estimators.planner.methods import EXAMPLES_AT_HALF
+from adadps.estimators.text import NAME_SCALE
 from adadps_experiments.reproduce.defaults import (
     jobs as defaults_jobs,
 )
@@ -23,10 +26,12 @@ def kept_with(tmp_path, score):
     """Return synthetic trials of all problems: ``score(dataset, epsilon, setting)``."""
     record_file = RecordFile(tmp_path / "trials.jsonl")
     for dataset in defaults_table.DATASETS:
-        for job in defaults_table.trials_of(dataset):
+        mixed = defaults_table.mix_trials(dataset) if dataset in defaults_table.TEXTS else []
+        for job in [*defaults_table.trials_of(dataset), *mixed]:
             value = score(dataset, job.epsilon, job.setting)
             record_file._records[json.dumps(job.describe(), sort_keys=True)] = {
                 "job": job.describe(), "values": {"accuracy": value},
+                "examples": 1000, "outputs": 10,
             }  # fmt: skip
     return record_file
 
@@ -101,14 +106,41 @@ def test_rows_say_which_line_has_which_accuracy(tmp_path):
                 job, number / 100
             )
     rows = defaults_table.run_rows(["amazon"], winners, 2, record_file)
-    assert len(rows) == 12
-    without_privacy = 0.11  # one job for all epsilons: the last has written it
-    assert [row["mean"] for row in rows[:4]] == pytest.approx([0.0, 0.01, 0.02, without_privacy])
+    assert Counter(row["settings"]["target_epsilon"] for row in rows) == {0.5: 4, 1: 6, 3: 6, 8: 6}
+    written = list(defaults_table.jobs_of("amazon", winners, 2))
+    once = {defaults_table.NO_PRIVACY, defaults_table.PUBLIC}  # the same job for all epsilons
+    for number, (place, row) in enumerate(zip(written, rows, strict=True)):
+        assert place == (row["method"], row["settings"]["target_epsilon"])
+        if row["method"] not in once:
+            assert row["mean"] == pytest.approx(number / 100)
     assert {row["method"] for row in rows} == set(defaults_table.LINES)
+    public = next(row for row in rows if row["method"] == defaults_table.PUBLIC)
+    assert (public["seeds"], public["side"]) == (1, "wordllama")
     wide = defaults_table.wide(rows)
-    assert [row["epsilon"] for row in wide] == [1.0, 3.0, 8.0]
-    assert wide[0]["defaults"] == "0.010 ± 0.000"
+    assert [row["epsilon"] for row in wide] == [0.5, 1.0, 3.0, 8.0]
+    assert defaults_table.DP_SGD not in wide[0]
     assert defaults_table.figure_of(rows).startswith(b"\x89PNG")
+
+
+def test_constants_of_a_mix_are_not_chosen_on_its_problem(tmp_path):
+    def score(dataset, epsilon, setting):
+        if "features" not in setting:
+            return 0.5
+        if dataset == "imdb":  # the opposite of all others
+            return 1 - setting.get("share", 0.5) + (setting["names"] == 16.0)
+        return setting.get("share", 0.5) + (setting["names"] == 4.0)
+
+    found = defaults_table.tune(defaults_table.DATASETS, kept_with(tmp_path, score))
+    assert set(found["mixes"]) == set(defaults_table.TEXTS)
+    assert found["mixes"]["imdb"]["half"] in (1000.0, 2000.0), "the largest share is bounded"
+    assert found["mixes"]["imdb"]["names"] == 4.0
+    assert all(name not in held["chosen_on"] for name, held in found["mixes"].items())
+
+
+def test_the_shipped_constants_are_those_that_won():
+    recorded = files("adadps_experiments.reproduce.recorded").joinpath("defaults.json")
+    shipped = json.loads(recorded.read_text("utf-8"))["shipped_mix"]
+    assert (shipped["half"], shipped["names"]) == (EXAMPLES_AT_HALF, NAME_SCALE)
 
 
 def test_without_words_the_defaults_have_no_side_information(tmp_path):
@@ -160,6 +192,29 @@ def test_a_run_has_its_epsilon_and_learns(door):
     assert found["epsilon_rdp"] >= found["epsilon_pld"]
     assert found["values"]["accuracy"] > 0.9
     assert found["job"]["split"] == "validation"
+
+
+@pytest.mark.usefixtures("_small")
+def test_words_and_embeddings_are_trained_together():
+    setting = defaults_table.mix(share=0.5)
+    found = defaults_jobs.run(DefaultsJob("small", 8.0, setting, 0, tuning=True))
+    assert found["values"]["accuracy"] > 0.9
+    assert found["outputs"] == 2
+
+
+@pytest.mark.usefixtures("_small")
+def test_small_shares_are_left_out_as_train_does(monkeypatch):
+    monkeypatch.setattr(defaults_problems.DefaultsProblem, "mixed", None)
+    setting = defaults_table.mix(half=0.01)
+    assert defaults_jobs.run(DefaultsJob("small", 8.0, setting, 0, tuning=True))["private"]
+
+
+@pytest.mark.usefixtures("_small")
+def test_public_knowledge_alone_costs_nothing():
+    setting = {"door": NO_DOOR, "features": defaults_jobs.MIXED, "names": 8.0}
+    found = defaults_jobs.run(DefaultsJob("small", 0.0, setting, 0, tuning=False))
+    assert found["epsilon_pld"] == 0
+    assert found["values"]["accuracy"] > 0.9
 
 
 @pytest.mark.usefixtures("_small")
