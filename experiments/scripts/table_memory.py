@@ -35,10 +35,11 @@ def write_rows(path: Path, rows: int) -> None:
             file.write(f"{text},{rng.randint(18, 99)},{rng.choice('abc')},{label}\n")
 
 
-def train(path: Path) -> None:
+def train(path: Path, features: str) -> None:
     """Train in the child process, and print the memory it took."""
     from adadps.estimators.tables.request import TrainingRequest
     from adadps.estimators.tables.training import train_from_table
+    from adadps.types import TextFeatures
 
     anonymous = [0]
     threading.Thread(target=_watch, args=(anonymous,), daemon=True).start()
@@ -51,6 +52,7 @@ def train(path: Path) -> None:
         label="label",
         classes="yes,no",
         epsilon=1.0,
+        features=TextFeatures(features),
         out=path.with_suffix(".model"),
     )
     train_from_table(request, lambda _: None)
@@ -70,17 +72,18 @@ def _watch(largest: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--features", default="auto")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train is not None:
-        train(given.train)
+        train(given.train, given.features)
         return
     for rows in given.rows:
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             table = Path(folder) / "rows.csv"
             write_rows(table, rows)
             size = table.stat().st_size / 2**20
-            child = [sys.executable, __file__, "--train", str(table)]
+            child = [sys.executable, __file__, "--train", str(table), "--features", given.features]
             shown = subprocess.run(child, check=True, capture_output=True, text=True).stdout
             print(f"{rows:>9,} rows ({size:.0f} MB): {shown.strip()}", flush=True)
 
