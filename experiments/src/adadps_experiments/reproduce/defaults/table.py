@@ -341,9 +341,8 @@ def wide(rows: Sequence[Row]) -> list[Row]:
     found: dict[tuple[str, float], Row] = {}
     for row in rows:
         epsilon = row["settings"]["target_epsilon"]
-        mine = found.setdefault(
-            (row["dataset"], epsilon), {"dataset": row["dataset"], "epsilon": epsilon}
-        )
+        empty = {"dataset": row["dataset"], "epsilon": epsilon, **dict.fromkeys(LINES)}
+        mine = found.setdefault((row["dataset"], epsilon), empty)
         mine[row["method"]] = f"{row['mean']:.3f} ± {row['std']:.3f}"
     return list(found.values())
 
