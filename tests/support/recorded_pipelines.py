@@ -390,7 +390,7 @@ PIPELINES = {
     ),
     "train, read off": (
         command("train", "--numeric", "age", "--categorical", "ward"),
-        {Read.FORM, Read.ENCODING, Read.ASSUMED_PUBLIC},
+        {Read.FORM, Read.ENCODING, Read.ASSUMED_PUBLIC, Read.NUMBER},
     ),
     "train, users": (
         command("train", *DECLARED, "--user", "who", "--users", 8, "--strict"),
