@@ -172,8 +172,9 @@ class DeclaredRead(Enum):
     )
     NUMBER = (
         "Rows or users are counted, to be compared with the declared number where that is part of "
-        "the guarantee, and to be drawn from. Rate, steps, noise, δ and the share of embeddings come "
-        "from the declared one, or from this one where nothing is declared and it is assumed public."
+        "the guarantee, and to be drawn from. Rate, steps, noise, δ and the share of embeddings "
+        "come from the declared one, or from this one where nothing is declared and it is assumed "
+        "public."
     )
     ENCODING = (
         "A row is parsed, scaled and encoded by what is declared or assumed public. What becomes "
