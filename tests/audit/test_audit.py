@@ -47,7 +47,7 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import squared_error
 from adadps.engine.noise import late
-from adadps.engine.noise.late import LateParameter
+from adadps.engine.noise.late_parameter import LateParameter
 from adadps.errors import ContractError, DataError, SettingError
 from adadps.methods import dp_sgd_weighted, plain_sgd
 from museum.broken_parts import NoNoise

@@ -17,7 +17,8 @@ from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import Outer
 from adadps.engine.rules.sparse import SparseOuter
 from adadps.engine.waist import clip_weights
-from adadps.tensors.sums import LARGE, dense, sum_dtype
+from adadps.tensors.squares import LARGE, sum_dtype
+from adadps.tensors.sums import dense
 from support import exact_norms
 from support.engine_checks import contribution, only, trainable
 from support.leaves import FACTORS, LEAVES, SCALES, SIZE, leaf_of, map_of, mapped, numbers

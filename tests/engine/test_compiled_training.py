@@ -10,7 +10,8 @@ from adadps.engine.noise.late import LateRows
 from adadps.engine.noise.randomness import secure
 from adadps.engine.rules.sparse import FactoredRows
 from adadps.errors import ContractError
-from adadps.tensors.sums import OuterSum, in_main_memory
+from adadps.tensors.loops import in_main_memory
+from adadps.tensors.sums import OuterSum
 
 WORDS, WIDTH, SIZE = 9, 4, 5
 

@@ -7,14 +7,12 @@ import pytest
 
 from adadps.data.tables import Table, read_chunks
 from adadps.errors import DataError, SettingError
-from adadps.estimators.tables.request import TrainingRequest
+from adadps.estimators.tables.request import TrainingRequest, merged, options_as_schema
 from adadps.estimators.tables.schema import (
     Categorical,
     Label,
     Numeric,
     Schema,
-    merged,
-    options_as_schema,
     read_schema_file,
     schema_of,
 )

@@ -24,7 +24,7 @@ from adadps import (
     side,
 )
 from adadps.methods import adadps_public, dp_sgd_weighted
-from adadps.training.checkpoint import _digest
+from adadps.training.checkpoint import digest_of
 from fuzz import seeds
 from fuzz.law import BreachError, ending_of
 
@@ -97,7 +97,7 @@ def _mend_digest(step: Path) -> None:
     try:
         held = json.loads((step / "checkpoint.json").read_text(encoding="utf-8"))
         held.pop("digest", None)
-        held["digest"] = _digest(held, step / "tensors.safetensors")
+        held["digest"] = digest_of(held, step / "tensors.safetensors")
         (step / "checkpoint.json").write_text(json.dumps(held), encoding="utf-8")
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return

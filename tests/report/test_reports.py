@@ -19,10 +19,10 @@ from adadps.errors import DataError
 from adadps.methods import adadps_public, dp_sgd_weighted, plain_sgd
 from adadps.methods.side.public import RMSPropStatistics
 from adadps.report.html import report_of_comparison, report_of_run
+from adadps.report.html.comparison import differences
 from adadps.report.html.reports import (
     MOST_POINTS,
     curves,
-    differences,
     noise_facts,
     noise_section,
     spending,

@@ -19,7 +19,7 @@ from adadps.engine.losses import cross_entropy
 from adadps.engine.rules.sparse import as_bags
 from adadps.tensors import loops
 from adadps.tensors.loops import compiled
-from adadps.tensors.sums import inner_products, sums_of_squares, unit_squares
+from adadps.tensors.squares import inner_products, sums_of_squares, unit_squares
 
 SEEDS = st.integers(0, 2**32 - 1)
 

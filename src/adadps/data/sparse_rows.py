@@ -25,8 +25,7 @@ from torch.nn import functional
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.errors import DataError
 from adadps.tensors import kernels as compiled
-from adadps.tensors.loops import run_in_parts
-from adadps.tensors.sums import in_main_memory
+from adadps.tensors.loops import in_main_memory, run_in_parts
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from adadps.engine.rules.gradients import (
 )
 from adadps.engine.rules.sparse import shifted_rows
 from adadps.engine.waist import Engine, Units
-from adadps.tensors.sums import DOUBLE, Params, RowSparse, Sum, dense, rows_of
+from adadps.tensors.squares import DOUBLE
+from adadps.tensors.sums import Params, RowSparse, Sum, dense, rows_of
 
 ROWS_AT_ONCE = 4096
 """Users are trained until they have this many rows together; then their updates are summed."""

@@ -29,15 +29,8 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features, PublicExamples
 from adadps.engine.losses import Loss
-from adadps.engine.noise.late import (
-    DIGITS,
-    LateRows,
-    can_be_late,
-    hidden,
-    make_late,
-    make_plain,
-    published,
-)
+from adadps.engine.noise.late import DIGITS, LateRows
+from adadps.engine.noise.late_parameter import can_be_late, hidden, make_late, make_plain, published
 from adadps.tensors.sums import OuterSum, Params, RowSparse, Sum, Sums, dense
 
 

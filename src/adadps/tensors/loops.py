@@ -1,4 +1,4 @@
-"""Inner loops: how they are compiled, and the threads that share them.
+"""Inner loops: how they are compiled, what they can read, and the threads that share them.
 
 There are as many threads as torch uses, and one more where a core is idle.
 """
@@ -231,3 +231,12 @@ def fetch_row(table: Any, row: int) -> None:
     begin = table.ctypes.data + row * table.shape[1] * table.itemsize
     for offset in range(0, table.shape[1] * table.itemsize, 64):
         fetch(begin + offset)
+
+
+LINE_TYPES = (torch.float32, torch.float64)
+"""Types of numbers that compiled loops work on."""
+
+
+def in_main_memory(tensor: torch.Tensor) -> bool:
+    """Can compiled loops read and write it where it lies?"""
+    return tensor.device.type == "cpu" and tensor.dtype in LINE_TYPES and tensor.is_contiguous()

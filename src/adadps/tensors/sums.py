@@ -1,30 +1,17 @@
-"""Sums of gradients, and sums of squares for their norms.
-
-A sum is a whole tensor, some rows of one, or outer products that are not multiplied out.
-
-Squares may come out too large by rounding, but never too small. A norm that is computed too small
-would let a clipped gradient exceed C. So every computed square is raised by a bound on its own
-rounding. The widest sums run in single precision, on values divided by their largest: then nothing
-overflows, a term that underflows is below `TINY`, and a sum of n positive terms is off by at most
-about n roundings.
-
-Rows in main memory are measured by compiled loops, without a copy in float64; rows on other devices
-by torch.
-"""
+"""Sums of gradients: whole tensors, some rows of one, or outer products not multiplied out."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from adadps.tensors.loops import compiled, compiled_in_any_order
+from adadps.tensors.loops import LINE_TYPES, in_main_memory
 
 Line = npt.NDArray[Any]
 """A tensor's memory as one line of float32 or float64."""
@@ -211,13 +198,6 @@ def _parts(total: Tensor) -> Iterator[slice]:
 
 # --- tensors as lines of numbers, for compiled loops ---
 
-_LINE_TYPES = (torch.float32, torch.float64)
-
-
-def in_main_memory(tensor: Tensor) -> bool:
-    """Can compiled loops read and write it where it lies?"""
-    return tensor.device.type == "cpu" and tensor.dtype in _LINE_TYPES and tensor.is_contiguous()
-
 
 def on_cpu(total: Tensor, *, in_order: bool = False) -> Tensor:
     """Return ``total`` on the CPU, in float32 or float64, in one piece of memory.
@@ -225,7 +205,7 @@ def on_cpu(total: Tensor, *, in_order: bool = False) -> Tensor:
     With ``in_order`` it lies there row by row.
     """
     total = total.detach().cpu()
-    if total.dtype not in _LINE_TYPES:
+    if total.dtype not in LINE_TYPES:
         total = total.double()
     if not total.is_contiguous() and (in_order or as_lines(total, total) is None):
         total = total.contiguous()
@@ -235,7 +215,7 @@ def on_cpu(total: Tensor, *, in_order: bool = False) -> Tensor:
 def as_lines(source: Tensor, target: Tensor) -> tuple[Line, Line] | None:
     """Return both as they lie in memory, if each is in one piece and in the same order of axes."""
     target = target.detach()
-    if target.device.type != "cpu" or target.dtype not in _LINE_TYPES:
+    if target.device.type != "cpu" or target.dtype not in LINE_TYPES:
         return None
     if not (source.is_contiguous() and target.is_contiguous()):
         slowest_first = sorted(range(source.dim()), key=lambda axis: -source.stride()[axis])
@@ -280,195 +260,3 @@ class AlignedSum:
             return target[start:stop], total.entries(start, stop).numpy(), full[start:stop]
 
         return cls(weights.numel(), multiplied_out)
-
-
-Answer = TypeVar("Answer")
-
-SINGLE = 2.0**-23
-"""Twice the rounding error of one operation in float32."""
-
-DOUBLE = 2.0**-52
-"""Twice the rounding error of one operation in float64."""
-
-TINY = 1e-37
-"""More than underflow can take from one term in float32."""
-
-LARGE = 2**16
-"""From this many entries of D, speed matters more than the last digits of a norm."""
-
-CANCELLED = 2.0**-26
-"""The least that is assumed to remain of terms that cancel, as a multiple of the terms.
-
-Then a clipped gradient has terms of at most 2²⁶ C, whose rounding in a sum is about 1e-8 C.
-"""
-
-
-def rounding_of(dtype: torch.dtype) -> float:
-    """Return twice the rounding error of one operation in ``dtype``."""
-    return SINGLE if dtype == torch.float32 else DOUBLE
-
-
-# --- rows ---
-
-
-def sums_of_squares(rows: Tensor, factors: Tensor | None) -> Tensor:
-    """Return Σ_j (f_j x_ij)² in float64 for every row; ``factors`` has shape (1, columns)."""
-    if not in_main_memory(rows):
-        scaled = rows.double() if factors is None else rows.double() * factors
-        return scaled.square().sum(1)
-    found = torch.empty(len(rows), dtype=torch.float64)
-    _sums_of_squares(rows.detach().numpy(), _line(factors, rows), found.numpy())
-    return found
-
-
-def unit_squares(rows: Tensor, factors: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the squares of scaled rows, each divided by its largest entry, and that entry."""
-    if in_main_memory(rows):
-        squares, sizes = torch.empty(rows.shape, dtype=dtype), torch.empty(len(rows)).double()
-        _unit_squares(rows.detach().numpy(), _line(factors, rows), sizes.numpy(), squares.numpy())
-        return squares, sizes
-    scaled = rows.double() if factors is None else rows.double() * factors
-    size = scaled.abs().amax(1) if rows.shape[1] else scaled.new_zeros(len(rows))
-    scale = size.clamp_min(torch.finfo(torch.float64).tiny).unsqueeze(1)
-    return (scaled / scale).square().to(dtype), size
-
-
-def inner_products(one: Tensor, other: Tensor) -> Tensor:
-    """Return Σ_j one_ij other_ij in float64."""
-    if not (in_main_memory(one) and in_main_memory(other)):
-        return (one.double() * other).sum(1)
-    found = torch.empty(len(one), dtype=torch.float64)
-    _inner_products(one.detach().numpy(), other.detach().numpy(), found.numpy())
-    return found
-
-
-def _line(factors: Tensor | None, rows: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    if factors is None:
-        return _NO_DIAGONAL
-    wide = factors.detach().double().expand(1, rows.shape[1])
-    return np.ascontiguousarray(wide.view(-1).numpy() if wide.is_contiguous() else wide[0].numpy())
-
-
-@compiled_in_any_order
-def _sums_of_squares(rows: Any, factors: Any, out: Any) -> None:
-    """out_i = Σ_j (f_j x_ij)² in float64; without entries, f is 1."""
-    width = rows.shape[1]
-    for i in range(len(rows)):
-        line, total = rows[i], 0.0
-        if len(factors):
-            for j in range(width):
-                scaled = factors[j] * line[j]
-                total += scaled * scaled
-        else:
-            for j in range(width):
-                number = np.float64(line[j])
-                total += number * number
-        out[i] = total
-
-
-@compiled
-def _unit_squares(rows: Any, factors: Any, sizes: Any, out: Any) -> None:
-    """out_ij = (f_j x_ij / size_i)², where size_i is the largest of |f_j x_ij|."""
-    width = rows.shape[1]
-    scaled = np.empty(width)
-    for i in range(len(rows)):
-        line, target = rows[i], out[i]
-        for j in range(width):
-            scaled[j] = line[j]
-        if len(factors):
-            for j in range(width):
-                scaled[j] *= factors[j]
-        largest = 0.0
-        for j in range(width):
-            largest = max(largest, abs(scaled[j]))
-        sizes[i] = largest
-        inverse = 1.0 / largest if largest > 0 else 0.0
-        for j in range(width):
-            unit = scaled[j] * inverse
-            target[j] = unit * unit
-
-
-@compiled_in_any_order
-def _inner_products(one: Any, other: Any, out: Any) -> None:
-    """out_i = Σ_j one_ij other_ij in float64."""
-    for i in range(len(one)):
-        total, left, right = 0.0, one[i], other[i]
-        for j in range(one.shape[1]):
-            total += np.float64(left[j]) * right[j]
-        out[i] = total
-
-
-# --- squares of D, computed once per tensor ---
-
-
-class TensorCache(Generic[Answer]):
-    """One cached result per tensor, dropped when the tensor is written to or freed.
-
-    >>> import torch
-    >>> cache, tensor = TensorCache[str](), torch.ones(2)
-    >>> cache.put(tensor, "all ones")
-    'all ones'
-    >>> cache.get(tensor), cache.get(tensor.mul_(2))
-    ('all ones', None)
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[weakref.ref[Tensor], int, Answer]] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def get(self, tensor: Tensor) -> Answer | None:
-        """Return the result cached for ``tensor`` as it is now, or None."""
-        held = self._held.get(id(tensor))
-        if held is None or held[0]() is not tensor or held[1] != tensor._version:
-            return None
-        return held[2]
-
-    def put(self, tensor: Tensor, answer: Answer) -> Answer:
-        """Cache ``answer`` for ``tensor``, and return it."""
-        key = id(tensor)
-        forget = weakref.ref(tensor, lambda _: self._held.pop(key, None))
-        self._held[key] = (forget, tensor._version, answer)
-        return answer
-
-
-_squares = TensorCache[tuple[Tensor, float]]()
-_largest = TensorCache[float]()
-
-
-def normalised_square(diagonal: Tensor) -> tuple[Tensor, float]:
-    """Return (D / max D)², in the memory layout of D, and max D; computed once per tensor D.
-
-    It is in float32 where that pays, see `sum_dtype`.
-    """
-    cached = _squares.get(diagonal)
-    dtype = sum_dtype(diagonal)
-    if cached is not None and cached[0].dtype == dtype:
-        return cached
-    largest = largest_of(diagonal)
-    squared = torch.empty_like(diagonal, dtype=dtype)
-    if dtype in (diagonal.dtype, torch.float64):
-        squared.copy_(diagonal).div_(largest).square_()
-    else:  # D may lie outside the range of float32
-        torch.div(diagonal, largest, out=squared).square_()
-    return _squares.put(diagonal, (squared, largest))
-
-
-def largest_of(diagonal: Tensor) -> float:
-    """Return max |D|, computed once per tensor D."""
-    cached = _largest.get(diagonal)
-    if cached is not None:
-        return cached
-    return _largest.put(diagonal, max(abs(float(end)) for end in torch.aminmax(diagonal)))
-
-
-def sum_dtype(diagonal: Tensor) -> torch.dtype:
-    """Return float32 for a large D, if products of float32 matrices are exact to float32.
-
-    Otherwise return float64, which costs little on a small D.
-    """
-    exact = torch.get_float32_matmul_precision() == "highest"
-    if exact and diagonal.numel() >= LARGE and not torch.is_autocast_enabled(diagonal.device.type):
-        return torch.float32
-    return torch.float64

@@ -9,9 +9,9 @@
 There are no clocks of late noise, no state of a generator and no batch in it: those would show
 which examples were drawn when. A run that is resumed draws batches and noise afresh.
 
-The states of a method's stages are encoded as JSON and tensors. Decoding executes nothing: a state
-consists of None, numbers, strings, tensors, mappings, tuples, and the records of side information.
-A custom stage whose state holds anything else is refused before the first step.
+The states of a method's stages are encoded as JSON and tensors (`pack`). A custom stage whose state
+holds anything else is refused before the first step. `adadps.training.saved_checkpoint` reads what
+was written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from adadps.errors import ContractError, DataError, SettingError, require
@@ -41,9 +38,8 @@ from adadps.tensors.sums import Params
 FORMAT = 1
 LEDGER = "ledger"
 _STEP = re.compile(r"step-[0-9]{8,}")
-_TENSORS, _CONTENT = "tensors.safetensors", "checkpoint.json"
-_FEATURE_WEIGHTS = "feature_weights"
-_OTHERS = "Delete that folder to begin anew; what was paid stays on the ledger."
+TENSORS, CONTENT = "tensors.safetensors", "checkpoint.json"
+FEATURE_WEIGHTS = "feature_weights"
 
 
 @dataclass(frozen=True)
@@ -153,13 +149,17 @@ class Checkpoints:
                 f"Expected a folder of checkpoints at {self.folder}, found: {error}. Choose "
                 "another one."
             ) from error
-        return _read(found[-1]) if found else None
+        if not found:
+            return None
+        from adadps.training.saved_checkpoint import read_checkpoint
+
+        return read_checkpoint(found[-1])
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; then remove older ones, and drafts of processes that are gone."""
         older = self._steps()
         target = Path(self.folder) / f"step-{checkpoint.taken:08d}"
-        if older and _number(older[-1]) >= checkpoint.taken:
+        if older and number_of(older[-1]) >= checkpoint.taken:
             raise DataError(
                 f"Expected to be alone in {self.folder}, found {older[-1].name}, which another "
                 "process has written meanwhile. Resume a run once at a time."
@@ -174,9 +174,9 @@ class Checkpoints:
 
     def _remove(self, steps: list[Path]) -> None:
         for folder in steps:
-            remove_folder(folder, (_CONTENT, _TENSORS))
+            remove_folder(folder, (CONTENT, TENSORS))
         if Path(self.folder).is_dir():
-            remove_abandoned(Path(self.folder), _STEP, (_CONTENT, _TENSORS))
+            remove_abandoned(Path(self.folder), _STEP, (CONTENT, TENSORS))
 
     def _steps(self) -> list[Path]:
         folder = Path(self.folder)
@@ -185,16 +185,17 @@ class Checkpoints:
                 f"Expected a folder for checkpoints, found a file at {folder}. Choose another name."
             )
         found = folder.iterdir() if folder.exists() else ()
-        return sorted((path for path in found if _is_checkpoint(path)), key=_number)
+        return sorted((path for path in found if _is_checkpoint(path)), key=number_of)
 
 
 def _is_checkpoint(path: Path) -> bool:
     """Does the folder have our name and our files? Any other folder is left alone."""
     named = _STEP.fullmatch(path.name) is not None
-    return named and any((path / name).is_file() for name in (_CONTENT, _TENSORS))
+    return named and any((path / name).is_file() for name in (CONTENT, TENSORS))
 
 
-def _number(folder: Path) -> int:
+def number_of(folder: Path) -> int:
+    """Return the number of steps in a checkpoint's name."""
     return int(folder.name[5:])
 
 
@@ -206,8 +207,8 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
         for name, value in held.items()
     }
     if checkpoint.feature_weights is not None:
-        tensors[_FEATURE_WEIGHTS] = checkpoint.feature_weights.detach().cpu().contiguous()
-    file = draft / _TENSORS
+        tensors[FEATURE_WEIGHTS] = checkpoint.feature_weights.detach().cpu().contiguous()
+    file = draft / TENSORS
     save_tensors(tensors, file)
     content = {
         "format": FORMAT,
@@ -222,65 +223,12 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
         "history": [_plain(entry) for entry in checkpoint.history],
         "states": checkpoint.states,
     }
-    content["digest"] = _digest(content, file)
+    content["digest"] = digest_of(content, file)
     text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
-    (draft / _CONTENT).write_text(text + "\n", encoding="utf-8")
+    (draft / CONTENT).write_text(text + "\n", encoding="utf-8")
 
 
-def _read(folder: Path) -> Checkpoint:
-    try:
-        held = json.loads((folder / _CONTENT).read_text(encoding="utf-8"))
-        if held["format"] != FORMAT:
-            raise DataError(
-                f"Expected a checkpoint of format {FORMAT}, found {held['format']} in {folder}. "
-                "Resume with the version of adadps that wrote it."
-            )
-        file = folder / _TENSORS
-        if held.pop("digest") != _digest(held, file):
-            raise DataError(
-                f"Expected the checkpoint that was written to {folder}, found a changed one. "
-                f"Restore a copy. {_OTHERS}"
-            )
-        if held["taken"] != _number(folder):
-            raise DataError(
-                f"Expected a checkpoint after the steps in its name, found {held['taken']} in "
-                f"{folder}. Give the folder its name back."
-            )
-        tensors = load_file(file)
-        return Checkpoint(
-            run=_checked(held["run"], str),
-            plan=_checked(held["plan"], str),
-            ledger=_checked(held["ledger"], str),
-            frozen=_checked(held["frozen"], str),
-            planned=_count(held["planned"]),
-            taken=_count(held["taken"], most=held["planned"]),
-            paid=_count(held["paid"]),
-            marks=tuple(_checked(mark, str) for mark in _checked(held["marks"], list)),
-            history=tuple(_measurement(entry) for entry in _checked(held["history"], list)),
-            params=_part(tensors, "weights/"),
-            feature_weights=tensors.get(_FEATURE_WEIGHTS),
-            states=held["states"],
-            state_tensors=_part(tensors, "states/"),
-        )
-    except DataError:
-        raise
-    except (
-        OSError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-        SafetensorError,
-    ) as error:
-        raise DataError(
-            f"Expected a whole checkpoint in {folder}, found something unreadable "
-            f"({type(error).__name__}: {error}). Restore a copy. {_OTHERS}"
-        ) from error
-
-
-def _digest(content: dict[str, Any], file: Path) -> str:
+def digest_of(content: dict[str, Any], file: Path) -> str:
     """SHA-256 of the content, and of tensors that all carry their noise: against accidents."""
     with file.open("rb") as tensors:
         sha = hashlib.file_digest(tensors, "sha256")
@@ -288,35 +236,9 @@ def _digest(content: dict[str, Any], file: Path) -> str:
     return sha.hexdigest()
 
 
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> Params:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
-
-
 def _plain(entry: Measurement) -> dict[str, Any]:
     value = entry.value if math.isfinite(entry.value) else None
     return asdict(entry) | {"value": value}
-
-
-def _measurement(entry: dict[str, Any]) -> Measurement:
-    value = math.nan if entry["value"] is None else _checked(entry["value"], float, int)
-    return Measurement(**{**entry, "value": value})
-
-
-def _checked(value: Any, *kinds: type) -> Any:
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(f"expected {kinds[0].__name__}, found {type(value).__name__}")
-    return value
-
-
-def _count(value: Any, most: int = 2**62) -> int:
-    count = _checked(value, int)
-    if not 0 <= count <= most:
-        raise ValueError(f"expected a count, found {count}")
-    return int(count)
 
 
 class RunFolder:
@@ -364,7 +286,7 @@ def _as_checkpoints(checkpoints: Checkpoints | str | Path | None) -> Checkpoints
     return Checkpoints(checkpoints)
 
 
-_RECORDS: dict[str, Any] = {
+RECORDS: dict[str, Any] = {
     kind.__name__: kind for kind in (GradientMoments, PendingMeasurement, Transform)
 }
 
@@ -379,21 +301,6 @@ def pack(state: Any, weights: Params) -> tuple[Any, Params]:
     """
     packed = _Packing(weights)
     return packed.of(state), packed.tensors
-
-
-def unpack(packed: Any, tensors: Mapping[str, Tensor], weights: Params) -> Any:
-    """Decode the state that `pack` was given, on the device of the weights.
-
-    >>> unpack(*pack((1.5, None), {}), {})
-    (1.5, None)
-    """
-    try:
-        return _unpacked(packed, tensors, weights)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(
-            "Expected the state of a method as this version writes it, found something else "
-            f"({type(error).__name__}: {error}). Use the version of adadps that wrote it."
-        ) from error
 
 
 class _Packing:
@@ -419,7 +326,7 @@ class _Packing:
             return {"mapping": {name: self.of(inner) for name, inner in value.items()}}
         if type(value) is tuple:
             return {"tuple": [self.of(inner) for inner in value]}
-        if isinstance(value, tuple(_RECORDS.values())):
+        if isinstance(value, tuple(RECORDS.values())):
             names = [field.name for field in fields(cast(Any, value))]
             return {type(value).__name__: {name: self.of(getattr(value, name)) for name in names}}
         raise ContractError(
@@ -443,76 +350,3 @@ class _Packing:
             and value.keys() == self._weights.keys()
             and all(value[name] is held for name, held in self._weights.items())
         )
-
-
-def _unpacked(packed: Any, tensors: Mapping[str, Tensor], weights: Params) -> Any:
-    if not isinstance(packed, dict):
-        return packed
-    ((kind, held),) = packed.items()
-    if kind == "weights":
-        return weights
-    if kind in {"tensor", "by_feature"}:
-        device = next(iter(weights.values())).device if weights else torch.device("cpu")
-        tensor = tensors[held].to(device)
-        return tensor.T if kind == "by_feature" else tensor
-    if kind == "tuple":
-        return tuple(_unpacked(inner, tensors, weights) for inner in held)
-    inner = {name: _unpacked(value, tensors, weights) for name, value in held.items()}
-    return inner if kind == "mapping" else _RECORDS[kind](**inner)
-
-
-def require_like(state: Any, first: Any, weights: Params) -> None:
-    """Refuse a state that cannot have evolved from ``first``, the method's initial state."""
-    if not _is_like(state, first, weights):
-        raise DataError(
-            "Expected the state of this method, found that of another method, or a modified one. "
-            "Restore a copy of the checkpoint, or begin a new run in another folder."
-        )
-
-
-def _is_like(state: Any, first: Any, weights: Params) -> bool:
-    if isinstance(state, Transform):  # the state of side information after it was read
-        return _is_transform(state, weights)
-    if isinstance(first, dict):
-        same = isinstance(state, dict) and state.keys() == first.keys()
-        return same and all(_is_like(state[name], first[name], weights) for name in first)
-    if isinstance(first, tuple):
-        same = isinstance(state, tuple) and len(state) == len(first)
-        return same and all(
-            _is_like(one, other, weights) for one, other in zip(state, first, strict=True)
-        )
-    if isinstance(first, tuple(_RECORDS.values())):
-        names = [field.name for field in fields(cast(Any, first))]
-        return type(state) is type(first) and all(
-            _is_like(getattr(state, name), getattr(first, name), weights) for name in names
-        )
-    return _is_like_leaf(state, first)
-
-
-def _is_like_leaf(state: Any, first: Any) -> bool:
-    if isinstance(first, Tensor):
-        same = isinstance(state, Tensor) and state.dtype == first.dtype
-        return same and state.shape == first.shape
-    if isinstance(first, bool | str) or first is None:
-        return type(state) is type(first)
-    return isinstance(state, int | float) and not isinstance(state, bool)
-
-
-def _is_transform(state: Transform, weights: Params) -> bool:
-    number = isinstance(state.beta, int | float) and isinstance(state.lent, bool)
-    parts = [state.scale] + ([] if state.mean is None else [state.mean])
-    return number and all(
-        isinstance(part, dict)
-        and part.keys() == weights.keys()
-        and all(_broadcasts(value, weights[name]) for name, value in part.items())
-        for part in parts
-    )
-
-
-def _broadcasts(value: Any, weight: Tensor) -> bool:
-    return (
-        isinstance(value, Tensor)
-        and value.is_floating_point()
-        and value.ndim == weight.ndim
-        and all(own in (1, whole) for own, whole in zip(value.shape, weight.shape, strict=True))
-    )

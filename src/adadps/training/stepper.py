@@ -43,7 +43,7 @@ from adadps.data.examples import Examples, PublicExamples, private_rows
 from adadps.data.sparse_rows import lay_out_by_feature, lay_out_by_output
 from adadps.data.users import UserRows
 from adadps.engine.losses import Loss
-from adadps.engine.noise.late import LateParameter, make_plain
+from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import GradientBatch, Step, Units, Weights
@@ -53,7 +53,8 @@ from adadps.methods.stages.users import Users
 from adadps.tensors.loops import torch_on_one_thread
 from adadps.tensors.sums import Params
 from adadps.training.calibration import require_parts
-from adadps.training.checkpoint import Checkpoint, require_like, unpack
+from adadps.training.checkpoint import Checkpoint
+from adadps.training.saved_checkpoint import require_like, unpack
 
 LITTLE_WORK = 2**24
 """Fewer multiplications than this are not worth torch's threads, which spin after their work."""

@@ -19,7 +19,6 @@ from adadps_experiments.reproduce.records import RecordFile
 from adadps_experiments.reproduce.text import corpora, jobs, recipes, tables
 from adadps_experiments.reproduce.text.experiments import (
     BEST,
-    EXPERIMENTS,
     PAPER,
     Experiment,
     TableLine,
@@ -385,60 +384,11 @@ def test_a_figure_is_not_overcrowded(world, panels):
     assert len(panels[1].curves) == 7
 
 
-def test_without_private_lines_all_others_are_drawn():
-    lines = [line for line in EXPERIMENTS["non-private"].lines if line.dataset == "imdb"]
-    mine = [line for line in lines if line.features == PAPER]
-    drawn = [line.method for line in tables._most_telling(mine)]
-    assert drawn == ["sgd", "adam", "adas-public", "adas"]
-
-
-def test_private_lines_take_the_room_that_they_need():
-    free = [TableLine("imdb", PAPER, name, 2.0) for name in ("adam", "sgd", "adas", "adas-public")]
-    for private, expected in ((1, 4), (6, 4), (7, 3), (20, 3)):
-        crowd = [*[LINES[0]] * private, *free]
-        drawn = tables._most_telling(crowd)
-        assert sum(line in free for line in drawn) == expected
-        assert len(drawn) == min(10, private + 4)
-
-
-def test_two_methods_of_one_name_are_told_apart_by_their_side_information():
-    names = ("dp-sgd", "adadps", "adadps-wordfreq", "adas", "adas-public")
-    lines = [TableLine("imdb", PAPER, name, 1.5) for name in names]
-    assert list(tables._labels(lines).values()) == [
-        "DP-SGD",
-        "AdaDPS, before the clip, public word frequencies",
-        "AdaDPS, before the clip, word list of general English",
-        "AdaS, no privacy, public word frequencies",
-        "AdaS, no privacy, public examples",
-    ]
-    assert tables._labels(lines[:2])[lines[1]] == "AdaDPS, before the clip"
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_no_two_lines_of_a_panel_have_one_label(name):
-    lines = EXPERIMENTS[name].lines
-    kinds = {(line.dataset, line.features, line.epsilon) for line in lines}
-    for kind in kinds:
-        mine = [line for line in lines if (line.dataset, line.features, line.epsilon) == kind]
-        assert len(set(tables._labels(mine).values())) == len(mine)
-
-
 def test_what_is_not_drawn_is_named(world, panels):
     tables.figure_of(LINES, SEEDS, WINNERS, world[0])
     both = "public data only (1.00% of the training texts); public data only (20 texts of another"
     assert [panel.note for panel in panels[:2]] == [f"Not drawn: {both} source)"] * 2
     assert panels[-1].note == ""
-
-
-@pytest.mark.parametrize("features", [PAPER, BEST])
-def test_figures_of_imdb_have_the_methods_of_the_papers_figures(features):
-    lines = [
-        line
-        for line in EXPERIMENTS["imdb"].lines
-        if (line.dataset, line.features, line.epsilon) == ("imdb", features, 1.5)
-    ]
-    drawn = [line.method for line in tables._most_telling(lines)]
-    assert {"dp-sgd", "dp-adam", "adadps", "adadps-public", "adam"} <= set(drawn)
 
 
 def test_private_rows_stand_in_one_table_and_free_ones_in_all(rows):

@@ -31,7 +31,7 @@ def report(
     with errors_as_messages():
         from adadps.report.card.audits import attached_audit
         from adadps.report.html import report_of_comparison, report_of_run
-        from adadps.report.html.reports import differences
+        from adadps.report.html.comparison import differences
         from adadps.report.saved_result import load_result
 
         names = _names(folders)

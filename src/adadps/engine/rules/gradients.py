@@ -16,17 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from adadps.engine.waist import Units
-from adadps.tensors.sums import (
-    CANCELLED,
-    DOUBLE,
-    Params,
-    RowSparse,
-    Sum,
-    Sums,
-    dense,
-    sums_of_squares,
-    times_,
-)
+from adadps.tensors.squares import CANCELLED, DOUBLE, sums_of_squares
+from adadps.tensors.sums import Params, RowSparse, Sum, Sums, dense, times_
 
 
 @dataclass(frozen=True)

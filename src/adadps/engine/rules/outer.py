@@ -22,17 +22,17 @@ import torch
 from torch import Tensor
 
 from adadps.engine.rules.gradients import LeafMap
-from adadps.tensors.sums import (
+from adadps.tensors.squares import (
     CANCELLED,
     DOUBLE,
     TINY,
-    OuterSum,
     inner_products,
     normalised_square,
     rounding_of,
     sums_of_squares,
     unit_squares,
 )
+from adadps.tensors.sums import OuterSum
 
 CHUNK = 2**23
 """This many numbers are held at once where per-example gradients are built."""

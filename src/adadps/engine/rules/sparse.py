@@ -18,20 +18,17 @@ from adadps.data.sparse_rows import SparseColumns, SparseRows, require_within, s
 from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import bounded, with_offset
 from adadps.tensors import kernels as compiled
-from adadps.tensors.loops import run_in_parts
-from adadps.tensors.sums import (
+from adadps.tensors.loops import in_main_memory, run_in_parts
+from adadps.tensors.squares import (
     CANCELLED,
     DOUBLE,
-    Factors,
-    RowSparse,
-    in_main_memory,
     largest_of,
     normalised_square,
     rounding_of,
-    rows_of,
     sums_of_squares,
     unit_squares,
 )
+from adadps.tensors.sums import Factors, RowSparse, rows_of
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adadps.errors import DataError, SettingError
+from adadps.errors import DataError
 from adadps.files import parse_json
 
 OTHER = "other"
@@ -333,86 +333,6 @@ def examples_of(held: Mapping[str, Any]) -> int | None:
             "are, or leave it out."
         )
     return count
-
-
-def merged(file: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a file and options declare together; they may not contradict each other.
-
-    >>> merged({"label": {"column": "stars"}}, {"label": {"classes": ["1", "2"]}})
-    {'label': {'column': 'stars', 'classes': ['1', '2']}}
-    """
-    held: dict[str, Any] = dict(file)
-    for name, value in options.items():
-        if name not in held:
-            held[name] = value
-        elif isinstance(value, Mapping) and isinstance(held[name], Mapping):
-            held[name] = merged(held[name], value)
-        elif held[name] != value:
-            raise SettingError(
-                f"Expected '{name}' once, found it in the schema and, with another value, among "
-                "the options. Leave one of them out."
-            )
-    return held
-
-
-def options_as_schema(
-    *,
-    texts: Sequence[str] = (),
-    numeric: Iterable[str] = (),
-    categorical: Iterable[str] = (),
-    label: str | None = None,
-    classes: str | None = None,
-    separator: str | None = None,
-    regression: bool = False,
-    label_bounds: str | None = None,
-    missing: str | None = None,
-    examples: int | None = None,
-) -> dict[str, Any]:
-    """Return options as the content of a schema file; options that are not given are left out.
-
-    >>> options_as_schema(numeric=["age=18,100", "visits"])
-    {'numeric': {'age': {'low': 18.0, 'high': 100.0}, 'visits': {}}}
-    """
-    target: dict[str, Any] = {"column": label} if label is not None else {}
-    if classes is not None:
-        target["classes"] = [name.strip() for name in classes.split(",")]
-    if separator is not None:
-        target["separator"] = separator
-    if regression:
-        target["regression"] = True
-    if label_bounds is not None:
-        target |= _bounds("--label-bounds", label_bounds)
-    held: dict[str, Any] = {
-        "text": list(texts),
-        "numeric": dict(_numeric_option(given) for given in numeric),
-        "categorical": dict(_categorical_option(given) for given in categorical),
-        "label": target,
-        "missing": missing,
-        "examples": examples,
-    }
-    return {name: value for name, value in held.items() if value}
-
-
-def _numeric_option(given: str) -> tuple[str, dict[str, Any]]:
-    name, equals, bounds = given.rpartition("=")
-    return (name, _bounds(f"--numeric {given}", bounds)) if equals else (given, {})
-
-
-def _categorical_option(given: str) -> tuple[str, dict[str, Any]]:
-    name, equals, levels = given.partition("=")
-    listed = [level.strip() for level in levels.split(",")]
-    return (name, {"levels": listed}) if equals else (given, {})
-
-
-def _bounds(option: str, given: str) -> dict[str, Any]:
-    try:
-        low, high = (float(part) for part in given.split(","))
-    except ValueError:
-        raise SettingError(
-            f"Expected two numbers low,high, found '{option}'. Write --numeric age=18,100 and "
-            "--label-bounds 0,1000."
-        ) from None
-    return {"low": low, "high": high}
 
 
 def _object(held: Any, what: str, known: Sequence[str] | None = None) -> dict[str, Any]:
