@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from adadps.data.examples import examples
+from adadps.engine.choice import engine_for, reads_in_sequence
 from adadps.engine.general import GeneralEngine
-from adadps.engine.ghost import GhostEngine, engine_for, reads_in_sequence
+from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
 from adadps.errors import ModelError
 from support.engine_checks import (

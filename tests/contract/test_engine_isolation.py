@@ -12,8 +12,9 @@ from torch import nn
 from adadps import losses
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.choice import engine_for
 from adadps.engine.general import GeneralEngine
-from adadps.engine.ghost import GhostEngine, engine_for
+from adadps.engine.ghost import GhostEngine
 from adadps.engine.waist import Units, clip_weights
 from support.engine_checks import contribution, only, trainable
 from support.problems import PROBLEMS, squared

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from adadps import losses
 from adadps.data.examples import examples
-from adadps.engine.ghost import GhostEngine, engine_for
+from adadps.engine.choice import engine_for
+from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
 from adadps.engine.rules import outer
 from adadps.engine.rules.gradients import LeafMap

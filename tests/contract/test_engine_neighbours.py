@@ -12,8 +12,9 @@ from torch import nn
 
 from adadps.data.examples import Examples, examples
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.choice import engine_for
 from adadps.engine.general import GeneralEngine
-from adadps.engine.ghost import GhostEngine, engine_for
+from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
 from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.sparse import SparseOuter

@@ -8,7 +8,7 @@ from torch import nn
 
 from adadps import Checkpoints, PrivateRun, by_user, examples, fit, poisson, privatize, side
 from adadps.data.sparse_rows import lay_out_by_feature, sparse_linear
-from adadps.engine.ghost import engine_for
+from adadps.engine.choice import engine_for
 from adadps.engine.local import LocalEngine, LocalSteps
 from adadps.engine.waist import Units, reduce
 from adadps.errors import SettingError, SideInformationError

@@ -6,8 +6,9 @@ import torch
 
 from adadps.data.examples import Examples
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.choice import engine_for
 from adadps.engine.general import GeneralEngine
-from adadps.engine.ghost import GhostEngine, engine_for
+from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
 from adadps.tensors.sums import dense
 from support import ground_truth

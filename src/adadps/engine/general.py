@@ -1,4 +1,4 @@
-"""The general engine: per-example gradients by torch.func.vmap, for any model that vmap can run."""
+"""The general engine: stored per-example gradients, for any model that torch.func.vmap can run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.func import functional_call, grad
 
 from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.by_example import PassByExample
 from adadps.engine.losses import Loss
-from adadps.engine.passes.vmap import over_examples
 from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients, layered
 from adadps.engine.waist import Units
 from adadps.tensors.sums import Params
@@ -24,15 +24,14 @@ class GeneralEngine:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = model
         self.loss = loss
+        self._passes = PassByExample(model)
 
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:
         """Return one stored gradient per row, to be added up by unit."""
         rows = _dense(batch.features, params)
-        gradients: Params = over_examples(
-            grad(self._single_loss), params, rows, batch.targets, in_dims=(None, 0, 0)
-        )
+        _, gradients = self._passes.gradients(self.loss, params, rows, batch.targets)
         finite = torch.stack(
             [torch.isfinite(g).reshape(len(g), -1).all(1) for g in gradients.values()]
         ).all(0)
@@ -71,10 +70,6 @@ class GeneralEngine:
     def reads(self, features: Features) -> dict[str, Tensor]:  # noqa: ARG002
         """Return no table: every parameter is read whole."""
         return {}
-
-    def _single_loss(self, params: Params, row: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(self.model, params, (row.unsqueeze(0),))
-        return self.loss(outputs, target.unsqueeze(0)).squeeze()
 
 
 def _dense(features: Features, params: Params) -> Tensor:

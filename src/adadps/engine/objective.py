@@ -20,14 +20,15 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features, take
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.choice import reads_in_sequence
 from adadps.engine.chunked import ChunkedGradients, pieces_of
 from adadps.engine.general import GeneralEngine
-from adadps.engine.ghost import GhostEngine, reads_in_sequence
+from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes.model_state import evaluating, same_state
 from adadps.engine.passes.side_effects import ROWS, Bytes, secret_generators
-from adadps.engine.rules.layers import LayerSequence
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadps.tensors.loops import compiled, compiled_in_any_order, in_main_memory
+from adadps.tensors.loops import compiled, compiled_in_any_order, in_main_memory, run_in_parts
 
 Answer = TypeVar("Answer")
 
@@ -31,6 +31,9 @@ DOUBLE = 2.0**-52
 
 TINY = 1e-37
 """More than underflow can take from one term in float32."""
+
+COLUMNS = 2**11
+"""This many columns are added up at once, so that their sums stay in the cache."""
 
 LARGE = 2**16
 """From this many entries of D, speed matters more than the last digits of a norm."""
@@ -83,6 +86,38 @@ def inner_products(one: Tensor, other: Tensor) -> Tensor:
     return found
 
 
+def largest_of_rows(rows: Tensor) -> Tensor:
+    """Return the largest |x| of every row in float64; infinity where one is not finite."""
+    flat = rows.detach().reshape(len(rows), -1)
+    if not in_main_memory(flat):
+        return torch.nan_to_num(flat.abs(), nan=torch.inf).amax(1).double()
+    found = torch.empty(len(flat), dtype=torch.float64)
+    lines, out = flat.numpy(), found.numpy()
+    run_in_parts(
+        len(flat),
+        lambda part: _largest_of_rows(lines[part], out[part]),
+        work=flat.numel(),
+    )
+    return found
+
+
+def weighted_rows(rows: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ_i w_i x_i in float64, without rows of weight 0, whose entries may be anything."""
+    flat = rows.detach().reshape(len(rows), -1)
+    if not in_main_memory(flat):
+        chosen = torch.where((weights == 0).unsqueeze(1), 0, flat.double())
+        total: Tensor = weights.double() @ chosen
+        return total.view(rows.shape[1:])
+    found = torch.zeros(flat.shape[1], dtype=torch.float64)
+    lines, shares, out = flat.numpy(), weights.double().numpy(), found.numpy()
+    run_in_parts(
+        flat.shape[1],
+        lambda part: _weighted_rows((part.start, part.stop), lines, shares, out),
+        work=flat.numel(),
+    )
+    return found.view(rows.shape[1:])
+
+
 def _line(factors: Tensor | None, rows: Tensor) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     if factors is None:
         return _NO_FACTORS
@@ -105,6 +140,34 @@ def _sums_of_squares(rows: Any, factors: Any, out: Any) -> None:
                 number = np.float64(line[j])
                 total += number * number
         out[i] = total
+
+
+@compiled
+def _largest_of_rows(rows: Any, out: Any) -> None:
+    """out_i = the largest |x_ij|, or infinity."""
+    for i in range(len(rows)):
+        line = rows[i]
+        largest = abs(line[0]) if len(line) else rows.dtype.type(0)
+        fine = True
+        for j in range(len(line)):
+            size = abs(line[j])
+            largest = size if size > largest else largest
+            fine &= size == size  # noqa: PLR0124
+        out[i] = largest if fine else np.inf
+
+
+@compiled
+def _weighted_rows(part: Any, rows: Any, weights: Any, out: Any) -> None:
+    """out_j += Σ_i w_i x_ij for the columns from part[0] to part[1], a few at a time."""
+    for first in range(part[0], part[1], COLUMNS):
+        last = min(first + COLUMNS, part[1])
+        target = out[first:last]
+        for i in range(len(rows)):
+            weight = weights[i]
+            if weight != 0:
+                line = rows[i, first:last]
+                for j in range(len(line)):
+                    target[j] += weight * line[j]
 
 
 @compiled

@@ -35,7 +35,7 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
 from adadps.engine.passes.model_state import ModelState, described, same_state
-from adadps.engine.rules.layers import LayerSequence
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import ModelError
 
 _CURE = (

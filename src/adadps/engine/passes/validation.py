@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.engine.ghost import engine_for, require_gradients
+from adadps.engine.choice import engine_for, require_gradients
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Isolation, Objective

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from adadps.engine.waist import Units
-from adadps.tensors.squares import CANCELLED, DOUBLE, sums_of_squares
+from adadps.tensors.squares import CANCELLED, DOUBLE, sums_of_squares, weighted_rows
 from adadps.tensors.sums import Params, RowSparse, Sum, Sums, dense, times_
 
 
@@ -199,13 +199,15 @@ class MaterialisedGradients:
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """Measure the gradients themselves."""
-        size = len(self.gradients)
-        if leaf_map.offset is None and self.gradients.ndim == 2:
-            factors = leaf_map.product((1,), self.gradients.device) if leaf_map.factors else None
-            return sums_of_squares(self.gradients, factors)
-        scaled = replace(leaf_map, offset=None).apply(self.gradients.double())
+        size, shape = len(self.gradients), tuple(self.gradients.shape[1:])
         if leaf_map.offset is None:
-            return scaled.reshape(size, -1).square().sum(1)
+            factors = None
+            if leaf_map.factors:
+                diagonal = leaf_map.product(shape, self.gradients.device)
+                factors = diagonal.expand(shape).reshape(1, -1)
+            flat = self.gradients.reshape(size, -1)
+            return sums_of_squares(flat, factors) * (1 + DOUBLE * (flat.shape[1] + 16))
+        scaled = replace(leaf_map, offset=None).apply(self.gradients.double())
         exact = torch.linalg.vector_norm((scaled + leaf_map.offset).reshape(size, -1), dim=1)
         terms = torch.linalg.vector_norm(scaled.reshape(size, -1), dim=1)
         raised: Tensor = exact + 64 * DOUBLE * (terms + torch.linalg.vector_norm(leaf_map.offset))
@@ -213,8 +215,7 @@ class MaterialisedGradients:
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Σ_i w_i g_i."""
-        total: Tensor = torch.tensordot(weights, self.gradients.double(), dims=1)
-        return total
+        return weighted_rows(self.gradients, weights)
 
     def finite(self) -> Tensor:
         """Mark the examples whose gradient is finite."""

@@ -10,7 +10,8 @@ example, g_i = Σ_t b_t a_tᵀ: then with D = u vᵀ
 
     ‖D ∘ g_i‖² = Σ_{t,s} ⟨u ∘ b_t, u ∘ b_s⟩ ⟨v ∘ a_t, v ∘ a_s⟩,
 
-and otherwise g_i is built, a few examples at a time. The form with fewer operations is used.
+which is exact in float64 and pays for a few positions of a wide layer; with many positions g_i is
+built (`adadps.engine.rules.built`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adadps.engine.rules.built import BuiltGradients
 from adadps.engine.rules.gradients import LeafMap
 from adadps.tensors.squares import (
     CANCELLED,
@@ -83,8 +85,7 @@ class OverTime:
         """Measure by inner products of positions, or by gradients built a few at a time."""
         (_, time, width), outputs = self.inputs.shape, self.output_gradients.shape[2]
         _, _, full = split(leaf_map)
-        of_pairs, of_gradients = time * time * (width + outputs), time * width * outputs
-        if full is None and leaf_map.offset is None and of_pairs <= of_gradients:
+        if full is None and leaf_map.offset is None:
             return self._in_pieces(_by_positions, time * time, leaf_map)
         return self._in_pieces(_by_gradients, width * outputs, leaf_map)
 
@@ -103,6 +104,26 @@ class OverTime:
             torch.split(self.inputs, size), torch.split(self.output_gradients, size), strict=True
         )
         return torch.cat([measure(a.double(), b.double(), leaf_map) for a, b in pieces])
+
+
+PASSES = 24
+"""Writing and reading a built gradient takes about as long as this many products per number."""
+
+
+def in_cheapest_form(uses: OverTime) -> OverTime | BuiltGradients:
+    """Return gradients that are built, unless inner products of positions take fewer operations.
+
+    Those are in float64, and the sum is one more product of all positions.
+    """
+    (_, time, width), outputs = uses.inputs.shape, uses.output_gradients.shape[2]
+    of_pairs = 2 * time * time * (width + outputs) + 2 * time * width * outputs
+    if of_pairs <= (time + PASSES) * width * outputs:
+        return uses
+    return BuiltGradients(((_products, uses.inputs, uses.output_gradients),), width * outputs)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(b.mT, a)
 
 
 def scaled_squares(

@@ -3,23 +3,26 @@
 The ghost engine sees a parameter only through the layer that owns it. If a model also uses one
 elsewhere, e.g. ``functional.linear(x, self.layer.weight)`` behind a gate that happens to be closed,
 no gradient of a few rows would show it, but the graph of the pass does. Control flow that depends
-on values of rows is refused by torch.func.vmap; if a model reads any values, of its weights say, no
-graph is trusted. So one graph holds for every row and every step.
+on values of rows is refused by torch.func.vmap; if a model reads values of its weights, or of
+draws, no graph is trusted. So one graph holds for every row and every step.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from adadps.engine.rules.tape import Replacement, Tape, on_tape
 from adadps.tensors.sums import Params
 
 
@@ -28,37 +31,90 @@ def owns_trainable(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
-def uses_only_through_layers(model: nn.Module, params: Params, row: Tensor) -> bool:
-    """Does every use of a trainable parameter go through the layer that owns it?"""
+def used_elsewhere(
+    model: nn.Module,
+    params: Params,
+    row: Tensor,
+    hooked: Collection[nn.Module],
+    replacements: dict[nn.Module, Replacement],
+) -> set[str] | None:
+    """Return the parameters that are used outside of the layers on the tape; None if unknown.
+
+    A parameter that the pass does not use at all is among them.
+    """
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    reads = _ValueReads()
-    with _aliased(model) as aliases, reads, reads.in_python:
+    reads = _ValueReads([*leaves.values(), row])
+    tape = _AliasTape()
+    with on_tape(tape, (), replacements), _aliased(hooked, tape), reads, reads.in_python:
         outputs = functional_call(model, leaves, (row,))
     if not isinstance(outputs, Tensor) or reads.found:
-        return False
-    ours = {id(leaf) for leaf in leaves.values()}
-    through_layers = set(aliases)
-    return all(
-        node in through_layers
-        for node, leaf in _readers(outputs.grad_fn)
-        if id(getattr(leaf, "variable", None)) in ours
-    )
+        return None
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    through, elsewhere = set(), set()
+    for node, leaf in _readers(outputs.grad_fn):
+        name = names.get(id(getattr(leaf, "variable", None)))
+        if name is not None:
+            (through if node in tape.nodes else elsewhere).add(name)
+    return elsewhere | (set(names.values()) - through)
+
+
+class _AliasTape(Tape):
+    """Gives layers aliases of their own parameters, and notes the nodes of the aliases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: set[Any] = set()
+
+    def weight(self, layer: nn.Module, name: str) -> Tensor:
+        """Return an alias."""
+        return self.alias(super().weight(layer, name))
+
+    def alias(self, value: Tensor) -> Tensor:
+        """Return an alias of a parameter, if it is trainable."""
+        if not (value.requires_grad and value.is_leaf):
+            return value
+        alias = value.view_as(value)
+        self.nodes.add(alias.grad_fn)
+        return alias
 
 
 class _ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes whether a pass turns values of tensors into Python objects, or into shapes."""
+    """Notes whether a pass turns values into Python objects, or into shapes.
 
-    def __init__(self) -> None:
+    Values of constants do not count: only those that depend on ``watched`` tensors, or on draws.
+    They are recognised by the memory that they lie in.
+    """
+
+    def __init__(self, watched: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = False
+        self._held = list(watched)  # held, so that their memory is not used again
+        self._memory = {_memory(tensor) for tensor in watched}
         self.in_python = _ValueReadsInPython(self)
+
+    def note(self, name: str, given: Any) -> bool:
+        """Note a read, if it is one; return whether ``given`` holds a value that counts."""
+        counts = any(
+            _memory(one) in self._memory for one in tree_leaves(given) if isinstance(one, Tensor)
+        )
+        self.found |= counts and name in _READS
+        return counts
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Call the operation, and note whether it reads values."""
-        self.found |= func.overloadpacket.__name__ in _READS
-        return func(*args, **(kwargs or {}))
+        counts = self.note(func.overloadpacket.__name__, (args, kwargs))
+        found = func(*args, **(kwargs or {}))
+        if counts or torch.Tag.nondeterministic_seeded in func.tags:
+            made = [one for one in tree_leaves(found) if isinstance(one, Tensor)]
+            self._held += made
+            self._memory |= {_memory(one) for one in made}
+        return found
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 class _ValueReadsInPython(TorchFunctionMode):
@@ -72,7 +128,7 @@ class _ValueReadsInPython(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Call the operation, and note whether it reads values."""
-        self._reads.found |= getattr(func, "__name__", "") in _READS
+        self._reads.note(getattr(func, "__name__", ""), (args, kwargs))
         return func(*args, **(kwargs or {}))
 
 
@@ -85,30 +141,27 @@ _READS = {
 
 
 @contextmanager
-def _aliased(model: nn.Module) -> Iterator[list[Any]]:
-    """Give each layer aliases of its own parameters while it runs; yield the aliases' nodes."""
-    nodes: list[Any] = []
+def _aliased(layers: Collection[nn.Module], tape: _AliasTape) -> Iterator[None]:
+    """Give each of the layers aliases of its own parameters while it runs."""
     held: list[tuple[nn.Module, dict[str, Any]]] = []
 
     def enter(layer: nn.Module, _inputs: Any) -> None:
         own = dict(layer._parameters)
         held.append((layer, own))
         for name, value in own.items():
-            if value is not None and value.requires_grad:
-                alias: Any = value.view_as(value)
-                nodes.append(alias.grad_fn)
-                layer._parameters[name] = alias
+            if value is not None:
+                aliased: Any = tape.alias(value)
+                layer._parameters[name] = aliased
 
     def leave(layer: nn.Module, _inputs: Any, _outputs: Any) -> None:
         entered, own = held.pop()
         assert entered is layer
         layer._parameters.update(own)
 
-    layers = [module for module in model.modules() if owns_trainable(module)]
     handles = [layer.register_forward_pre_hook(enter) for layer in layers]
     handles += [layer.register_forward_hook(leave, always_call=True) for layer in layers]
     try:
-        yield nodes
+        yield
     finally:
         for handle in handles:
             handle.remove()

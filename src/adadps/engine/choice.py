@@ -1,0 +1,148 @@
+"""Which engine differentiates a model; chosen on synthetic rows, so that no private row enters.
+
+Sequences of known layers run on whole batches. Other models run example by example, with rules for
+all parameters that are used through their layers alone, and stored gradients for the others. Where
+that does not give the right gradients, all gradients are stored (`adadps.engine.general`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adadps.data.examples import Examples, Features
+from adadps.data.sparse_rows import SparseRows
+from adadps.engine.by_example import PassByExample, modes_of
+from adadps.engine.general import GeneralEngine
+from adadps.engine.ghost import GhostEngine
+from adadps.engine.losses import Loss
+from adadps.engine.passes.model_state import evaluating
+from adadps.engine.rules.layers import require_supported
+from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.rules.structure import PythonGenerators, used_elsewhere
+from adadps.engine.waist import Engine
+from adadps.errors import AdadpsError, DataError, ModelError
+from adadps.tensors.sums import Params, dense
+
+
+def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
+    """Return the engine for ``model``; ``probe`` holds synthetic rows of the kind it will see."""
+    for name, module in model.named_modules():
+        require_supported(module, name)
+    one = probe.take(torch.arange(1))
+    if reads_in_sequence(model, probe.features):
+        ghost = GhostEngine(model, loss)
+        assert ghost.sequence is not None
+        ghost.numbers = ghost.sequence.numbers(_trainable(model), one.features)
+        return ghost
+    general = GeneralEngine(model, loss)
+    if LayerSequence.of(model) is not None:
+        return general
+    mixed = _ghost_for(model, loss, one)
+    if mixed is not None and _agree(mixed, general, probe):
+        generators = PythonGenerators()
+        if _runs(mixed, probe) and not generators.have_drawn():
+            mixed.modes = modes_of(model)
+            return mixed
+    return general
+
+
+def _ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | None:
+    """A ghost engine with stored gradients for what no rule covers; None if all would be stored."""
+    params, passes = _trainable(model), PassByExample(model, ())
+    try:
+        row = GhostEngine(model, loss).dense_rows(one.features, params)
+        stored = used_elsewhere(model, params, row, passes.hooked, passes.replacements)
+        if stored is None or stored == set(params):
+            return None
+        ghost = GhostEngine(model, loss, stored)
+        ghost.numbers = ghost.by_example.plan(params, row)[2]
+    except _CANNOT_RUN:
+        return None
+    return ghost
+
+
+def _runs(ghost: GhostEngine, probe: Examples) -> bool:
+    """Does it run in training mode, too? A layer that draws cannot run a second time."""
+    try:
+        require_gradients(ghost, probe)
+    except AdadpsError:
+        return False
+    return True
+
+
+def require_gradients(engine: Engine, probe: Examples) -> None:
+    """Differentiate one example, so that errors are found before anything is paid."""
+    params = _trainable(engine.model)
+    batch = probe.take(torch.arange(1)).to(next(iter(params.values())).device)
+    engine.per_unit(params, batch, None).norms()
+
+
+def _trainable(model: nn.Module) -> Params:
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def reads_in_sequence(model: nn.Module, features: Features) -> bool:
+    """Is ``model`` a sequence of supported layers that accepts these features?"""
+    sequence = LayerSequence.of(model)
+    if sequence is None or not sequence.takes(features):
+        return False
+    first = sequence.layers[0][1]
+    width = features.width if isinstance(features, SparseRows) else features.shape[-1]
+    wanted = getattr(first, "in_features", None)
+    if isinstance(features, SparseRows) and isinstance(first, nn.EmbeddingBag):
+        wanted = first.num_embeddings
+        if first.mode != "sum":
+            raise ModelError(
+                "Expected nn.Linear or nn.EmbeddingBag(mode='sum') for sparse rows, found "
+                f"{first}. For a mean, divide the entries of each row by their sum."
+            )
+    if wanted is not None and width != wanted:
+        raise DataError(
+            f"Expected rows of {wanted} features for the first layer, found {width}. Build the "
+            "layer with the width of the data."
+        )
+    return True
+
+
+def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
+    """Do both give the same gradients of two synthetic rows, away from the starting point?
+
+    `used_elsewhere` has shown where parameters are used; this finds a layer that does not compute
+    what its rule assumes.
+    """
+    generator = torch.Generator().manual_seed(0)
+    params = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator).to(value)
+        for name, value in _trainable(ghost.model).items()
+    }
+    device = next(iter(params.values())).device
+    batch = probe.take(torch.tensor([0, len(probe) - 1])).to(device)
+    try:
+        with evaluating(ghost.model):  # without dropout, whose draws would differ
+            found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
+        if not torch.equal(found.present, expected.present):
+            return False
+        for weights in torch.eye(2, dtype=torch.float64, device=device):
+            sums = found.weighted_sum(weights)
+            wanted = {n: dense(v) for n, v in expected.weighted_sum(weights).items()}
+            largest = torch.stack([value.abs().max() for value in wanted.values()]).max()
+            for name, value in wanted.items():
+                scale = 1e-3 * value.abs().max() + 1e-6 * largest
+                if not bool(((dense(sums[name]) - dense(value)).abs() <= scale).all()):
+                    return False
+    except _CANNOT_RUN:
+        return False
+    return True
+
+
+_CANNOT_RUN = (
+    AdadpsError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AssertionError,
+    AttributeError,
+)
+"""Errors of a model that the ghost engine cannot run."""
