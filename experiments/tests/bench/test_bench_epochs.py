@@ -36,6 +36,7 @@ def test_an_epoch_is_measured_from_the_first_step_to_the_weights(name, short_run
     row = measure_epoch(workload, name, WHOLE)
     assert row["steps"] == 10
     assert row["seconds"] == pytest.approx(row["ms_per_step"] * 10 / 1000)
+    assert row["cpu_ms_per_step"] > 0
     assert "extrapolated" not in row
     assert ("engine" in row) == (name == "adadps")
 

@@ -104,7 +104,8 @@ def measure_epoch(workload: Workload, name: str, timing: Timing) -> Row:
     steps = min(timing.steps or whole, whole)
     begin = machine.memory_baseline()
     running = build()
-    start = time.perf_counter()
+    others = OtherLoad(timing.threads)
+    start, used = time.perf_counter(), time.process_time()
     with progress_bar(steps, label="one epoch") as bar:
         for _ in range(steps):
             running.step()
@@ -112,17 +113,23 @@ def measure_epoch(workload: Workload, name: str, timing: Timing) -> Row:
     if running.weights is not None:
         running.weights()
     seconds = (time.perf_counter() - start) * whole / steps
+    processor = (time.process_time() - used) / steps
     row: Row = {
         "workload": workload.name,
         "contender": name,
         "ms_per_step": 1000 * seconds / whole,
         "peak_mb": begin.peak() / 2**20,
+        "cpu_ms_per_step": 1000 * processor,
         "steps": whole,
         "threads": timing.threads,
         "memory": begin.how,
         "seconds": seconds,
     }
-    extra = {"engine": running.engine, "extrapolated": True if steps < whole else None}
+    extra = {
+        "engine": running.engine,
+        "other_work": others.share(),
+        "extrapolated": True if steps < whole else None,
+    }
     return row | {key: value for key, value in extra.items() if value is not None}
 
 
