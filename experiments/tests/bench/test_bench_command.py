@@ -4,20 +4,18 @@ import json
 import os
 import re
 import signal
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from torch import nn
 from typer.testing import CliRunner
 
 from adadps.cli.main import app
 from adadps.errors import DataError
 from adadps_experiments.bench import measure, session, sheets
 from adadps_experiments.bench.contenders import CONTENDERS
-from adadps_experiments.bench.measure import Timing, measure_epoch
+from adadps_experiments.bench.measure import Timing
 from adadps_experiments.bench.rows import RowFile, find, load
-from adadps_experiments.bench.targets import TARGETS, verdicts
+from adadps_experiments.bench.targets import TARGETS, MemoryTarget, RatioTarget, verdicts
 from adadps_experiments.bench.workloads import WORKLOADS
 from support.bench_rows import row_of
 
@@ -76,6 +74,9 @@ def test_verdicts_of_targets():
         row_of("autoencoder-64", "torch", ms=1.0),
         row_of("logreg-10k-50", "adadps", ms=1.0, touched_rows=1000.0),
         row_of("logreg-1m-50", "adadps", ms=1.1, touched_rows=1100.0),
+        row_of("lstm", "adadps", ms=1.0, mb=1025.0),
+        row_of("lstm", "opacus-hooks", ms=5.0),
+        row_of("lstm", "opacus-ghost", ms=3.0),
     ]
     found = {
         (verdict.target.workload, verdict.target.compared): (verdict.ratio, verdict.outcome)
@@ -84,29 +85,51 @@ def test_verdicts_of_targets():
     assert found["logreg-10k", "time: opacus-hooks ÷ adadps"] == (500, "met")
     assert found["logreg-10k", "memory: opacus-hooks ÷ adadps"] == (4.99, "missed")
     assert found["logreg-10k", "time: opacus-ghost ÷ adadps"] == (None, "opacus-ghost cannot run")
-    assert found["logreg-10k", "time: torch-sparse ÷ adadps"] == (None, "not measured")
+    assert found["logreg-10k", "time: adadps ÷ torch-sparse"] == (None, "not measured")
     assert found["autoencoder-64", "time: adadps ÷ torch"] == (3, "missed")
     ratio, outcome = found["logreg-1m-50", "time per touched row: adadps ÷ adadps on logreg-10k-50"]
     assert (ratio, outcome) == (pytest.approx(1), "met")
+    assert found["lstm", "time: opacus-hooks ÷ adadps"] == (5, "met")
+    assert found["lstm", "time: opacus-ghost ÷ adadps"] == (3, "missed")
+    assert found["lstm", "MB: adadps"] == (1025, "missed")
     assert not any(workload == "embedding-bag" for workload, _ in found)
     assert {target.workload for target in TARGETS} <= set(WORKLOADS)
-    assert {target.against for target in TARGETS} <= set(CONTENDERS)
+    ratios = [target for target in TARGETS if isinstance(target, RatioTarget)]
+    assert {target.against for target in ratios} <= set(CONTENDERS)
+
+
+def test_a_bound_on_memory_has_no_rival():
+    held = {
+        verdict.outcome
+        for megabytes in (1024.0, None)
+        for verdict in verdicts([row_of("lstm", "adadps", ms=megabytes, mb=megabytes)])
+        if isinstance(verdict.target, MemoryTarget)
+    }
+    assert held == {"met", "adadps cannot run"}
 
 
 def test_tables_show_ratios_and_reasons():
     rows = [
         row_of("lstm", "torch", ms=4.0, threads=2, touched_rows=1000.0),
-        row_of("lstm", "adadps", ms=2.0, flush_ms=7.0, threads=2, touched_rows=1000.0),
+        row_of(
+            "lstm",
+            "adadps",
+            ms=2.0,
+            flush_ms=7.0,
+            threads=2,
+            touched_rows=1000.0,
+            engine="general",
+        ),
         row_of("lstm", "opacus-hooks", ms=None, mb=None, threads=2, error="cannot run: needs 9 GB"),
         row_of("logreg-10k-epoch", "adadps", ms=5.0, seconds=20.0, steps=3845),
         row_of("lstm", "microbatch-loop", threads=2, other_work=0.5),
     ]
     text = sheets.as_markdown(sheets.sheets_of(rows))
-    assert "### lstm (1,000 rows touched per batch, threads: 2)" in text
+    assert "### lstm (1,000 rows touched per batch, engine: general, threads: 2)" in text
     assert "| adadps | 2 | 10 | 1 | 0.5 | 2 | 7 |" in text
     assert "| torch | 4 | 10 | 2 | 1 | 4 | – |" in text
     assert "| opacus-hooks | cannot run: needs 9 GB | – | – | – | – | – |" in text
-    assert "| logreg-10k-epoch | adadps | 20 | measured: 3,845 steps |" in text
+    assert "| logreg-10k-epoch | adadps | 20 | 10 | measured: 3,845 steps |" in text
     assert "| lstm | microbatch-loop | 50% |" in text
     assert text.index("| adadps |") < text.index("| torch |"), "ours comes first"
 
@@ -193,6 +216,7 @@ def test_the_command_measures_in_a_fresh_process(tiny, tmp_path):
         (["--steps", "0"], "Expected --steps between 1 and"),
         (["--threads", "-1"], "Expected --threads between 1 and"),
         (["--resume"], "Add --json FILE"),
+        (["--epoch", "--workload", "cnn"], "Expected a workload among logreg-10k, lstm-imdb"),
     ],
 )
 def test_bad_input_is_told(options, message):
@@ -217,22 +241,3 @@ def test_all_contenders_take_part_by_default(tiny, at_once):
     shown = runner.invoke(app, ["bench"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert at_once == list(CONTENDERS)
-
-
-def test_an_epoch_is_measured_from_the_first_step_to_the_weights():
-    workload = replace(WORKLOADS["logreg-10k"].tiny(), examples=80)
-    row = measure_epoch(workload, "adadps", QUICK)
-    assert row["steps"] == 10
-    assert row["seconds"] == pytest.approx(row["ms_per_step"] * 10 / 1000)
-
-
-def test_the_epoch_stands_beside_an_extrapolation(monkeypatch, at_once, tmp_path):
-    answer = row_of("logreg-10k", "adadps", ms=4.0, steps=3845, seconds=15.38)
-    monkeypatch.setattr(session, "in_fresh_process", lambda *_, **__: dict(answer))
-    file = tmp_path / "rows.json"
-    shown = runner.invoke(app, ["bench", "--epoch", "--json", str(file), "--markdown"])
-    assert shown.exit_code == 0, shown.output
-    assert "| logreg-10k-epoch | adadps | 15.4 | measured: 3,845 steps |" in shown.stdout
-    assert "| opacus-hooks | 3.85 | extrapolated: 3,845 × 1 ms |" in shown.stdout
-    assert [row["workload"] for row in load(file)] == ["logreg-10k-epoch"] * 2
-    assert isinstance(WORKLOADS["logreg-10k"].tiny().model(), nn.Linear)

@@ -11,13 +11,13 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
 
-from adadps.data.examples import examples
 from adadps.training.progress import progress_bar
 from adadps_experiments.bench import machine
 from adadps_experiments.bench.contenders import CONTENDERS, ours
@@ -80,37 +80,64 @@ def measure_steps(workload: Workload, name: str, timing: Timing) -> Row:
         "threads": timing.threads,
         "memory": begin.how,
     }
-    extra = {"flush_ms": flush, "touched_rows": touched, "other_work": share}
+    extra = {
+        "flush_ms": flush,
+        "touched_rows": touched,
+        "other_work": share,
+        "engine": running.engine,
+    }
     return row | {key: value for key, value in extra.items() if value is not None}
 
 
 def measure_epoch(workload: Workload, name: str, timing: Timing) -> Row:
-    """Measure one epoch of a contender of adadps, from the first step to the final weights."""
+    """Measure one epoch, from the first step to the final weights.
+
+    If ``timing`` has a number of steps, only these are measured, and the rest is extrapolated.
+    """
+    contender, tiny = CONTENDERS[name], workload.tiny()
+    contender.prepare(tiny, tiny.data())().step()  # excludes what libraries load at first use
     data = workload.data()
-    held = examples(data.features, data.targets)
+    method = ours.METHODS.get(name)
+    prepare = contender.prepare if method is None else partial(ours.prepare_epoch, method)
+    build = prepare(workload, data)
+    whole = ours.steps_of_epoch(workload)
+    steps = min(timing.steps or whole, whole)
     begin = machine.memory_baseline()
-    run = ours.private_run(workload, held, ours.METHODS[name], steps=None)
-    start = time.perf_counter()
-    with progress_bar(run.steps, label="one epoch") as bar:
-        for batch in run.batches():
-            run.step(batch)
+    running = build()
+    others = OtherLoad(timing.threads)
+    start, used = time.perf_counter(), time.process_time()
+    with progress_bar(steps, label="one epoch") as bar:
+        for _ in range(steps):
+            running.step()
             bar.advance()
-    _ = run.params
-    seconds = time.perf_counter() - start
-    return {
+    if running.weights is not None:
+        running.weights()
+    seconds = (time.perf_counter() - start) * whole / steps
+    processor = (time.process_time() - used) / steps
+    row: Row = {
         "workload": workload.name,
         "contender": name,
-        "ms_per_step": 1000 * seconds / run.steps,
+        "ms_per_step": 1000 * seconds / whole,
         "peak_mb": begin.peak() / 2**20,
-        "steps": run.steps,
+        "cpu_ms_per_step": 1000 * processor,
+        "steps": whole,
         "threads": timing.threads,
         "memory": begin.how,
         "seconds": seconds,
     }
+    extra = {
+        "engine": running.engine,
+        "other_work": others.share(),
+        "extrapolated": True if steps < whole else None,
+    }
+    return row | {key: value for key, value in extra.items() if value is not None}
 
 
 def reason_not_to_run(contender: Trainer, workload: Workload) -> str | None:
     """Say why a contender cannot run on this machine, or return None."""
+    if contender.package is not None and find_spec(contender.package) is None:
+        hint = "(pip install 'adadps-experiments[bench]')"
+        return f"cannot run: {contender.package} is not installed {hint}"
     free, needed = machine.free_memory(), contender.needs(workload)
     if free is not None and needed > machine.MEMORY_SHARE * free:
         return f"cannot run: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
@@ -157,15 +184,23 @@ PATIENCE = 600.0
 
 def measure_contender(workload: Workload, name: str, timing: Timing) -> Row:
     """Return the row of a contender, or a row that says why it could not be measured."""
-    contender = CONTENDERS[name]
-    if contender.package is not None and find_spec(contender.package) is None:
-        missing = f"cannot run: {contender.package} is not installed"
-        hint = "(pip install 'adadps-experiments[bench]')"
-        return failure_row(workload, name, f"{missing} {hint}")
-    reason = reason_not_to_run(contender, workload)
+    reason = reason_not_to_run(CONTENDERS[name], workload)
     if reason is not None:
         return failure_row(workload, name, reason)
     return in_fresh_process(measure_steps, workload, name, timing, patience=PATIENCE)
+
+
+def measure_contender_epoch(workload: Workload, name: str, timing: Timing) -> Row:
+    """Return the row of a contender's epoch, however long it takes, or the reason for having none.
+
+    A row without numbers has no seconds either.
+    """
+    reason = reason_not_to_run(CONTENDERS[name], workload)
+    if reason is None:
+        row = in_fresh_process(measure_epoch, workload, name, timing, patience=None)
+    else:
+        row = failure_row(workload, name, reason)
+    return {"seconds": None, **row}
 
 
 def in_fresh_process(

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adadps.errors import SettingError
 from adadps.tensors.loops import usable_cores
 from adadps.training.progress import progress_bar
 from adadps_experiments.bench.contenders import CONTENDERS, OURS
-from adadps_experiments.bench.contenders.ours import MOST_STEPS
+from adadps_experiments.bench.contenders.ours import MOST_STEPS, steps_of_epoch
 from adadps_experiments.bench.measure import (
     Timing,
-    in_fresh_process,
     measure_contender,
-    measure_epoch,
+    measure_contender_epoch,
 )
-from adadps_experiments.bench.rows import Row, RowFile, find, load, measured, one_line
+from adadps_experiments.bench.rows import Row, RowFile, load, measured, one_line
 from adadps_experiments.bench.workloads import WORKLOADS, Workload
+from adadps_experiments.bench.workloads.imdb import ImdbLstm
 
-EPOCH_OF = "logreg-10k"
-EXTRAPOLATED = "opacus-hooks"
 Say = Callable[[str], object]
 
 
@@ -45,7 +44,7 @@ def require_alone(*others: object) -> None:
 
 def stored_rows(path: Path, workloads: Sequence[str], contenders: Sequence[str]) -> list[Row]:
     """Return the rows of a file: those of the named workloads and contenders, or all."""
-    _require_known(workloads, [*WORKLOADS, f"{EPOCH_OF}-epoch"], "workload")
+    _require_known(workloads, [*WORKLOADS, *(epoch.name for epoch in EPOCHS.values())], "workload")
     _require_known(contenders, CONTENDERS, "contender")
     return [
         row
@@ -91,35 +90,69 @@ def measure_all(
     return file.rows
 
 
-def measure_an_epoch(timing: Timing, file: RowFile, say: Say) -> list[Row]:
-    """Measure an epoch with AdaDPS, and extrapolate that of Opacus from a few of its steps."""
-    workload = WORKLOADS[EPOCH_OF]
-    name = f"{EPOCH_OF}-epoch"
-    if not file.has(name, OURS, timing.threads):
-        row = in_fresh_process(measure_epoch, workload, OURS, timing, patience=None)
-        file.put(_finished(row, name))
-        say(f"{name}: {row.get('error') or 'done'}")
-    ours = find(file.rows, name, OURS)
-    if not file.has(name, EXTRAPOLATED, timing.threads) and ours is not None and measured(ours):
-        say(f"{name}, {EXTRAPOLATED}: a few steps, to extrapolate from")
-        row = measure_contender(workload, EXTRAPOLATED, timing)
-        file.put(_extrapolated(_finished(row, name), ours["steps"]))
+@dataclass(frozen=True)
+class Epoch:
+    """A workload with its contenders by default: for whole epochs, and to be extrapolated."""
+
+    workload: Workload
+    whole: tuple[str, ...]
+    extrapolated: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of its rows."""
+        return f"{self.workload.name}-epoch"
+
+
+EPOCHS: dict[str, Epoch] = {
+    "logreg-10k": Epoch(WORKLOADS["logreg-10k"], (OURS,), extrapolated=("opacus-hooks",)),
+    "lstm-imdb": Epoch(
+        ImdbLstm("lstm-imdb", examples=25_000, batch=64),
+        (OURS, "torch", "opacus-hooks", "opacus-ghost"),
+    ),
+}
+"""What `adadps bench --epoch` measures; the first by default."""
+
+
+def epochs_to_measure(workloads: Sequence[str], contenders: Sequence[str]) -> list[Epoch]:
+    """Return the epochs of the named workloads, or the first one, with the named contenders."""
+    _require_known(workloads, EPOCHS, "workload")
+    _require_known(contenders, CONTENDERS, "contender")
+    chosen = [EPOCHS[name] for name in dict.fromkeys(workloads or [next(iter(EPOCHS))])]
+    if not contenders:
+        return chosen
+    return [
+        replace(
+            epoch,
+            whole=tuple(name for name in contenders if name not in epoch.extrapolated),
+            extrapolated=tuple(name for name in contenders if name in epoch.extrapolated),
+        )
+        for epoch in chosen
+    ]
+
+
+def measure_epochs(epochs: Sequence[Epoch], timing: Timing, file: RowFile, say: Say) -> list[Row]:
+    """Measure whole epochs, and extrapolate those that would take hours from a few steps."""
+    for epoch in epochs:
+        for name in (*epoch.whole, *epoch.extrapolated):
+            if file.has(epoch.name, name, timing.threads):
+                continue
+            say(f"{epoch.name}, {name}: begun")
+            if name in epoch.whole:
+                row = measure_contender_epoch(epoch.workload, name, timing)
+            else:
+                row = _extrapolated(measure_contender(epoch.workload, name, timing), epoch)
+            file.put({**row, "workload": epoch.name})
+            say(f"{epoch.name}, {name}: {row.get('error') or 'done'}")
     return file.rows
 
 
-def _finished(row: Row, name: str) -> Row:
-    return {"seconds": None, **row, "workload": name}
-
-
-def _extrapolated(row: Row, steps: int) -> Row:
+def _extrapolated(row: Row, epoch: Epoch) -> Row:
     if not measured(row):
-        return row
-    return {
-        **row,
-        "steps": steps,
-        "seconds": steps * row["ms_per_step"] / 1000,
-        "extrapolated": True,
-    }
+        return {**row, "seconds": None}
+    steps = steps_of_epoch(epoch.workload)
+    seconds = steps * row["ms_per_step"] / 1000
+    return {**row, "steps": steps, "seconds": seconds, "extrapolated": True}
 
 
 def _require_known(names: Sequence[str], known: Collection[str], what: str) -> None:

@@ -63,6 +63,8 @@ def _title(name: str, rows: Sequence[Row]) -> str:
     touched = [row["touched_rows"] for row in rows if "touched_rows" in row]
     threads = sorted({row["threads"] for row in rows if "threads" in row})
     facts = [f"{touched[0]:,.0f} rows touched per batch"] if touched else []
+    engines = list(dict.fromkeys(row["engine"] for row in rows if "engine" in row))
+    facts += [f"engine: {' or '.join(engines)}"] if engines else []
     facts += [f"threads: {', '.join(map(str, threads))}"] if threads else []
     return f"{name} ({', '.join(facts)})" if facts else name
 
@@ -87,11 +89,12 @@ def _epoch(rows: Sequence[Row]) -> Sheet:
             str(row["workload"]),
             str(row["contender"]),
             readable(row["seconds"]) if measured(row) else "–",
+            readable(row["peak_mb"]),
             _how(row),
         ]
         for row in rows
     ]
-    return Sheet("One epoch", ("workload", "contender", "seconds", "how"), lines)
+    return Sheet("One epoch", ("workload", "contender", "seconds", "peak MB", "how"), lines)
 
 
 def _disturbed(rows: Sequence[Row]) -> Sheet:

@@ -24,7 +24,7 @@ def bench(
     ] = None,
     epoch: Annotated[
         bool,
-        typer.Option("--epoch", help="Time one whole epoch of logreg-10k instead of single steps."),
+        typer.Option("--epoch", help="Time whole epochs: of logreg-10k, or lstm-imdb if named."),
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write rows here, each as soon as it is measured.")
@@ -50,10 +50,11 @@ def bench(
     Each contender runs in its own process, one after the other. Opacus is in the extra "bench".
 
     Workloads: logreg-10k, logreg-10k-50, logreg-1m-50, autoencoder-64, autoencoder-256,
-    embedding-bag, lstm. Contenders: adadps, adadps-feature, adadps-dp-sgd, torch, torch-sparse,
-    opacus-hooks, opacus-ghost, microbatch-loop.
+    embedding-bag, lstm, gru, transformer, conv1d-text, cnn. Contenders: adadps, adadps-feature,
+    adadps-dp-sgd, torch, torch-sparse, opacus-hooks, opacus-ghost, microbatch-loop.
 
-    `adadps bench --check` takes about a minute: processor time of a few pairs on one thread.
+    `adadps bench --check` takes a minute or two: processor time of a few pairs on one thread.
+    `adadps bench --epoch --workload lstm-imdb` needs the reviews of IMDB (`adadps data`).
 
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
@@ -73,11 +74,13 @@ def bench(
             rows = session.stored_rows(from_file, *named)
         else:
             timing = session.timing_of(steps, threads)
-            jobs = [] if epoch else session.pairs_to_measure(*named)
-            file = RowFile(json_file, resume=resume)
             if epoch:
-                rows = session.measure_an_epoch(timing, file, say)
+                epochs = session.epochs_to_measure(*named)
+                file = RowFile(json_file, resume=resume)
+                rows = session.measure_epochs(epochs, timing, file, say)
             else:
+                jobs = session.pairs_to_measure(*named)
+                file = RowFile(json_file, resume=resume)
                 rows = session.measure_all(jobs, timing, file, say)
         if plot:
             write_file(plot, sheets.draw_chart(rows))

@@ -1,8 +1,7 @@
 """DP-SGD in Opacus with its fastest settings: flat clipping, and noise without its secure mode.
 
-Models are the workload's own where Opacus accepts them. Two are replaced: the LSTM by its `DPLSTM`,
-and the embedding bag by an embedding and a mean, because in Opacus an embedding bag counts a
-repeated word once and has no ghost form.
+Models are the workload's own where Opacus accepts them. Recurrent layers are replaced by its
+`DPLSTM` and `DPGRU`; models that Opacus would get wrong or run slowly, as `opacus_models` says.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from adadps_experiments.bench.contenders.microbatch import dense_features
+from adadps_experiments.bench.contenders.opacus_models import model_of
 from adadps_experiments.bench.contenders.trainer import (
     BYTES,
     CLIP_NORM,
@@ -23,7 +23,6 @@ from adadps_experiments.bench.contenders.trainer import (
 )
 from adadps_experiments.bench.workloads import (
     SEED,
-    EmbeddingBagClassifier,
     SparseLogisticRegression,
     SyntheticData,
     Workload,
@@ -44,19 +43,6 @@ class ReducibleLoss(nn.Module):
         return losses if self.reduction == "none" else losses.mean()
 
 
-class MeanEmbedding(nn.Module):
-    """What `nn.EmbeddingBag` computes on a matrix of tokens."""
-
-    def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the mean embedding of each row."""
-        mean: Tensor = self.embedding(tokens).mean(1)
-        return mean
-
-
 def prepare_hooks(workload: Workload, data: SyntheticData) -> Build:
     """Prepare training that stores per-example gradients (``grad_sample_mode="hooks"``)."""
     return _prepare(workload, data, "hooks")
@@ -75,17 +61,6 @@ def needs_hooks(workload: Workload) -> int:
 def needs_ghost(workload: Workload) -> int:
     """Estimate the bytes of weights, gradient, sum, noise and a copy."""
     return 6 * workload.parameters() * BYTES + _dense_rows(workload)
-
-
-def model_of(workload: Workload) -> nn.Module:
-    """Return the workload's model in a form that Opacus accepts."""
-    from opacus import PrivacyEngine
-
-    model = workload.model()
-    if isinstance(workload, EmbeddingBagClassifier) and isinstance(model, nn.Sequential):
-        model[0] = MeanEmbedding(workload.vocabulary, workload.width)
-    fixed: nn.Module = PrivacyEngine.get_compatible_module(model)
-    return fixed
 
 
 def _prepare(workload: Workload, data: SyntheticData, mode: str) -> Build:

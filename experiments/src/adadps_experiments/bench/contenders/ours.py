@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from adadps.accounting.samplers import poisson
+from adadps.accounting.samplers import Sampler, poisson
 from adadps.data.examples import Examples, examples
 from adadps.data.sparse_rows import sparse_linear
+from adadps.engine.ghost import GhostEngine
 from adadps.methods import paper as methods
 from adadps.methods import side
 from adadps.methods.side.source import Named
@@ -83,12 +84,23 @@ def prepare_with(method: Method) -> Callable[[Workload, SyntheticData], Build]:
     return prepare
 
 
+def prepare_epoch(method: Method, workload: Workload, data: SyntheticData) -> Build:
+    """Prepare a run of exactly one epoch by ``method``."""
+    held = examples(data.features, data.targets)
+    return lambda: _running(private_run(workload, held, method, steps=None))
+
+
+def steps_of_epoch(workload: Workload) -> int:
+    """Return the number of steps of one epoch."""
+    return _sampler(workload).steps(1)
+
+
 def private_run(
     workload: Workload, held: Examples, method: Method, steps: int | None
 ) -> PrivateRun:
     """Return a run of ``steps`` steps, or of one epoch if ``steps`` is None."""
     model = model_of(workload)
-    sampler = poisson(examples=workload.examples, expected_size=workload.batch)
+    sampler = _sampler(workload)
     return PrivateRun(
         model,
         workload.loss,
@@ -106,6 +118,15 @@ def model_of(workload: Workload) -> nn.Module:
     return workload.model()
 
 
+def engine_of(run: PrivateRun) -> str:
+    """Say which engine a run has chosen, and whether it runs on whole batches."""
+    engine = run.objective.engine
+    name = type(engine).__name__.removesuffix("Engine").lower()
+    if not isinstance(engine, GhostEngine):
+        return name
+    return f"{name}, {'example by example' if engine.sequence is None else 'whole batches'}"
+
+
 def needs(workload: Workload) -> int:
     """Estimate the bytes of the weights, and of A, D and their squares in float64."""
     return 12 * workload.parameters() * BYTES
@@ -113,7 +134,15 @@ def needs(workload: Workload) -> int:
 
 def _running(run: PrivateRun) -> TimedStep:
     batches = run.batches()
-    return TimedStep(step=lambda: run.step(next(batches)), weights=lambda: run.params)
+    return TimedStep(
+        step=lambda: run.step(next(batches)),
+        weights=lambda: run.params,
+        engine=engine_of(run),
+    )
+
+
+def _sampler(workload: Workload) -> Sampler:
+    return poisson(examples=workload.examples, expected_size=workload.batch)
 
 
 def _privacy() -> Privatize:

@@ -19,10 +19,12 @@ class TimedStep:
     """A model in training: ``step`` draws a fresh batch and updates the weights.
 
     ``weights`` reads all weights once at the end, for contenders that defer work until then.
+    ``engine`` says in a few words how gradients are computed, for contenders that choose a way.
     """
 
     step: Callable[[], object]
     weights: Callable[[], Any] | None = None
+    engine: str | None = None
 
 
 Build = Callable[[], TimedStep]
