@@ -7,6 +7,8 @@ that does not give the right gradients, all gradients are stored (`adadps.engine
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import nn
 
@@ -32,8 +34,8 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
     one = probe.take(torch.arange(1))
     if reads_in_sequence(model, probe.features):
         ghost = GhostEngine(model, loss)
-        assert ghost.sequence is not None
-        ghost.numbers = ghost.sequence.numbers(_trainable(model), one.features)
+        with suppress(RuntimeError):  # data that do not fit the model are refused elsewhere
+            ghost.measure(_trainable(model), one.features)
         return ghost
     general = GeneralEngine(model, loss)
     if LayerSequence.of(model) is not None:
@@ -56,7 +58,7 @@ def _ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | Non
         if stored is None or stored == set(params):
             return None
         ghost = GhostEngine(model, loss, stored)
-        ghost.numbers = ghost.by_example.plan(params, row)[2]
+        ghost.measure(params, one.features)
     except _CANNOT_RUN:
         return None
     return ghost

@@ -133,6 +133,13 @@ class GhostEngine:
         numbers = _COPIES * self.numbers + 4 * (0 if self.sequence else stored)
         return max(1, min(MOST_ROWS, HELD_BYTES // (size * max(1, numbers))))
 
+    def measure(self, params: Params, row: Features) -> None:
+        """Find out how many numbers the layers read and write for one example."""
+        if self.sequence is not None:
+            self.numbers = self.sequence.numbers(self._with_shared(params), row)
+        else:
+            self.numbers = self.by_example.plan(params, self.dense_rows(row, params))[2]
+
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Return the rows of the first layer's table that these features read."""
         if self.sequence is None or self._names:
