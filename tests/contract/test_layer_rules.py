@@ -4,6 +4,7 @@ Each is the first layer of a model with its own forward pass, compared with auto
 one example at a time.
 """
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,9 @@ from torch import nn
 
 from support.models import Custom
 from support.zoo import Entry, numbers
-from support.zoo_checks import FORMS, Compared
+from support.zoo_checks import FORMS, OF_TORCH, Compared
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in OF_TORCH]
 
 COMMON = {
     "form": st.sampled_from(FORMS),
@@ -23,7 +26,9 @@ COMMON = {
 
 
 def assert_right(build, rows, form, *, mean, dtype, size, seed):
-    Compared(Entry(build, rows), dtype, size=size, seed=seed).assert_right((form,), mean=mean)
+    """Examples in every form, and units in ``form``."""
+    forms = (*(other for other in FORMS if other != form), form)
+    Compared(Entry(build, rows), dtype, size=size, seed=seed).assert_right(forms, mean=mean)
 
 
 @st.composite
@@ -53,7 +58,7 @@ def convolutions(draw):
     return (nn.Conv1d, nn.Conv2d, nn.Conv3d)[axes - 1], (inputs, outputs), options, extent
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(layer=convolutions(), **COMMON)
 def test_convolutions(layer, form, **options):
     kind, (inputs, outputs), arguments, extent = layer
@@ -68,7 +73,7 @@ def test_convolutions(layer, form, **options):
     assert_right(build, numbers(inputs, *extent), form, **options)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from([nn.LSTM, nn.LSTM, nn.GRU, nn.RNN]),
     layers=st.integers(1, 3),
@@ -127,7 +132,7 @@ def test_recurrent_layers(
     assert_right(build, numbers(steps, 3), form, **options)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     heads=st.integers(1, 2),
     per_head=st.integers(1, 3),
@@ -183,7 +188,7 @@ def test_attention(
     assert_right(build, numbers(steps, width + key_width + value_width), form, **options)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     kind=st.sampled_from([nn.LSTMCell, nn.GRUCell, nn.RNNCell]),
     bias=st.booleans(),
@@ -203,7 +208,7 @@ def test_cells(kind, bias, steps, form, **options):
     assert_right(build, numbers(steps, 3), form, **options)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     norm_first=st.booleans(),
     activation=st.sampled_from(["relu", "gelu"]),
@@ -231,7 +236,7 @@ def test_transformer_layers(norm_first, activation, batch_first, bias, decoder, 
     assert_right(build, numbers(4, 4), form, **options)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     widths=st.tuples(*[st.integers(1, 3)] * 3),
     bias=st.booleans(),

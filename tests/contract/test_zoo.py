@@ -3,6 +3,8 @@
 Every model is built as training builds it, and compared with autograd on one example at a time.
 """
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -13,7 +15,14 @@ from adadps.tensors.sums import dense
 from support.engine_checks import contribution, only
 from support.zoo import SIZE, replaced
 from support.zoo_attention import ATTENTION
-from support.zoo_checks import Compared, assert_never_below, assert_sums, transform, units_of
+from support.zoo_checks import (
+    OF_TORCH,
+    Compared,
+    assert_never_below,
+    assert_sums,
+    transform,
+    units_of,
+)
 from support.zoo_convolution import CONVOLUTIONS
 from support.zoo_plain import PLAIN
 from support.zoo_recurrent import RECURRENT
@@ -21,6 +30,13 @@ from support.zoo_recurrent import RECURRENT
 ZOO = PLAIN | RECURRENT | CONVOLUTIONS | ATTENTION
 EVERY = pytest.mark.parametrize("name", ZOO)
 ROW = 2
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in OF_TORCH]
+
+
+@cache
+def compared(name):
+    """Built once for all tests: an engine holds nothing of the rows that it has seen."""
+    return Compared(ZOO[name])
 
 
 def test_the_zoo_has_many_models():
@@ -31,13 +47,13 @@ def test_the_zoo_has_many_models():
 @EVERY
 def test_norms_and_sums_equal_one_example_autograd(name):
     """Plain, under D of every form, shifted, and in units."""
-    Compared(ZOO[name]).assert_right()
+    compared(name).assert_right()
 
 
 @EVERY
 def test_neighbours_and_poison_leave_a_row_bit_equal(name):
     """Another row, fewer rows, or a row that is not finite: the others stay as they were."""
-    case = Compared(ZOO[name])
+    case = compared(name)
     others = torch.arange(SIZE) != ROW
     before, _ = transform(case.per_unit(), case.params, "shift")
     other = replaced(case.batch, case.entry.batch(seed=9), ROW)
@@ -79,7 +95,7 @@ def _poisoned(batch):
 @EVERY
 def test_norms_are_never_too_small_and_pieces_change_nothing(name):
     """A norm covers what its row adds to the sum; small physical batches give the same."""
-    case = Compared(ZOO[name])
+    case = compared(name)
     whole = case.per_unit()
     for form in ("plain", "full", "rank one", "shift"):
         assert_never_below(whole, case.params, form)
@@ -96,7 +112,7 @@ def test_norms_are_never_too_small_and_pieces_change_nothing(name):
 
 @pytest.mark.parametrize("name", ["residual", "LSTM, two layers", "Conv2d, groups", "attention"])
 def test_an_empty_batch_adds_nothing(name):
-    case = Compared(ZOO[name])
+    case = compared(name)
     found = case.per_unit(case.batch.take(torch.arange(0)))
     assert found.norms().shape == (0,)
     assert (contribution(found, torch.zeros(0)) == 0).all()

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from adadps import Budget, dp_sgd, fit
+from adadps import PrivateRun, dp_sgd, poisson, privatize
+from adadps.accounting.ledger import MemoryLedger
 from adadps.engine.passes.validation import objective
 from adadps.errors import AdadpsError
 from support.models import Custom
@@ -110,20 +111,18 @@ def test_refused_with_the_cure(name):
 
 
 @EVERY
-def test_refused_before_anything_is_paid(name, tmp_path):
-    """`fit` stops before its first reservation: the ledger has no entry."""
+def test_refused_before_anything_is_paid(name):
+    """A run is refused when it is built: the ledger has no entry."""
     entry, cure = REFUSED[name]
-    ledger = tmp_path / "ledger.jsonl"
+    ledger = MemoryLedger()
     with pytest.raises(AdadpsError, match=cure):
-        fit(
+        PrivateRun(
             entry.model(),
             entry.loss,
             entry.batch(size=16),
-            method=dp_sgd(lr=0.1),
-            clip_norm=1.0,
-            batch_size=4,
-            epochs=1,
-            budget=Budget(epsilon=3.0, delta=1e-3),
+            method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.1),
+            sampler=poisson(examples=16, expected_size=4),
+            steps=2,
             ledger=ledger,
         )
-    assert not ledger.exists() or not ledger.read_text().strip()
+    assert ledger.entries == 0

@@ -13,6 +13,11 @@ TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-10}
 RAISED = 1e-3
 """By how much a bound on rounding may raise a norm, as for all engines."""
 SLACK = 1e-12
+OF_TORCH = (
+    "ignore:LSTM with projections is not supported with oneDNN",
+    "ignore:Using padding=.same. with even kernel lengths",
+)
+"""Warnings of torch about its own speed."""
 
 
 def units_of(size, *, mean):
@@ -21,11 +26,15 @@ def units_of(size, *, mean):
     return Units(labels, 3, None if mean else 1 / 3)
 
 
+def normal(rng, shape):
+    return torch.from_numpy(np.asarray(rng.normal(size=shape)))
+
+
 def diagonals_for(params, rng, form):
     """The factors of a positive D, to be applied one after the other."""
 
     def draw(shape):
-        return torch.from_numpy(np.exp(rng.normal(size=shape)))
+        return normal(rng, shape).exp()
 
     if form == "full":
         return [{name: draw(tuple(p.shape)) for name, p in params.items()}]
@@ -45,7 +54,7 @@ def transform(batch, params, form, seed=0):
     beta, mean = 1.0, {n: torch.zeros_like(p).double() for n, p in params.items()}
     if form.startswith("shift"):
         beta = 0.8
-        mean = {n: torch.from_numpy(rng.normal(size=tuple(p.shape))) for n, p in params.items()}
+        mean = {n: normal(rng, tuple(p.shape)) for n, p in params.items()}
         batch = batch.shift(beta, mean)
     product = {n: torch.ones_like(p).double() for n, p in params.items()}
     if form != "plain":
@@ -75,7 +84,8 @@ class Compared:
         return ground_truth.gradients_one_by_one(model, self.entry.loss, batch)
 
     def per_unit(self, batch=None, units=None, chunk=None):
-        return self.held.per_unit(self.params, batch or self.batch, units, chunk)
+        rows = self.batch if batch is None else batch
+        return self.held.per_unit(self.params, rows, units, chunk)
 
     def assert_right(self, forms=FORMS, *, mean=False):
         """Norms and sums of examples in every form, and of units in the last one."""

@@ -211,10 +211,10 @@ def frozen_part():
 
 def dropout():
     return Custom(
-        lambda m, x: m.head(functional.dropout(m.drop(torch.relu(m.first(x))), 0.3, m.training)),
-        first=nn.Linear(4, 5),
+        lambda m, x: m.head(functional.dropout(m.drop(torch.tanh(m.first(x))), 0.3, m.training)),
+        first=nn.Linear(4, 12),
         drop=nn.Dropout(0.5),
-        head=nn.Linear(5, 2),
+        head=nn.Linear(12, 2),
     )
 
 
