@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.filterwarnings(warning) for warning in OF_TORCH]
 @cache
 def compared(name):
     """Built once for all tests: an engine holds nothing of the rows that it has seen."""
-    return Compared(ZOO[name])
+    return Compared(ZOO[name], name=name)
 
 
 def test_the_zoo_has_many_models():
@@ -142,4 +142,4 @@ def test_models_in_evaluation_mode(name):
     """torch has short cuts in evaluation mode, which must not be taken, or be right."""
     entry = ZOO[name]
     evaluated = type(entry)(lambda: entry.build().eval(), entry.rows, entry.classes, True)
-    Compared(evaluated).assert_right(("plain", "full"))
+    Compared(evaluated, name=name).assert_right(("plain", "full"))

@@ -68,8 +68,8 @@ def transform(batch, params, form, seed=0):
 class Compared:
     """One entry: its objective as training builds it, and the truth in float64."""
 
-    def __init__(self, entry, dtype=torch.float32, **batch):
-        self.entry, self.dtype = entry, dtype
+    def __init__(self, entry, dtype=torch.float32, name="model", **batch):
+        self.entry, self.dtype, self.name = entry, dtype, name
         self.model = entry.model(dtype)
         self.batch = entry.batch(dtype=dtype, **batch)
         self.held = objective(self.model, entry.loss, self.batch)
@@ -97,13 +97,14 @@ class Compared:
         self._assert_form(self.per_unit(units=units), grouped, forms[-1], f"units, {forms[-1]}")
 
     def _assert_form(self, found, truth, form, said=None):
+        said = f"{self.name}, {said or form}"
         batch, applied = transform(found, self.params, form)
         present = [one is not None for one in truth]
         wanted = ground_truth.transformed([one for one in truth if one is not None], *applied)
-        assert_norms(batch.norms(), wanted, torch.tensor(present), self.tolerance, said or form)
+        assert_norms(batch.norms(), wanted, torch.tensor(present), self.tolerance, said)
         weights = torch.from_numpy(np.random.default_rng(1).normal(size=len(truth)))
         sums = ground_truth.weighted_sum(wanted, weights[present])
-        assert_sums(batch.weighted_sum(weights), sums, self.tolerance, said or form)
+        assert_sums(batch.weighted_sum(weights), sums, self.tolerance, said)
 
     @property
     def tolerance(self):
