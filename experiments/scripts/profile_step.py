@@ -13,9 +13,10 @@ import torch
 
 import adadps
 from adadps.engine import ghost
+from adadps.engine.by_example import PassByExample
 from adadps.engine.noise import late, normals
 from adadps.engine.noise import randomness as noise
-from adadps.engine.rules import gradients, layers
+from adadps.engine.rules import gradients, sequence
 from adadps.tensors import loops, sums
 from adadps_experiments.bench.contenders import CONTENDERS, ours
 from adadps_experiments.bench.contenders.plain import has_sparse_form
@@ -51,7 +52,8 @@ def watch():
     watched(sums.OuterSum, "entries", "dense: clipped sum in float64")
     watched(gradients.LayeredGradients, "norms", "norms")
     watched(ghost, "output_gradients", "loss")
-    watched(layers.LayerSequence, "layer_calls", "forward and backward")
+    watched(sequence.LayerSequence, "layer_calls", "forward and backward")
+    watched(PassByExample, "gradients", "forward and backward")
 
 
 def step_of(workload, contender):

@@ -8,6 +8,7 @@ that of an ordinary pass. The backward pass stops at the products of layers on t
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +20,22 @@ from adadps.engine.passes.vmap import over_examples
 from adadps.engine.rules.layers import LayerCall, has_rule
 from adadps.engine.rules.replacements import replacements_in
 from adadps.engine.rules.structure import owns_trainable
-from adadps.engine.rules.tape import Owner, Tape, layer_of, on_tape
+from adadps.engine.rules.tape import Owner, Tape, Use, layer_of, on_tape
 from adadps.tensors.sums import Params
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every pass over rows of one shape does.
+
+    The uses of parameters with the places of their zeros, the shapes of the zeros, how many numbers
+    all of them hold, and the tables that are indexed by the rows themselves.
+    """
+
+    uses: list[tuple[Owner, int]]
+    shapes: list[tuple[int, ...]]
+    numbers: int
+    tables: frozenset[str]
 
 
 class PassByExample:
@@ -41,7 +56,7 @@ class PassByExample:
             if id(p) in names and names[id(p)] not in self.stored
         }
         self.hooked = [module for module in self._recorded if has_rule(module)]
-        self._plans: dict[Any, tuple[list[tuple[Owner, int]], list[tuple[int, ...]], int]] = {}
+        self._plans: dict[Any, Plan] = {}
 
     def candidates(self) -> list[nn.Module]:
         """Return the layers that could report to a tape."""
@@ -51,7 +66,7 @@ class PassByExample:
         self, loss: Loss, params: Params, rows: Tensor, targets: Tensor
     ) -> tuple[list[LayerCall], Params]:
         """Return the calls of all layers on the tape, and the stored gradients."""
-        uses, shapes, _ = self.plan(params, rows)
+        plan = self.plan(params, rows)
         own = {name: params[name] for name in self.stored if name in params}
 
         def single(
@@ -64,34 +79,42 @@ class PassByExample:
             return value, [use.inputs for use in tape.uses]
 
         dtype = next(iter(params.values())).dtype
-        zeros = [rows.new_zeros(shape, dtype=dtype) for shape in shapes]
+        zeros = [rows.new_zeros(shape, dtype=dtype) for shape in plan.shapes]
         (of_zeros, stored), inputs = over_examples(
             grad(single, argnums=(0, 1), has_aux=True),
             zeros, own, rows, targets, in_dims=(None, None, 0, 0),
         )  # fmt: skip
         calls = [
             LayerCall(owner, self._prefixes[layer_of(owner)], a, of_zeros[place])
-            for (owner, place), a in zip(uses, inputs, strict=True)
+            for (owner, place), a in zip(plan.uses, inputs, strict=True)
         ]
         return calls, stored
 
-    def plan(
-        self, params: Params, rows: Tensor
-    ) -> tuple[list[tuple[Owner, int]], list[tuple[int, ...]], int]:
-        """Return the uses in one pass, the shapes of the zeros, and how many numbers they hold.
-
-        They are the same for every row of this shape, so that a row of zeros shows them, once.
-        """
+    def plan(self, params: Params, rows: Tensor) -> Plan:
+        """Return what a pass does; a row of zeros shows it for every row of this shape, once."""
         key = (rows.shape[1:], rows.dtype, modes_of(self.model))
         if key not in self._plans:
-            tape = Tape(self._recorded)
-            on_one = on_tape(tape, self.hooked, self.replacements)
-            with torch.no_grad(), on_one:
-                functional_call(self.model, params, (torch.zeros_like(rows[:1]),))
-            numbers = sum(t.numel() for t in (*tape.zeros, *(use.inputs for use in tape.uses)))
-            uses = [(use.owner, use.place) for use in tape.uses]
-            self._plans[key] = uses, [tuple(zero.shape) for zero in tape.zeros], numbers
+            row, tape = torch.zeros_like(rows[:1]), Tape(self._recorded)
+            with torch.no_grad(), on_tape(tape, self.hooked, self.replacements):
+                functional_call(self.model, params, (row,))
+            held = [*tape.zeros, *(use.inputs for use in tape.uses)]
+            self._plans[key] = Plan(
+                [(use.owner, use.place) for use in tape.uses],
+                [tuple(zero.shape) for zero in tape.zeros],
+                sum(tensor.numel() for tensor in held),
+                self._tables(tape.uses, row),
+            )
         return self._plans[key]
+
+    def _tables(self, uses: list[Use], row: Tensor) -> frozenset[str]:
+        """The tables of words of which a row reads the lines that it names, and no others."""
+        by_row: dict[str, bool] = {}
+        for use in uses:
+            if isinstance(use.owner, nn.Embedding) and use.owner.weight.requires_grad:
+                name = f"{self._prefixes[use.owner]}weight"
+                named = use.inputs.untyped_storage().data_ptr() == row.untyped_storage().data_ptr()
+                by_row[name] = named and by_row.get(name, True)
+        return frozenset(name for name, named in by_row.items() if named) - self.stored
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:

@@ -91,14 +91,14 @@ def largest_of_rows(rows: Tensor) -> Tensor:
     flat = rows.detach().reshape(len(rows), -1)
     if not in_main_memory(flat):
         return torch.nan_to_num(flat.abs(), nan=torch.inf).amax(1).double()
-    found = torch.empty(len(flat), dtype=torch.float64)
-    lines, out = flat.numpy(), found.numpy()
+    bits = flat.view(torch.int32 if flat.dtype == torch.float32 else torch.int64)
+    found = torch.empty(len(flat), dtype=bits.dtype)
+    lines, out = bits.numpy(), found.numpy()
+    mask = lines.dtype.type(np.iinfo(lines.dtype).max)  # all bits but the sign
     run_in_parts(
-        len(flat),
-        lambda part: _largest_of_rows(lines[part], out[part]),
-        work=flat.numel(),
+        len(flat), lambda part: _largest_bits(lines[part], mask, out[part]), work=flat.numel()
     )
-    return found
+    return torch.nan_to_num(found.view(flat.dtype).double(), nan=torch.inf, posinf=torch.inf)
 
 
 def weighted_rows(rows: Tensor, weights: Tensor) -> Tensor:
@@ -143,17 +143,16 @@ def _sums_of_squares(rows: Any, factors: Any, out: Any) -> None:
 
 
 @compiled
-def _largest_of_rows(rows: Any, out: Any) -> None:
-    """out_i = the largest |x_ij|, or infinity."""
+def _largest_bits(rows: Any, mask: Any, out: Any) -> None:
+    """out_i = the bits of the largest |x_ij|; ``mask`` takes the sign away.
+
+    As integers, numbers without their sign are in the same order, with infinity and NaN above all.
+    """
     for i in range(len(rows)):
-        line = rows[i]
-        largest = abs(line[0]) if len(line) else rows.dtype.type(0)
-        fine = True
+        line, largest = rows[i], mask & 0
         for j in range(len(line)):
-            size = abs(line[j])
-            largest = size if size > largest else largest
-            fine &= size == size  # noqa: PLR0124
-        out[i] = largest if fine else np.inf
+            largest = max(largest, line[j] & mask)
+        out[i] = largest
 
 
 @compiled

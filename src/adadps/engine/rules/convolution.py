@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -65,6 +64,5 @@ def _padded(layer: Convolution, images: Tensor) -> Tensor:
 
 
 def of_bias(b: Tensor) -> Tensor:
-    """Return the gradients of the bias, in float64."""
-    axes = [1, *range(3, b.ndim)]
-    return torch.sum(b, axes, dtype=torch.float64)
+    """Return the gradients of the bias."""
+    return b.sum([1, *range(3, b.ndim)])

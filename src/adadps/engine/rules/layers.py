@@ -82,9 +82,7 @@ def combined(uses: list[PerExampleGradients], size: int) -> PerExampleGradients:
     if len(uses) == 1 and not isinstance(uses[0], OverTime):
         return uses[0]
     if along_time := _all_of(OverTime, [_over_time(use) for use in uses]):
-        inputs = torch.cat([use.inputs for use in along_time], 1)
-        b = torch.cat([use.output_gradients for use in along_time], 1)
-        return in_cheapest_form(OverTime(inputs, b))
+        return in_cheapest_form(_side_by_side(along_time))
     if of_words := _all_of(TokenRows, uses):
         tokens = torch.cat([use.tokens for use in of_words], 1)
         rows = torch.cat([use.output_gradients for use in of_words], 1)
@@ -103,6 +101,13 @@ def _all_of(form: type[Form], uses: list[PerExampleGradients]) -> list[Form]:
     """The uses, if all are of this form, else an empty list."""
     found = [use for use in uses if isinstance(use, form)]
     return found if len(found) == len(uses) else []
+
+
+def _side_by_side(uses: list[OverTime]) -> OverTime:
+    if len(uses) == 1:
+        return uses[0]
+    inputs = torch.cat([use.inputs for use in uses], 1)
+    return OverTime(inputs, torch.cat([use.output_gradients for use in uses], 1))
 
 
 def _over_time(use: PerExampleGradients) -> PerExampleGradients:
@@ -150,23 +155,18 @@ def _product(call: LayerCall, params: Params) -> Gradients:
     assert isinstance(a, Tensor)
     a, b = a.flatten(1, -2), b.flatten(1, -2)
     found: Gradients = {}
-    for name in (part.weight, *part.biases):
-        full = f"{call.prefix}{name}"
-        if full not in params:
-            continue
-        own = part.padded(b, len(params[full]))
-        if name != part.weight:
-            found[full] = MaterialisedGradients(_summed(own))
-        elif a.shape[1] == 1:
-            found[full] = Outer(a.squeeze(1), own.squeeze(1))
-        else:
-            found[full] = OverTime(a, own)
+    weight = f"{call.prefix}{part.weight}"
+    if weight in params:
+        own = part.padded(b, len(params[weight]))
+        one = a.shape[1] == 1
+        found[weight] = Outer(a.squeeze(1), own.squeeze(1)) if one else OverTime(a, own)
+    biases = [f"{call.prefix}{name}" for name in part.biases]
+    biases = [name for name in biases if name in params]
+    if biases:
+        total = _sum_over(b, [1]) if b.shape[1] > 1 else b.squeeze(1)
+        for name in biases:
+            found[name] = MaterialisedGradients(part.padded(total, len(params[name])))
     return found
-
-
-def _summed(b: Tensor) -> Tensor:
-    """Σ_t b_t, as it is for one position."""
-    return b.squeeze(1) if b.shape[1] == 1 else torch.sum(b, 1, dtype=torch.float64)
 
 
 def _convolution(call: LayerCall, params: Params) -> Gradients:  # noqa: ARG001
@@ -234,13 +234,14 @@ def _normalisation(call: LayerCall, params: Params) -> Gradients:  # noqa: ARG00
             plain = functional.rms_norm(a, list(shape), eps=layer.eps)
         axes = list(range(1, a.ndim - len(shape)))
     return {
-        f"{call.prefix}weight": MaterialisedGradients(_sum_over(b.double() * plain, axes)),
+        f"{call.prefix}weight": MaterialisedGradients(_sum_over(b * plain, axes)),
         f"{call.prefix}bias": MaterialisedGradients(_sum_over(b, axes)),
     }
 
 
 def _sum_over(values: Tensor, axes: list[int]) -> Tensor:
-    return torch.sum(values, axes, dtype=torch.float64) if axes else values
+    """The sum over axes, in the precision of the model: it is measured as it is added up."""
+    return values.sum(axes) if axes else values
 
 
 def _zeroed(inputs: Features, examples: Tensor) -> Features:

@@ -18,6 +18,7 @@ from adadps.data.sparse_rows import SparseColumns, SparseRows, require_within, s
 from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import bounded, with_offset
 from adadps.tensors import kernels as compiled
+from adadps.tensors import token_loops
 from adadps.tensors.loops import in_main_memory, run_in_parts
 from adadps.tensors.squares import (
     CANCELLED,
@@ -125,6 +126,8 @@ class TokenRows:
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """Add up repeated words of each example, and square the sums."""
+        if self._in_main_memory() and leaf_map.offset is None and len(leaf_map.factors) <= 1:
+            return self._compiled_squares(leaf_map)
         size, width = self.output_gradients.shape[0], self.output_gradients.shape[2]
         example = torch.arange(size, device=self.tokens.device).unsqueeze(1)
         keys, place = torch.unique(example * self.words + self.tokens, return_inverse=True)
@@ -145,11 +148,35 @@ class TokenRows:
 
     def weighted(self, weights: Tensor) -> RowSparse:
         """Return Σ_i w_i g_i on the rows of words that occur."""
+        if self._in_main_memory():
+            given = (self.tokens.numpy(), self.output_gradients.numpy(), weights.double().numpy())
+            words, total = map(torch.from_numpy, token_loops.weighted(*given, self.words))
+            return RowSparse(words, total, (self.words, total.shape[1]))
         b = self.output_gradients.double() * weights[: len(self.tokens)].view(-1, 1, 1)
         found, place = torch.unique(self.tokens, return_inverse=True)
         rows = b.new_zeros(len(found), b.shape[2])
         rows.index_add_(0, place.flatten(), b.flatten(0, 1))
         return RowSparse(found, rows, (self.words, b.shape[2]))
+
+    def _in_main_memory(self) -> bool:
+        tokens = self.tokens
+        ready = tokens.device.type == "cpu" and tokens.dtype == torch.int64
+        return ready and tokens.is_contiguous() and in_main_memory(self.output_gradients)
+
+    def _compiled_squares(self, leaf_map: LeafMap) -> Tensor:
+        count, length, width = self.output_gradients.shape
+        factor = leaf_map.factors[0].double() if leaf_map.factors else torch.ones(1, 1).double()
+        squares = torch.zeros(count + self.wordless, dtype=torch.float64)
+        sizes = torch.zeros_like(squares)
+        given = (self.tokens, self.output_gradients, factor.contiguous(), squares, sizes)
+        tokens, rows, diagonal, out, of_terms = (tensor.numpy() for tensor in given)
+
+        def measure(part: slice) -> None:
+            ends = (part.start, part.stop)
+            token_loops.squares(ends, tokens, rows, self.words, diagonal, out, of_terms)
+
+        run_in_parts(count, measure, work=count * length * width)
+        return (squares.sqrt() + CANCELLED * sizes.sqrt()).square()
 
     def take(self, rows: Tensor) -> TokenRows:
         """Return the gradients of some of the examples, those without tokens last."""
