@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from adadps.accounting.ledger import DiskLedger
@@ -19,8 +20,8 @@ from adadps.estimators.planner.methods import (
     embedding_share,
     takes_side_information,
 )
-from adadps.estimators.planner.plan import PlannedRun, plan_training
-from adadps.estimators.tables.features import prepare_for_rows
+from adadps.estimators.planner.plan import PlannedRun
+from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import (
@@ -181,23 +182,21 @@ def _plan(
     measured: MeasuredSchema | None,
 ) -> PlannedRun:
     """Plan the run; where something was paid for before, with the settings planned then."""
-    model = prepared.model
-    examples = declared.count or _count(prepared.train)
-    share = embedding_share(examples, model.schema.label.outputs, request.epsilon)
-    frequencies = prepared.vocabulary.frequencies
-    method = prepare_for_rows(declared.method, model.features, frequencies, share)
+    model, frequencies = prepared.model, prepared.vocabulary.frequencies
     if measured:
-        return replace(measured.plan, prepared=method)
+        method = partial(prepare_for_rows, declared.method, model.features, frequencies)
+        return measured.plan.with_method(method, model.schema.label.outputs)
+    examples = declared.count or _count(prepared.train)
     run = budget_of(request, examples)
-    return plan_training(
-        method,
+    return plan_for_rows(
+        request,
+        declared,
+        model.features,
+        model.targets,
+        frequencies,
         examples=examples,
         budget=run.budget,
-        loss=model.targets.loss_facts,
         accountant=run.accountant,
-        given=request.given,
-        users=declared.user_column,
-        federation=request.federation,
     )
 
 
