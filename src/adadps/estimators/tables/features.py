@@ -31,7 +31,7 @@ from torch import Tensor
 
 from adadps.accounting.epsilon import Budget
 from adadps.data.bounds import Bounds
-from adadps.data.tables import Table, nearest
+from adadps.data.tables import Table, labels, nearest, numbers, texts
 from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.errors import DataError
 from adadps.estimators.planner.methods import (
@@ -48,7 +48,6 @@ from adadps.estimators.planner.methods import (
 from adadps.estimators.planner.plan import LossFacts, PlannedRun, first_gradient, plan_training
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
-from adadps.estimators.tables.survey import labels, numbers, texts
 from adadps.estimators.text import BagOfWords
 from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.side.source import Fixed
@@ -249,7 +248,7 @@ class Targets:
             held = self._bounds.to_unit(numbers(table, label.column))
             return np.asarray(held, dtype=np.float32)
         number = {name: place for place, name in enumerate(label.known_classes)}
-        split = labels(table, label)
+        split = labels(table, label.column, label.separator)
         places = [[self._place(number, one, table, row) for one in found]
                   for row, found in enumerate(split)]  # fmt: skip
         if label.separator is None:

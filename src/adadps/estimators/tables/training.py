@@ -13,7 +13,7 @@ from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.tables import read_chunks
+from adadps.data.tables import read_chunks, users
 from adadps.errors import AssumedPublicWarning, BudgetError
 from adadps.estimators.planner.methods import (
     LEAST_SHARE,
@@ -32,7 +32,8 @@ from adadps.estimators.tables.run_folder import (
     save_model,
     shared_ledger,
 )
-from adadps.estimators.tables.survey import complete, facts, users
+from adadps.estimators.tables.schema import facts
+from adadps.estimators.tables.survey import complete
 from adadps.estimators.text import TableVocabulary
 from adadps.files import new_folder
 from adadps.report.result import Result
