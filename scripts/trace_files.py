@@ -142,7 +142,7 @@ def train() -> set[str]:
         with table.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "label"), *WORDS * (ROWS // 2)])
         columns = ["--text", "text", "--label", "label", "--classes", "fruit,tools"]
-        more = ["--epsilon", "4", "--words", "1000", "--out", str(model)]
+        more = ["--epsilon", "4", "--words", "1000", "--epochs", "2", "--out", str(model)]
         words = ["train", str(table), *columns, *more]
         with contextlib.redirect_stdout(io.StringIO()):
             visited = visited_by(lambda: app(words, standalone_mode=False))

@@ -75,7 +75,7 @@ def test_pages_with_blocks_are_found():
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run(page, tmp_path, monkeypatch, request):
     if page == "docs/user-level.md":  # its noise is given, and fills the budget
-        request.getfixturevalue("real_pld")
+        request.getfixturevalue("real_accounting")
     monkeypatch.chdir(tmp_path)
     blocks = [block for block in blocks_of(page) if OPACUS not in block[1]]
     namespace = {"__name__": page}

@@ -243,14 +243,14 @@ def test_clone_and_parameters(two_classes):
 
 
 def test_held_out_accuracy_on_real_texts_at_epsilon_3():
-    """Sections of Debian packages: 0.24 are in the largest class, 0.62 is what a run reaches."""
+    """Sections of a quarter of Debian's packages: 0.24 are in the largest class."""
     packages = debian_packages()
-    train = [one for one in packages if not one.held_out]
-    test = [one for one in packages if one.held_out][:2000]
+    train = [one for one in packages if not one.held_out][::4]
+    test = [one for one in packages if one.held_out][::6]
     model = make_text_pipeline(epsilon=3, classes=SECTIONS, examples=len(train), accountant="rdp")
     model.fit([one.text for one in train], [one.section for one in train])
     assert model["model"].epsilon_ <= 3
-    assert model.score([one.text for one in test], [one.section for one in test]) > 0.45
+    assert model.score([one.text for one in test], [one.section for one in test]) > 0.5
 
 
 def test_the_vectorizer_looks_at_nothing():

@@ -13,10 +13,11 @@ from adadps.estimators.tables.schema import (
     Label,
     Numeric,
     Schema,
+    facts,
     read_schema_file,
     schema_of,
 )
-from adadps.estimators.tables.survey import complete, facts
+from adadps.estimators.tables.survey import complete
 from support.commands import write
 
 WHOLE = {

@@ -119,7 +119,7 @@ def test_hazard_33_levels_that_nobody_knows_are_other(table):
     assert shares[0] == shares[1], "a level that is not known is treated as other"
 
 
-@pytest.mark.usefixtures("real_pld")
+@pytest.mark.usefixtures("real_accounting")
 def test_hazard_33_the_price_is_within_what_was_given(table):
     """Composed anew with dp-accounting alone, at delta less what the threshold takes."""
     told = told_by(trained(table, "--rare", "other", epsilon=0.8))

@@ -4,36 +4,33 @@ from functools import wraps
 
 import pytest
 
-from support.coarse_pld import use_coarse_pld
+from support.coarse_accounting import use_coarse_accounting, use_real_accounting
 
 ROOMS = ["audit", "cli", "docs", "estimators", "hazards", "methods", "museum", "report", "training"]
 COARSE_ROOMS = {("experiments", "tests"), *(("tests", room) for room in ROOMS)}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _coarse_pld(request):
-    """In these rooms, and for experiments, PLD has a grid ten times as coarse: a tenth of the time.
+def _coarse_accounting(request):
+    """In these rooms, and for experiments, PLD has a coarser grid and RDP fewer orders.
 
-    It still rounds up, so that a budget holds; noise multipliers differ by about 1e-3. PLD on its
-    real grid is tested in accounting, golden, property and contract, and by doctests.
-    Within these rooms a test asks for it by the fixture `real_pld`.
+    Both still round up, so that a budget holds; noise multipliers by PLD differ by about 1e-3. The
+    real grid and all orders are tested in accounting, golden, property and contract, and by
+    doctests. Within these rooms a test asks for them by the fixture `real_accounting`.
     """
     where = request.path.relative_to(request.config.rootpath).parts[:2]
     if where in COARSE_ROOMS:
         with pytest.MonkeyPatch.context() as patch:
-            use_coarse_pld(patch.setattr)
+            use_coarse_accounting(patch.setattr)
             yield
     else:
         yield
 
 
 @pytest.fixture
-def real_pld(monkeypatch):
-    """The grid that users have."""
-    from adadps.accounting import epsilon
-
-    monkeypatch.setattr(epsilon, "DISCRETISATION", 1e-4)
-    monkeypatch.setattr(epsilon, "_KNOWN", {})
+def real_accounting(monkeypatch):
+    """The grid and the orders that users have."""
+    use_real_accounting(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ def train(data, out, *more, briefly=True):
 CHILD = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal
-from support.coarse_pld import use_coarse_pld
-use_coarse_pld()
+from support.coarse_accounting import use_coarse_accounting
+use_coarse_accounting()
 from adadps.cli.main import app
 app()
 """

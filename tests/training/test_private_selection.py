@@ -65,6 +65,7 @@ def selected(count, monkeypatch, *, values=(0.125, 0.875, 0.25, 0.375, 0.5), **o
 
 
 @pytest.mark.parametrize("shape", [0, 0.5, 1, 3, math.inf])
+@pytest.mark.usefixtures("real_accounting")
 def test_hazard_21_the_total_is_that_of_dp_accounting(shape, monkeypatch):
     score = private_accuracy("v", FEATURES, LABELS, examples=60, noise_multiplier=9.0)
     selection = private_selection(mean_trials=8, shape=shape)
@@ -76,6 +77,7 @@ def test_hazard_21_the_total_is_that_of_dp_accounting(shape, monkeypatch):
     assert found.privacy.epsilon == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.usefixtures("real_accounting")
 def test_hazard_21_the_total_follows_the_formula_of_the_paper():
     """Theorem 2 of Papernot and Steinke (2022) by hand: one Gaussian, geometric, mean m = 1/γ.
 
@@ -253,6 +255,7 @@ def test_hazard_21_it_is_paid_before_the_number_is_drawn(monkeypatch, tmp_path):
     assert ledger.entries == 1, "the charge stands"
 
 
+@pytest.mark.usefixtures("real_accounting")
 def test_no_trial_at_all_is_possible_under_the_poisson_law_and_costs_the_same(
     tmp_path, monkeypatch
 ):

@@ -75,7 +75,7 @@ def by_rdp(event, delta=1e-3):
 # --- the total ---
 
 
-@pytest.mark.usefixtures("real_pld")
+@pytest.mark.usefixtures("real_accounting")
 def test_hazard_21_a_fixed_grid_costs_all_its_trials_by_pld():
     found = tuned()
     accountant = pld.PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
@@ -86,6 +86,7 @@ def test_hazard_21_a_fixed_grid_costs_all_its_trials_by_pld():
     assert found.trial_epsilon < expected
 
 
+@pytest.mark.usefixtures("real_accounting")
 def test_hazard_21_a_fixed_grid_costs_all_its_trials_by_rdp():
     found = tuned(accountant=RDP)
     expected = by_rdp(SelfComposedDpEvent(STEP, 3 * STEPS))

@@ -145,7 +145,7 @@ def test_under_poisson_sampling_the_declared_number_rules(declared):
 
 @pytest.mark.parametrize("most", [1, 3, 1000])
 @pytest.mark.parametrize("accountant", Accountant)
-@pytest.mark.usefixtures("real_pld")
+@pytest.mark.usefixtures("real_accounting")
 def test_golden_epsilon_is_that_of_as_many_examples(most, accountant):
     """The paper's IMDB run with users in the place of reviews: 1.51 by RDP, 1.36 by PLD."""
     terms = {"delta": 1 / 25_000, "accountant": accountant}
@@ -189,7 +189,7 @@ def test_the_plan_command_counts_users(capsys):
     assert "users" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("real_pld")
+@pytest.mark.usefixtures("real_accounting")
 def test_the_costs_in_the_documentation_are_computed():
     """Every noise multiplier of the table keeps to its epsilon, and nearly uses it up."""
     page = (Path(__file__).parents[2] / "docs/user-level.md").read_text(encoding="utf-8")

@@ -38,7 +38,6 @@ from adadps.estimators.checks import (
 from adadps.estimators.paid import MeasuredFacts
 from adadps.estimators.planner.methods import (
     PreparedMethod,
-    embedding_share,
     linear_layer,
     own_module,
     prepare_method,
@@ -52,6 +51,7 @@ from adadps.estimators.planner.plan import (
     GivenSettings,
     LossFacts,
     PlannedRun,
+    PrepareByShare,
     plan_training,
 )
 from adadps.estimators.privacy_statement import StatedEstimator, how_features_were_made
@@ -142,10 +142,10 @@ class PrivateEstimator(StatedEstimator, ABC):
                 X, y = self._trainable(X, y, None)
             task = self._task(X, y, continued=continued, classes=classes, found=found)
             model = self._model(task, X, continued)
-            prepared = self._prepared(model, X.shape[1], task, count, terms)
-            if continued and prepared.method != self.result_.settings["method"]:
-                raise _another("method")
+            prepared = self._prepared(model, X.shape[1])
             plan = self._plan(prepared, count, task, terms, price)
+            if continued and plan.method != self.result_.settings["method"]:
+                raise _another("method")
             paid = None
             if price is None:
                 data = self._private(X, task, plan.chain)
@@ -300,7 +300,7 @@ class PrivateEstimator(StatedEstimator, ABC):
 
     def _plan(
         self,
-        prepared: PreparedMethod,
+        prepared: PreparedMethod | PrepareByShare,
         count: int,
         task: LearningTask,
         terms: EstimatorBudget,
@@ -328,16 +328,14 @@ class PrivateEstimator(StatedEstimator, ABC):
         side = self.side
         return side.public_embeddings() if isinstance(side, PublicVectorizer) else None
 
-    def _prepared(
-        self, model: nn.Module, width: int, task: LearningTask, count: int, terms: EstimatorBudget
-    ) -> PreparedMethod:
+    def _prepared(self, model: nn.Module, width: int) -> PreparedMethod | PrepareByShare:
         linear, side = self.module is None, self.side
         vectors = self._embeddings
         informed = side is not None and (vectors is None or bool(side.public_words()))
         method = resolved(method_called(self.method), informed=informed, linear=linear)
         at = "weight" if linear else reading_layer(model, width)
         if vectors is not None:
-            return self._prepared_for_texts(method, vectors, width, at, task, count, terms)
+            return self._prepared_for_texts(method, vectors, width, at)
         return prepare_method(method, side_information(self.side, method), width=width, at=at)
 
     def _require_texts(self, width: int, vectors: Embeddings) -> None:
@@ -349,16 +347,9 @@ class PrivateEstimator(StatedEstimator, ABC):
             )
 
     def _prepared_for_texts(
-        self,
-        method: Method,
-        vectors: Embeddings,
-        width: int,
-        at: str | None,
-        task: LearningTask,
-        count: int,
-        terms: EstimatorBudget,
-    ) -> PreparedMethod:
-        """Return the method for rows of words and embeddings, in shares by rule."""
+        self, method: Method, vectors: Embeddings, width: int, at: str | None
+    ) -> PrepareByShare:
+        """Return what prepares the method for rows of words and embeddings."""
         self._require_texts(width, vectors)
         if at is None:
             raise SideInformationError(
@@ -369,9 +360,7 @@ class PrivateEstimator(StatedEstimator, ABC):
         known = None
         if takes_side_information(method):
             known = self.side.frequencies()
-        share = embedding_share(count, task.outputs, terms.run.epsilon)
-        prepared = prepare_for_rows(method, features, known, share)
-        return replace(prepared, at=at)
+        return lambda share: replace(prepare_for_rows(method, features, known, share), at=at)
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """Return one row of outputs per example; those of the linear model are in float64."""

@@ -275,7 +275,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
             outputs=labels.outputs,
             loss=self.loss or (binary_cross_entropy if labels.several else cross_entropy),
             loss_facts=LossFacts(
-                0.5 / labels.outputs**0.5 if labels.several else first_gradient(labels.outputs)
+                0.5 / labels.outputs**0.5 if labels.several else first_gradient(labels.outputs),
+                outputs=labels.outputs,
             ),
             facts=(*self._label_facts, *more),
             names=tuple(one for one in labels.classes.tolist() if isinstance(one, str)),

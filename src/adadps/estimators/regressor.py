@@ -195,7 +195,9 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             targets=self._target_bounds.to_unit(columns).astype(np.float32),
             outputs=outputs,
             loss=self.loss or squared_error,
-            loss_facts=LossFacts(GRADIENT_NORM / outputs**0.5, largest_lr=LARGEST_RATE * outputs),
+            loss_facts=LossFacts(
+                GRADIENT_NORM / outputs**0.5, largest_lr=LARGEST_RATE * outputs, outputs=outputs
+            ),
             facts=facts,
             rule=replace(RULE, output_noise=OUTPUT_NOISE),
         )

@@ -23,10 +23,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.preprocessing import normalize
 
-from adadps.data.tables import Table, read_chunks, read_table
+from adadps.data.tables import Table, joined_texts, read_chunks, read_table
 from adadps.errors import DataError, SideInformationError
 from adadps.estimators.tables.schema import Schema
-from adadps.estimators.tables.survey import joined_texts
 from adadps.methods.side import (
     Embeddings,
     Frequencies,
@@ -285,7 +284,7 @@ class VocabularySource:
                 f"Expected a reason why {path} is public, found none. Add --public-because TEXT: "
                 "it is stated in the result."
             )
-        joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema)]
+        joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema.texts)]
         known = _words_in(joined, self.words, path)
         vocabulary = with_class_names(known, class_names)
         found = corpus_frequencies(

@@ -136,7 +136,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_held_out.py -k card_report_and_console",
     ),
     "spellings of one user in a table are users": Mutation(
-        "src/adadps/estimators/tables/survey.py",
+        "src/adadps/data/tables.py",
         "key = user_key(cell)",
         "key = cell.strip()",
         "tests/hazards/test_hazards_user_keys.py -k four_spellings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,7 @@ from adadps.cli.demo.data import VOCABULARY, DemoData
 from adadps.data.debian import SECTIONS
 from adadps.engine.losses import cross_entropy
 from adadps.engine.objective import predict
-from adadps.estimators.planner.methods import embedding_share, linear_layer, resolved
+from adadps.estimators.planner.methods import linear_layer, resolved
 from adadps.estimators.planner.plan import GivenSettings, PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.run_folder import TableModel
@@ -56,9 +57,8 @@ def default_plan(data: DemoData, epsilon: float) -> PlannedRun:
     """Return the plan of `adadps train` for a column of texts and declared sections."""
     model, examples = _default_model(data), len(data.train)
     method = resolved(Method.AUTO, informed=True)
-    share = embedding_share(examples, len(SECTIONS), epsilon)
     return plan_training(
-        prepare_for_rows(method, model.features, data.frequencies, share),
+        partial(prepare_for_rows, method, model.features, data.frequencies),
         examples=examples,
         budget=Budget(epsilon, default_delta(examples)),
         loss=model.targets.loss_facts,

@@ -317,8 +317,9 @@ def _counts_by(frequencies: Numbers, rng: np.random.Generator) -> sparse.csr_mat
     """Draw counts of words; a frequency of zero counts as the smallest known one."""
     shares = np.maximum(frequencies, frequencies[frequencies > 0].min())
     shares = shares / shares.sum()
-    texts = (rng.multinomial(WORDS_PER_TEXT, shares) for _ in range(TYPICAL_TEXTS))
-    return sparse.csr_matrix(sparse.vstack([sparse.csr_matrix(text) for text in texts]))
+    few = 50  # at once: their counts are dense
+    drawn = (rng.multinomial(WORDS_PER_TEXT, shares, few) for _ in range(TYPICAL_TEXTS // few))
+    return sparse.csr_matrix(sparse.vstack([sparse.csr_matrix(texts) for texts in drawn]))
 
 
 def _uniform_counts(words: int, rng: np.random.Generator) -> sparse.csr_matrix:

@@ -22,6 +22,7 @@ user-level method itself.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -31,7 +32,7 @@ from dp_accounting import DpEvent
 from adadps.accounting.epsilon import Budget, calibrate_noise
 from adadps.accounting.samplers import Sampler, fixed_size, poisson, shuffled
 from adadps.errors import SettingError, require, require_positive
-from adadps.estimators.planner.methods import Norms, PreparedMethod, adam_rate
+from adadps.estimators.planner.methods import Norms, PreparedMethod, adam_rate, embedding_share
 from adadps.methods.stages import (
     Chain,
     adam,
@@ -183,18 +184,23 @@ class LossFacts:
     ``gradient_norm`` is the typical norm of its gradient by the outputs at the start.
     ``curvature`` is its second derivative by the outputs, where that does not flatten out: a step
     longer than 2 / (curvature · ‖x‖²) overshoots further every time. ``largest_lr`` bounds the
-    learning rate by itself.
+    learning rate by itself. ``outputs`` is the number of the model's outputs.
     """
 
     gradient_norm: float
     curvature: float | None = None
     largest_lr: float | None = None
+    outputs: int = 1
 
     def bounded(self, lr: float, norms: Norms) -> float:
         """Return the learning rate, or the largest one with which this loss converges."""
         if self.curvature is not None:
             lr = min(lr, 1 / (self.curvature * norms.clipped * norms.noised))
         return lr if self.largest_lr is None else min(lr, self.largest_lr)
+
+
+PrepareByShare = Callable[[float], PreparedMethod]
+"""Prepares a method for texts, given the share of embeddings in their squared norm."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,11 @@ class PlannedRun:
         )
         return self.prepared.chain(privacy, self.settings.lr)
 
+    def with_method(self, prepare: PrepareByShare, outputs: int) -> PlannedRun:
+        """Return this run with a method for what became known after it was planned."""
+        examples, epsilon = self.settings.sampler.examples, self.settings.budget.epsilon
+        return replace(self, prepared=prepare(embedding_share(examples, outputs, epsilon)))
+
     def describe(self) -> dict[str, Any]:
         """Return the settings that a result states beside those of its chain."""
         local = self.method is not Method.DP_ADAM and self.federation is not None
@@ -234,7 +245,7 @@ class PlannedRun:
 
 
 def plan_training(
-    prepared: PreparedMethod,
+    prepared: PreparedMethod | PrepareByShare,
     *,
     examples: int,
     budget: Budget,
@@ -248,7 +259,8 @@ def plan_training(
 ) -> PlannedRun:
     """Plan a run on a declared number of examples, with noise that fits the budget.
 
-    With ``users``, ``examples`` is the declared number of users; with a ``federation`` they train
+    A method for texts is ``prepared`` here, with the share that embeddings have by rule. With
+    ``users``, ``examples`` is the declared number of users; with a ``federation`` they train
     locally, in its cohorts. ``besides`` is what the run pays before its first step.
 
     >>> budget = Budget(1.0, 5e-6)
@@ -258,6 +270,8 @@ def plan_training(
     >>> plan.settings.steps, str(plan.chain).partition("(")[0]
     (400, 'privatize')
     """
+    if not isinstance(prepared, PreparedMethod):
+        prepared = prepared(embedding_share(examples, loss.outputs, budget.epsilon))
     norms, sampler, fixed = prepared.norms, None, given
     if federation is not None:
         cohort = given.batch_size or default_batch_size(examples)

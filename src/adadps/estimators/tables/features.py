@@ -10,7 +10,7 @@ or categories. Each block has norm at most 1, and B blocks are divided by √B:
 - c categories, a 1 for the level of each, divided by √c.
 
 `Targets` turns labels into targets, and outputs into predictions: of classes, several labels, or
-numbers.
+numbers. `plan_for_rows` plans a run on both.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from dp_accounting import DpEvent
 from scipy import sparse
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
+from adadps.accounting.epsilon import Budget
 from adadps.data.bounds import Bounds
-from adadps.data.tables import Table, nearest
+from adadps.data.tables import Table, labels, nearest, numbers, texts
 from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.errors import DataError
 from adadps.estimators.planner.methods import (
@@ -42,9 +45,9 @@ from adadps.estimators.planner.methods import (
     takes_side_information,
     typical_texts,
 )
-from adadps.estimators.planner.plan import LossFacts, first_gradient
+from adadps.estimators.planner.plan import LossFacts, PlannedRun, first_gradient, plan_training
+from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
-from adadps.estimators.tables.survey import labels, numbers, texts
 from adadps.estimators.text import BagOfWords
 from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.side.source import Fixed
@@ -54,7 +57,7 @@ from adadps.training.evaluation import (
     commonest_class_accuracy,
     top_label_accuracy,
 )
-from adadps.types import Method
+from adadps.types import Accountant, Method
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ class Targets:
             held = self._bounds.to_unit(numbers(table, label.column))
             return np.asarray(held, dtype=np.float32)
         number = {name: place for place, name in enumerate(label.known_classes)}
-        split = labels(table, label)
+        split = labels(table, label.column, label.separator)
         places = [[self._place(number, one, table, row) for one in found]
                   for row, found in enumerate(split)]  # fmt: skip
         if label.separator is None:
@@ -277,7 +280,7 @@ class Targets:
         """Return what the planner needs to know about the loss."""
         if self.label.regression:
             return LossFacts(TYPICAL_ERROR, curvature=2.0)
-        return LossFacts(first_gradient(self.label.outputs))
+        return LossFacts(first_gradient(self.label.outputs), outputs=self.label.outputs)
 
     def predictions(
         self, outputs: Tensor, *, probabilities: bool
@@ -318,3 +321,32 @@ class Targets:
                 f"classes, or '{OTHER}' for the rest, or leave the line out."
             )
         return place
+
+
+def plan_for_rows(
+    request: TrainingRequest,
+    declared: Declared,
+    features: RowFeatures,
+    targets: Targets,
+    frequencies: Frequencies | None,
+    *,
+    examples: int,
+    budget: Budget,
+    accountant: Accountant,
+    besides: tuple[DpEvent, ...] = (),
+) -> PlannedRun:
+    """Plan a run on the rows of a table; ``examples`` counts units of privacy.
+
+    ``besides`` is what the run pays before its first step.
+    """
+    return plan_training(
+        partial(prepare_for_rows, declared.method, features, frequencies),
+        examples=examples,
+        budget=budget,
+        loss=targets.loss_facts,
+        accountant=accountant,
+        given=request.given,
+        users=declared.user_column,
+        federation=request.federation,
+        besides=besides,
+    )

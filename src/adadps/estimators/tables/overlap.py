@@ -12,11 +12,10 @@ from pathlib import Path
 
 from adadps.data.identity import Identities, identities_of_cells, joined, normalised
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.tables import read_chunks
+from adadps.data.tables import read_chunks, users
 from adadps.errors import SettingError
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Schema
-from adadps.estimators.tables.survey import users
 
 FOR_YOU_ALONE = (
     "For your eyes only, not to be published: this is an exact fact about private rows, which "

@@ -17,16 +17,15 @@ from adadps.accounting.epsilon import grouping_of, units_of
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.noisy_counts.price import Paid, Price, pay, price_of
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.tables import read_chunks
+from adadps.data.tables import read_chunks, users
 from adadps.engine.noise.randomness import secure
 from adadps.errors import AdadpsError, ContractError, DataError
-from adadps.estimators.planner.plan import PlannedRun, plan_training
-from adadps.estimators.tables.features import prepare_for_rows
+from adadps.estimators.planner.plan import PlannedRun
+from adadps.estimators.tables.features import plan_for_rows
 from adadps.estimators.tables.paid_survey import columns_of, measure
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import TableModel, TableRunFolder, budget_of, shared_ledger
-from adadps.estimators.tables.schema import Schema, schema_of
-from adadps.estimators.tables.survey import facts, users
+from adadps.estimators.tables.schema import Schema, facts, schema_of
 from adadps.estimators.text import TableVocabulary
 from adadps.files import new_file, parse_json
 from adadps.training.describe import plan_of
@@ -67,15 +66,15 @@ def measure_levels(
         accountant=run.accountant,
         relation=_relation(request, units),
     )
-    plan = plan_training(
-        prepare_for_rows(declared.method, placeholder.features, vocabulary.frequencies),
+    plan = plan_for_rows(
+        request,
+        declared,
+        placeholder.features,
+        placeholder.targets,
+        vocabulary.frequencies,
         examples=units,
         budget=run.budget,
-        loss=placeholder.targets.loss_facts,
         accountant=run.accountant,
-        given=request.given,
-        users=declared.user_column,
-        federation=request.federation,
         besides=price.events,
     )
     plan.settings.sampler.require_declared(found)

@@ -16,12 +16,11 @@ import numpy as np
 from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
 from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.tables import Table
+from adadps.data.tables import Table, is_missing, labels, numbers, texts, users
 from adadps.data.users import MISSING
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import DataError
 from adadps.estimators.tables.schema import OTHER, Label, Schema
-from adadps.estimators.tables.survey import is_missing, labels, numbers, texts, users
 
 Cell = str | float | None
 """A level or class, a number, or nothing."""
@@ -123,7 +122,7 @@ def cells_of(chunk: Table, schema: Schema, randomness: Randomness) -> Iterator[R
         draw = randomness.generator.integers
         columns.append(
             [_name(found[draw(len(found)) if len(found) > 1 else 0])
-             for found in labels(chunk, schema.label)]
+             for found in labels(chunk, schema.label.column, schema.label.separator)]
         )  # fmt: skip
     for column in numeric:
         given = numbers(chunk, column.name, 0.0 if schema.fill_missing else None).tolist()

@@ -29,7 +29,7 @@ from adadps.data.examples import Examples, RowStore
 from adadps.data.identity import Identities, identities_of_texts, joined
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.sparse_rows import SparseRows
-from adadps.data.tables import ROWS_AT_ONCE, Table, read_chunks
+from adadps.data.tables import ROWS_AT_ONCE, Table, joined_texts, read_chunks, users
 from adadps.engine.objective import predict
 from adadps.errors import (
     AdadpsError,
@@ -42,7 +42,6 @@ from adadps.estimators.planner.methods import linear_layer
 from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Label, Schema, schema_of
-from adadps.estimators.tables.survey import joined_texts, users
 from adadps.estimators.text import BagOfWords, directions_of
 from adadps.files import move_ledger, remove_file, remove_if_empty
 from adadps.methods.side import Embeddings, embeddings_described
@@ -356,7 +355,7 @@ def load_rows(
             )
         store.append(model.features(chunk), model.targets(chunk), owners)
         if named:
-            names.append(identities_of_texts(joined_texts(chunk, model.schema)))
+            names.append(identities_of_texts(joined_texts(chunk, model.schema.texts)))
     return store.examples(joined(names) if named else None)
 
 

@@ -249,6 +249,42 @@ class Schema:
         }
 
 
+READ_OFF = "read off the data"
+
+
+def facts(
+    declared: Schema, known: Schema, how: str = READ_OFF, *, only_found: bool | None = None
+) -> list[str]:
+    """Return what is public about the columns: declared, or found in the private data.
+
+    ``how`` says how it was found. ``only_found`` restricts the facts to what was found, or (False)
+    to what was declared.
+    """
+    found: list[tuple[bool, str]] = []
+    for before, after in zip(declared.numeric, known.numeric, strict=True):
+        words = _bounds_in_words(f"'{after.name}'", after.bounds, before.is_known, how)
+        found.append((before.is_known, words))
+        if known.fill_missing:
+            filled = f"that missing values of '{after.name}' count as {after.filling:g}"
+            found.append((before.is_known, filled))
+    for given, category in zip(declared.categorical, known.categorical, strict=True):
+        listed, origin = ", ".join(category.known_levels), "declared" if given.levels else how
+        found.append((bool(given.levels), f"the levels of '{category.name}', {origin}: {listed}"))
+    label, is_known = known.label, declared.label.is_known
+    if label.regression:
+        found.append((is_known, _bounds_in_words("the label", label.bounds, is_known, how)))
+    else:
+        listed, origin = ", ".join(label.known_classes), "declared" if is_known else how
+        found.append((is_known, f"the classes, {origin}: {listed}"))
+    return [words for was_declared, words in found if was_declared is not only_found]
+
+
+def _bounds_in_words(what: str, bounds: tuple[float, float], is_declared: bool, how: str) -> str:
+    extremes = " as its smallest and largest value" if how == READ_OFF else ""
+    origin = "declared" if is_declared else f"{how}{extremes}"
+    return f"the bounds of {what}, {origin}: {bounds[0]:g} to {bounds[1]:g}"
+
+
 def require_bounds(what: str, low: float | None, high: float | None) -> None:
     """Refuse bounds that are not finite and in order; both may be None."""
     if low is None and high is None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.tables import read_chunks
+from adadps.data.tables import read_chunks, users
 from adadps.errors import AssumedPublicWarning, BudgetError
 from adadps.estimators.planner.methods import (
     LEAST_SHARE,
     embedding_share,
     takes_side_information,
 )
-from adadps.estimators.planner.plan import PlannedRun, plan_training
-from adadps.estimators.tables.features import prepare_for_rows
+from adadps.estimators.planner.plan import PlannedRun
+from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import (
@@ -31,7 +32,8 @@ from adadps.estimators.tables.run_folder import (
     save_model,
     shared_ledger,
 )
-from adadps.estimators.tables.survey import complete, facts, users
+from adadps.estimators.tables.schema import facts
+from adadps.estimators.tables.survey import complete
 from adadps.estimators.text import TableVocabulary
 from adadps.files import new_folder
 from adadps.report.result import Result
@@ -181,23 +183,21 @@ def _plan(
     measured: MeasuredSchema | None,
 ) -> PlannedRun:
     """Plan the run; where something was paid for before, with the settings planned then."""
-    model = prepared.model
-    examples = declared.count or _count(prepared.train)
-    share = embedding_share(examples, model.schema.label.outputs, request.epsilon)
-    frequencies = prepared.vocabulary.frequencies
-    method = prepare_for_rows(declared.method, model.features, frequencies, share)
+    model, frequencies = prepared.model, prepared.vocabulary.frequencies
     if measured:
-        return replace(measured.plan, prepared=method)
+        method = partial(prepare_for_rows, declared.method, model.features, frequencies)
+        return measured.plan.with_method(method, model.schema.label.outputs)
+    examples = declared.count or _count(prepared.train)
     run = budget_of(request, examples)
-    return plan_training(
-        method,
+    return plan_for_rows(
+        request,
+        declared,
+        model.features,
+        model.targets,
+        frequencies,
         examples=examples,
         budget=run.budget,
-        loss=model.targets.loss_facts,
         accountant=run.accountant,
-        given=request.given,
-        users=declared.user_column,
-        federation=request.federation,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from adadps.engine.waist import Leaf, Step, Update
-from adadps.errors import require, require_positive
+from adadps.errors import SettingError, require, require_positive
 from adadps.methods.schedules import Schedule, at, described
 from adadps.methods.stages.chain import TO_UPDATE
 from adadps.tensors.sums import Params
@@ -36,8 +36,11 @@ class UpdateRule:
 
     def rate(self, step: Step) -> float:
         """Return the learning rate of this step."""
-        rate = at(self.lr, step.index)
-        require(0 <= rate < float("inf"), "a finite learning rate >= 0", rate, "Fix the schedule.")
+        rate = float(self.lr(step.index) if callable(self.lr) else self.lr)
+        if not 0 <= rate < float("inf"):
+            raise SettingError(
+                f"Expected a finite learning rate >= 0, found {rate}. Fix the schedule."
+            )
         return rate
 
     def __str__(self) -> str:
@@ -56,12 +59,11 @@ class SGD(UpdateRule):
         rate = self.rate(step)
         update = Update({name: -rate * value for name, value in signal.items()})
         update.keep = 1 - rate * self.weight_decay
-        require(
-            update.keep > 0,
-            "lr · weight_decay < 1 at every step",
-            rate * self.weight_decay,
-            "Lower one of them.",
-        )
+        if update.keep <= 0:
+            raise SettingError(
+                "Expected lr · weight_decay < 1 at every step, found "
+                f"{rate * self.weight_decay}. Lower one of them."
+            )
         return update, state
 
     def __str__(self) -> str:
