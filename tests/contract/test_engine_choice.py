@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from adadps.data.examples import examples
 from adadps.engine.choice import engine_for, reads_in_sequence
-from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
 from adadps.errors import ModelError
@@ -193,9 +192,11 @@ def test_bags_and_tied_weights_in_custom_models_run_under_vmap():
         assert under_vmap(chosen(model, batch, cross_entropy))
 
 
-GENERAL = {
-    "LSTM": (lambda: Recurrent(nn.LSTM), numbers(3, 4)),
-    "attention": (attention, numbers(3, 4)),
+MIXED = {
+    "LSTM": (lambda: Recurrent(nn.LSTM), numbers(3, 4), set()),
+    "GRU": (lambda: Recurrent(nn.GRU), numbers(3, 4), set()),
+    "RNN": (lambda: Recurrent(nn.RNN), numbers(3, 4), set()),
+    "attention": (attention, numbers(3, 4), set()),
     "transformer": (
         lambda: nn.Sequential(
             nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
@@ -203,18 +204,40 @@ GENERAL = {
             nn.Linear(12, 2),
         ),
         numbers(3, 4),
+        set(),
     ),
-    "functional use beside its layer": (lambda: bypass("functional, beside"), numbers(4)),
-    "functional use instead of its layer": (lambda: bypass("functional, instead"), numbers(4)),
-    "a penalty on weights in the model": (lambda: bypass("penalty"), numbers(4)),
-    "a parameter beside layers": (lambda: Raw(2), numbers(4)),
-    "a single number beside layers": (Raw, numbers(4)),
-    "Bilinear": (
-        lambda: Custom(lambda m, x: m.layer(x, x.square()), layer=nn.Bilinear(4, 4, 2)),
+    "functional use beside its layer": (
+        lambda: bypass("functional, beside"),
         numbers(4),
+        {"layer.weight"},
     ),
+    "a penalty on weights in the model": (lambda: bypass("penalty"), numbers(4), {"layer.weight"}),
+    "a parameter beside layers": (lambda: Raw(2), numbers(4), {"scale"}),
+    "a single number beside layers": (Raw, numbers(4), {"scale"}),
     "a layer called by keyword": (
         lambda: Custom(lambda m, x: m.layer(input=x), layer=nn.Linear(4, 2)),
+        numbers(4),
+        set(),
+    ),
+    "a layer without a rule": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(), nn.Linear(3, 2)),
+        numbers(4),
+        {"1.weight"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "batch", "stored"), MIXED.values(), ids=MIXED.keys())
+def test_only_parameters_that_no_rule_covers_have_stored_gradients(build, batch, stored):
+    engine = chosen(build(), batch)
+    assert under_vmap(engine)
+    assert engine.by_example.stored == stored
+
+
+GENERAL = {
+    "functional use instead of its layer": (lambda: bypass("functional, instead"), numbers(4)),
+    "Bilinear": (
+        lambda: Custom(lambda m, x: m.layer(x, x.square()), layer=nn.Bilinear(4, 4, 2)),
         numbers(4),
     ),
     "a layer on a vector": (
@@ -232,15 +255,8 @@ def test_all_other_models_run_on_the_general_engine(build, batch):
 def test_an_embedding_that_is_read_behind_its_back():
     rng = np.random.default_rng(0)
     batch = examples(rng.integers(6, size=(SIZE, 4)), rng.integers(6, size=SIZE))
-    assert in_general(chosen(Bilingual(), batch, cross_entropy))
-
-
-@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
-def test_recurrent_layers_without_a_rule_say_what_to_do(kind):
-    batch = numbers(3, 4)
-    engine = engine_for(Recurrent(kind), squared, batch)
-    with pytest.raises(ModelError, match="GRU/RNN layers"):
-        engine.per_unit(trainable(engine.model), batch, None)
+    engine = chosen(Bilingual(), batch, cross_entropy)
+    assert engine.by_example.stored == {"embedding.weight"}
 
 
 @pytest.mark.parametrize("kind", ["zero rows", "small loss"])
@@ -288,23 +304,26 @@ class ScaledWithChance(nn.Module):
         return functional.dropout(rows * self.scale, 0.5, self.training)
 
 
-def test_a_layer_with_chance_inside_falls_to_the_general_engine():
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_with_chance_inside_runs_once(training):
     """Run a second time, it would drop others than in the forward pass."""
-    model = nn.Sequential(ScaledWithChance(), nn.Linear(3, 2))
+    model = nn.Sequential(ScaledWithChance(), nn.Linear(3, 2)).train(training)
     probe = examples(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
-    assert isinstance(engine_for(model, cross_entropy, probe), GeneralEngine)
-    assert isinstance(engine_for(model.eval(), cross_entropy, probe), GhostEngine)
+    engine = engine_for(model, cross_entropy, probe)
+    assert engine.by_example.stored == {"0.scale"}
 
 
 def test_what_cannot_be_differentiated_is_refused_before_the_first_step():
-    class Gated(nn.Module):
+    class Packed(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer, self.top = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
 
         def forward(self, rows):
-            return self.top(self.layer(rows)[0][:, -1])
+            lengths = torch.full((len(rows),), 5)
+            packed = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=True)
+            return self.top(self.layer(packed)[1][-1])
 
     probe = examples(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(ModelError, match="GRU/RNN"):
-        objective(Gated(), cross_entropy, probe)
+    with pytest.raises(ModelError, match="Pad to a fixed length"):
+        objective(Packed(), cross_entropy, probe)

@@ -13,6 +13,7 @@ from adadps.engine.choice import engine_for
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
 from adadps.engine.rules import outer
+from adadps.engine.rules.built import BuiltGradients
 from adadps.engine.rules.gradients import LeafMap
 from adadps.engine.rules.outer import OverTime
 from adadps.errors import AdadpsError, DataError, ModelError
@@ -217,15 +218,14 @@ def test_two_vectors_stay_two_vectors(monkeypatch):
     torch.testing.assert_close(leaf.squares(again), twice, rtol=1e-6, atol=0)
 
 
-def test_positions_are_used_only_where_they_are_cheaper(monkeypatch):
+def test_positions_are_used_only_where_they_are_cheaper():
     """40 positions of a layer of 3 inputs and 2 outputs: its gradient is smaller."""
     rng = np.random.default_rng(0)
     leaf = OverTime(torch.randn(3, 40, 3), torch.randn(3, 40, 2))
+    built = outer.in_cheapest_form(leaf)
+    assert isinstance(built, BuiltGradients)
     vector = torch.from_numpy(np.exp(rng.normal(size=(1, 3))))
-    by_gradients = leaf.squares(LeafMap((vector,)))
-    by_positions = outer._by_positions(
-        leaf.inputs.double(), leaf.output_gradients.double(), LeafMap((vector,))
-    )
-    torch.testing.assert_close(by_gradients, by_positions, rtol=1e-6, atol=0)
-    monkeypatch.setattr(outer, "_by_positions", None)
-    torch.testing.assert_close(leaf.squares(LeafMap((vector,))), by_gradients)
+    by_positions = leaf.squares(LeafMap((vector,)))
+    torch.testing.assert_close(built.squares(LeafMap((vector,))), by_positions, rtol=1e-5, atol=0)
+    few = OverTime(torch.randn(3, 2, 300), torch.randn(3, 2, 200))
+    assert outer.in_cheapest_form(few) is few

@@ -84,11 +84,13 @@ class PassByExample:
             grad(single, argnums=(0, 1), has_aux=True),
             zeros, own, rows, targets, in_dims=(None, None, 0, 0),
         )  # fmt: skip
+        # In one order in memory: sums over other strides would add up in another order.
+        slopes = [gradient.contiguous() for gradient in of_zeros]
         calls = [
-            LayerCall(owner, self._prefixes[layer_of(owner)], a, of_zeros[place])
+            LayerCall(owner, self._prefixes[layer_of(owner)], a.contiguous(), slopes[place])
             for (owner, place), a in zip(plan.uses, inputs, strict=True)
         ]
-        return calls, stored
+        return calls, {name: gradient.contiguous() for name, gradient in stored.items()}
 
     def plan(self, params: Params, rows: Tensor) -> Plan:
         """Return what a pass does; a row of zeros shows it for every row of this shape, once."""

@@ -77,7 +77,7 @@ class GhostEngine:
                 if self._names.get(name, name) not in stored:
                     held.append(leaf)
         for name, gradient in stored.items():
-            found[name].append(MaterialisedGradients(gradient.contiguous()))
+            found[name].append(MaterialisedGradients(gradient))
         unused = [name for name, held in found.items() if not held]
         if unused:
             raise ModelError(

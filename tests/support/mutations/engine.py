@@ -142,7 +142,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_chance.py -k however_it_is_reached",
     ),
     "a patched layer is taken for one of torch": Mutation(
-        "src/adadps/engine/rules/layers.py",
+        "src/adadps/engine/rules/sequence.py",
         '"forward" in vars(module)  # patched: its class says nothing about what it does',
         "False",
         "tests/hazards/test_hazards_of_choices.py -k is_changed_during_the_run",
@@ -166,9 +166,9 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_chance.py -k of_the_models_own",
     ),
     "chance of Python decides which layers are recorded": Mutation(
-        "src/adadps/engine/ghost.py",
-        "if _runs(ghost, probe) and not generators.have_drawn():",
-        "if _runs(ghost, probe):",
+        "src/adadps/engine/choice.py",
+        "if _runs(mixed, probe) and not generators.have_drawn():",
+        "if _runs(mixed, probe):",
         "tests/hazards/test_hazards_of_choices.py -k have_the_general_engine",
     ),
     "models may look at their weights to branch": Mutation(
@@ -190,9 +190,9 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_chance.py -k knows_nothing_about_the_masks",
     ),
     "parameters used beside their layer are not looked for": Mutation(
-        "src/adadps/engine/ghost.py",
-        "if _goes_through_layers(ghost, probe) and _agree(ghost, general, probe):",
-        "if _agree(ghost, general, probe):",
+        "src/adadps/engine/rules/structure.py",
+        "return elsewhere | (set(names.values()) - through)",
+        "return set(names.values()) - through",
         "tests/hazards/test_hazards_of_choices.py -k behind_a_gate",
     ),
     "batches are not padded": Mutation(

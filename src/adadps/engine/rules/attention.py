@@ -35,7 +35,7 @@ def run_attention(
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     elif not layer.batch_first:
         given = [rows.transpose(0, 1) for rows in given]
-    queries, keys, values = _projections(layer, tape, *given, same=same)
+    queries, keys, values = _projections(layer, tape, given, same)
     if layer.bias_k is not None and layer.bias_v is not None:
         keys = torch.cat([keys, layer.bias_k.expand(len(keys), 1, -1)], 1)
         values = torch.cat([values, layer.bias_v.expand(len(values), 1, -1)], 1)
@@ -56,12 +56,12 @@ def run_attention(
 
 
 def _projections(
-    layer: nn.MultiheadAttention, tape: Tape, query: Tensor, key: Tensor, value: Tensor, same: bool
+    layer: nn.MultiheadAttention, tape: Tape, given: list[Tensor], same: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     packed = layer.in_proj_weight is not None
     biases = () if layer.in_proj_bias is None else ("in_proj_bias",)
     if same and packed:
-        q, k, v = tape.product(Part(layer, "in_proj_weight", biases), query).chunk(3, -1)
+        q, k, v = tape.product(Part(layer, "in_proj_weight", biases), given[0]).chunk(3, -1)
         return q, k, v
     width = layer.embed_dim
     q, k, v = (
@@ -74,7 +74,7 @@ def _projections(
             ),
             rows,
         )
-        for place, (name, rows) in enumerate((("q", query), ("k", key), ("v", value)))
+        for place, (name, rows) in enumerate(zip("qkv", given, strict=True))
     )
     return q, k, v
 
@@ -85,7 +85,7 @@ def _output(layer: nn.MultiheadAttention, tape: Tape, mixed: Tensor) -> Tensor:
 
 
 def _heads(rows: Tensor, heads: int) -> Tensor:
-    return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return rows.reshape(*rows.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _mask(
@@ -100,7 +100,7 @@ def _mask(
     if attention is not None:
         found = _as_numbers(attention, queries)
         if found.dim() == 3:
-            found = found.unflatten(0, (-1, layer.num_heads))
+            found = found.reshape(-1, layer.num_heads, *found.shape[1:])
     if padding is not None:
         of_keys = _as_numbers(padding, queries)[:, None, None]
         found = of_keys if found is None else found + of_keys

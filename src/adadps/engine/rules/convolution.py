@@ -33,7 +33,7 @@ def _filters(layer: Convolution, images: Tensor, b: Tensor) -> Tensor:
         found = outputs @ patches.mT
     else:
         patches, outputs = (
-            rows.unflatten(0, (examples, inner)).movedim(1, 3).flatten(3, 4)
+            rows.view(examples, inner, *rows.shape[1:]).movedim(1, 3).flatten(3, 4)
             for rows in (patches, outputs)
         )
         found = outputs @ patches.mT
@@ -46,7 +46,7 @@ def _patches(layer: Convolution, images: Tensor) -> Tensor:
         found = functional.unfold(
             padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
         )
-        return found.unflatten(1, (layer.groups, -1))
+        return found.view(len(images), layer.groups, -1, found.shape[-1])
     sizes = zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)
     for axis, (size, dilation, stride) in enumerate(sizes, start=2):
         padded = padded.unfold(axis, (size - 1) * dilation + 1, stride)[..., ::dilation]

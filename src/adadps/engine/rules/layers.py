@@ -99,7 +99,7 @@ Form = TypeVar("Form")
 
 def _all_of(form: type[Form], uses: list[PerExampleGradients]) -> list[Form]:
     """The uses, if all are of this form, else an empty list."""
-    found = [use for use in uses if isinstance(use, form)]
+    found: list[Form] = [use for use in uses if isinstance(use, form)]
     return found if len(found) == len(uses) else []
 
 

@@ -50,7 +50,8 @@ def used_elsewhere(
     if not isinstance(outputs, Tensor) or reads.found:
         return None
     names = {id(leaf): name for name, leaf in leaves.items()}
-    through, elsewhere = set(), set()
+    through: set[str] = set()
+    elsewhere: set[str] = set()
     for node, leaf in _readers(outputs.grad_fn):
         name = names.get(id(getattr(leaf, "variable", None)))
         if name is not None:

@@ -131,7 +131,7 @@ def on_tape(
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would pass over the layers inside
     for layer, replacement in replacements.items():
-        layer.forward = partial(replacement, layer, tape)  # type: ignore[method-assign]
+        layer.forward = partial(replacement, layer, tape)
     try:
         yield
     finally:
