@@ -237,6 +237,11 @@ LINE_TYPES = (torch.float32, torch.float64)
 """Types of numbers that compiled loops work on."""
 
 
+SWITCHED_OFF = os.environ.get("ADADPS_COMPILED", "1") == "0"
+"""Should torch do what compiled loops do wherever it can, as it does on other devices?"""
+
+
 def in_main_memory(tensor: torch.Tensor) -> bool:
     """Can compiled loops read and write it where it lies?"""
-    return tensor.device.type == "cpu" and tensor.dtype in LINE_TYPES and tensor.is_contiguous()
+    ready = tensor.device.type == "cpu" and tensor.dtype in LINE_TYPES and tensor.is_contiguous()
+    return ready and not SWITCHED_OFF
