@@ -28,6 +28,10 @@ class PrivacyWarning(UserWarning):
     """A guarantee says less than most people would expect of it."""
 
 
+class SpeedWarning(UserWarning):
+    """A model trains more slowly, or in more memory, than it could."""
+
+
 class OrderError(AdadpsError):
     """Stages stand in an order that cannot be trained, or cannot be private."""
 

@@ -13,7 +13,7 @@ from adadps.data.examples import examples
 from adadps.engine.choice import engine_for, reads_in_sequence
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.passes.validation import objective
-from adadps.errors import ModelError
+from adadps.errors import ModelError, SpeedWarning
 from support.engine_checks import (
     assert_right,
     chosen,
@@ -327,3 +327,20 @@ def test_what_cannot_be_differentiated_is_refused_before_the_first_step():
     probe = examples(torch.randn(4, 5, 3), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ModelError, match="Pad to a fixed length"):
         objective(Packed(), cross_entropy, probe)
+
+
+class WithTable(nn.Module):
+    """A large table that is read by hand, beside a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.top = nn.Parameter(torch.zeros(2**17, 8)), nn.Linear(8, 2)
+
+    def forward(self, tokens):
+        return self.top(functional.embedding(tokens, self.table).mean(1))
+
+
+def test_large_stored_gradients_are_announced():
+    probe = examples(torch.randint(2**17, (4, 3)), torch.zeros(4, dtype=torch.int64))
+    with pytest.warns(SpeedWarning, match=r"1 of 3 parameters \('table'\).* 4 MB each"):
+        objective(WithTable(), cross_entropy, probe)

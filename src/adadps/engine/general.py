@@ -26,6 +26,11 @@ class GeneralEngine:
         self.loss = loss
         self._passes = PassByExample(model)
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """Return the names of all trainable parameters: their gradients are stored."""
+        return self._passes.stored
+
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:

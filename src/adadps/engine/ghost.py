@@ -62,6 +62,11 @@ class GhostEngine:
         self._tables: frozenset[str] = frozenset()
         self._names = _names_of_shared(model)
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """Return the names of parameters whose gradients are stored for every example."""
+        return self.by_example.stored if self.sequence is None else frozenset()
+
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:

@@ -61,6 +61,11 @@ class LocalEngine:
         self._rows_alone = getattr(inner, "sequence", None) is not None
         """Whether all layers treat every row separately, whatever else is in its batch."""
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """Return the names of parameters whose gradients the inner engine stores."""
+        return self.inner.stored
+
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:

@@ -103,6 +103,10 @@ class Engine(Protocol):
     model: nn.Module
     loss: Loss
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """The names of parameters whose gradients are stored for every example."""
+
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> GradientBatch:

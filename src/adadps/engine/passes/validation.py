@@ -7,6 +7,7 @@ among the outputs (`_require_integers_in_range`).
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import torch
@@ -26,7 +27,7 @@ from adadps.engine.passes.side_effects import (
     secret_generators,
     synthetic_like,
 )
-from adadps.errors import AdadpsError, DataError, ModelError
+from adadps.errors import AdadpsError, DataError, ModelError, SpeedWarning
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)
 
@@ -55,7 +56,31 @@ def objective(
         _require_independent_rows(held)
     with declared_read(DeclaredRead.FORM):
         _require_integers_in_range(held, loss, data)
+    _warn_of_stored_gradients(held)
     return held
+
+
+MANY = 2**20
+"""From this many stored numbers per example on, it is worth a word."""
+
+
+def _warn_of_stored_gradients(held: Objective) -> None:
+    """Say which parameters have stored gradients, if those are large."""
+    params = held.params()
+    sizes = {name: params[name].numel() for name in held.engine.stored if name in params}
+    if sum(sizes.values()) < MANY:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])
+    named = ", ".join(f"'{name}'" for name in largest[:3]) + (", ..." if len(sizes) > 3 else "")
+    size = sum(sizes[name] * params[name].element_size() for name in sizes)
+    warnings.warn(
+        f"The gradients of {len(sizes)} of {len(params)} parameters ({named}) are stored for every "
+        f"example, {size / 2**20:,.0f} MB each, because no rule covers how the model uses them. A "
+        "step takes longer, in smaller physical batches. Use a weight only through its own layer, "
+        "and layers that have a rule (see the page on layers).",
+        SpeedWarning,
+        stacklevel=2,
+    )
 
 
 def require_separate_examples(model: nn.Module) -> None:
