@@ -114,7 +114,7 @@ def _prepare(
     vectors = request.text_embeddings(schema)
     if request.features is TextFeatures.AUTO and share < LEAST_SHARE:
         vectors = None
-    model = TableModel(schema, vocabulary.words, vectors)
+    model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
@@ -238,7 +238,7 @@ def _train(
                 checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
-                feature_sources=(model.embeddings.provenance,) if model.embeddings else (),
+                feature_sources=[held.provenance for held in model.features.vectors],
                 settings={**plan.describe(), "model": model.in_words},
             )
         except BudgetError as error:
