@@ -256,12 +256,12 @@ def load_fitted(described: Mapping[str, Any], file: Path) -> Embeddings:
         held = FittedVectors(tuple(terms), weights, vectors)
         sound = _fits(held) and held.digest == expected
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
+        raise SideInformationError(
             f"Expected the vectors that the model was trained on in {file}, found none that can be "
             f"read ({error}). Restore the folder of the model from a copy."
         ) from error
     if not sound:
-        raise DataError(
+        raise SideInformationError(
             f"Expected vectors with SHA-256 {expected} in {file}, found others. Restore the folder "
             "of the model from a copy."
         )
