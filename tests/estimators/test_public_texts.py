@@ -68,9 +68,9 @@ def command(*words):
     return shown
 
 
-def train(folder, *more, texts=TEXTS, labels=LABELS, public=CORPUS):
+def train(folder, *more, texts=TEXTS, labels=LABELS, public=CORPUS, public_labels=None):
     table = written(folder / "data.csv", texts, labels)
-    other = written(folder / "public.csv", public)
+    other = written(folder / "public.csv", public, public_labels)
     given = ["--text", "text", "--label", "kind", "--classes", "animals,finance", "--epochs", "4"]
     known = ["--public", other, "--public-because", "they were printed", "--words", "100"]
     out = ["--epsilon", "8", "--examples", len(texts), "--out", folder / "model", "--json"]
@@ -182,7 +182,7 @@ def test_models_of_the_third_format_are_read(tmp_path):
 
 def test_predict_finds_vectors_that_have_moved(tmp_path):
     vectors = tmp_path / "vectors.txt"
-    lines = [f"{word} {n} {n % 3} 1" for n, word in enumerate(sum(KINDS.values(), []))]
+    lines = [f"{word} {n} {n % 3} 1" for n, word in enumerate(["cats", "dogs", "bonds"])]
     vectors.write_text("\n".join(lines), encoding="utf-8")
     given = ("--embeddings", vectors, "--embeddings-because", "made up")
     train(tmp_path, *given, public=CORPUS[:10])
@@ -271,3 +271,75 @@ def test_what_could_not_be_left_out_is_refused(corpus):
 def test_texts_without_an_origin_are_refused(texts):
     with pytest.raises(SideInformationError, match=r"adadps.side.public_texts\(texts"):
         PublicVectorizer(public_texts=texts).fit()
+
+
+# --- labelled public rows ---
+
+
+def started(folder, *more, labels=None, **given):
+    """Train with labels beside the public texts; return the result and the weights at the start."""
+    from adadps.estimators.tables import training
+
+    seen = []
+    real = training.fit
+
+    def recorded(layer, *rest, **options):
+        seen.append(layer.weight.detach().clone())
+        return real(layer, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "fit", recorded)
+        result = train(folder, *more, public_labels=labels, **given)
+    return result, seen[0]
+
+
+def test_weights_start_at_a_model_of_labelled_public_rows(tmp_path):
+    """Public knowledge alone then tells the kinds apart, before any private row is used."""
+    texts, kinds = sentences(1100)
+    result, start = started(tmp_path, labels=kinds, public=texts)
+    assert result["settings"]["start"].endswith("on 1100 labelled public rows")
+    held = load_model(tmp_path / "model")
+    rows = held.model.features.of_texts(TEXTS).toarray() * held.result.feature_weights.numpy()
+    guessed = (rows @ start.numpy().T).argmax(1)
+    assert np.mean(np.array(list(KINDS))[guessed] == np.array(LABELS)) > 0.95
+
+
+def test_without_labels_words_start_at_zero(tmp_path):
+    result, start = started(tmp_path)
+    assert "start" not in result["settings"]
+    assert not start[:, :20].any()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["animals"] * 1100, ["neither"] * 1100, ["animals", "neither"] * 550],
+    ids=["one class", "unknown", "one known class"],
+)
+def test_labels_that_tell_nothing_change_nothing(tmp_path, labels):
+    result, start = started(tmp_path, labels=labels)
+    assert "start" not in result["settings"]
+    assert not start[:, :20].any()
+
+
+def test_rows_of_other_classes_are_ignored(tmp_path):
+    texts, kinds = sentences(1100)
+    result, _ = started(tmp_path, labels=[*kinds[:1000], *["neither"] * 100], public=texts)
+    assert result["settings"]["start"].endswith("on 1000 labelled public rows")
+
+
+def test_classes_without_public_rows_keep_their_start(tmp_path):
+    texts, kinds = sentences(1100)
+    given = ("--classes", "animals,finance,weather", "--features", "words")
+    _, start = started(tmp_path, *given, labels=kinds, public=texts)
+    assert start[:2].any()
+    assert not start[2].any()
+
+
+def test_other_methods_start_there_too(tmp_path):
+    texts, kinds = sentences(1100)
+    _, start = started(
+        tmp_path, "--method", "adadps", "--features", "words", labels=kinds, public=texts
+    )
+    held = load_model(tmp_path / "model").model
+    guessed = (held.features.of_texts(TEXTS).toarray() @ start.numpy().T).argmax(1)
+    assert np.mean(np.array(list(KINDS))[guessed] == np.array(LABELS)) > 0.95

@@ -148,7 +148,7 @@ def spoiled(fitted, file, change):
         lambda parts, terms: (parts, terms[::-1]),
         lambda parts, terms: (parts, terms[:-1]),
         lambda parts, terms: (parts, [1, *terms[1:]]),
-        lambda parts, terms: (parts, {"a": 1}),
+        lambda parts, _: (parts, {"a": 1}),
         lambda parts, terms: ({**parts, "vectors": parts["vectors"] * np.float16(2)}, terms),
         lambda parts, terms: ({**parts, "vectors": parts["vectors"] * np.float16("nan")}, terms),
         lambda parts, terms: ({**parts, "vectors": parts["vectors"][0]}, terms),

@@ -22,6 +22,7 @@ from adadps.estimators.planner.methods import (
 from adadps.estimators.planner.plan import PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
+from adadps.estimators.tables.public_start import start_at_public_rows
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import (
     TableModel,
@@ -210,6 +211,7 @@ def _train(
 ) -> Result:
     model, settings = prepared.model, plan.settings
     layer, targets = model.layer(), model.targets
+    start = start_at_public_rows(layer, request.public, model, plan.prepared)
     evaluations = []
     if prepared.test is not None:
         test = prepared.test
@@ -239,11 +241,17 @@ def _train(
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
                 feature_sources=[held.provenance for held in model.features.vectors],
-                settings={**plan.describe(), "model": model.in_words},
+                settings={**plan.describe(), "model": model.in_words, **_told(start)},
             )
         except BudgetError as error:
             raise _with_remaining_epsilon(error, request.ledger) from error
         return result if ledger is None else _claimed(result, ledger)
+
+
+def _told(start: int) -> dict[str, str]:
+    """Return where the weights start, if that is a model of public rows."""
+    known = f"weights of a logistic regression on {start} labelled public rows"
+    return {"start": known} if start else {}
 
 
 def _claimed(result: Result, ledger: DiskLedger) -> Result:
