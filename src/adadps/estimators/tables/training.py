@@ -38,6 +38,7 @@ from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
+from adadps.training.progress import at_work
 from adadps.types import TextFeatures
 
 LARGE_EPSILON = 10.0
@@ -96,7 +97,8 @@ def _vocabulary(request: TrainingRequest, declared: Declared) -> TableVocabulary
         return TableVocabulary((), "")
     known_classes = declared.schema.label.known_classes
     informed = takes_side_information(declared.method)
-    return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
+    with at_work("learning from public texts" if request.public else "reading words"):
+        return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
 
 
 def _prepare(
@@ -172,7 +174,8 @@ def _stored(
     beside = request.run_folder.parent
     folder = request.store or (beside if beside.is_dir() else None)
     store = stores.enter_context(RowStore(folder, width=model.features.width))
-    return load_rows(path, model, store, named=named, user=user)
+    with at_work(f"turning the rows of {path.name} into features"):
+        return load_rows(path, model, store, named=named, user=user)
 
 
 def _plan(

@@ -32,6 +32,7 @@ from sklearn.utils.extmath import randomized_svd
 
 from adadps.data.provenance import Provenance, digest_of
 from adadps.errors import DataError, SideInformationError
+from adadps.files import parse_json
 from adadps.methods.side.embeddings import Embeddings
 from adadps.methods.side.vector_files import WORD
 
@@ -252,7 +253,7 @@ def load_fitted(described: Mapping[str, Any], file: Path) -> Embeddings:
         expected = described["vectors"]
         with safe_open(file, framework="numpy") as stored:
             weights, vectors = (stored.get_tensor(name) for name in _TENSORS)
-            terms = json.loads((stored.metadata() or {})["terms"])
+            terms = parse_json((stored.metadata() or {})["terms"])
         held = FittedVectors(tuple(terms), weights, vectors)
         sound = _fits(held) and held.digest == expected
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
