@@ -123,7 +123,8 @@ def _unknown_token(tokenizer: Any, place: object) -> int | None:
         if token is not None and found is None:  # encoding an unknown word would fail later
             raise DataError(
                 f"Expected a tokenizer of {place} with its own unknown token, found that "
-                f"{token[:40]!r} is not in its vocabulary. Copy the tokenizer of these vectors again."
+                f"{token[:40]!r} is not in its vocabulary. Copy the tokenizer of these vectors "
+                "again."
             )
     else:  # the kind of model called Unigram has a number
         found = json.loads(tokenizer.to_str())["model"].get("unk_id")
