@@ -29,17 +29,16 @@ MOST_ROUNDS = 300
 
 
 def start_at_public_rows(
-    layer: torch.nn.Linear, public: Path | None, model: TableModel, prepared: PreparedMethod
+    layer: torch.nn.Linear, public: Path, model: TableModel, prepared: PreparedMethod
 ) -> int:
     """Set the weights to those of a model of the labelled public rows; return how many there are.
 
-    Rows whose label is not one of the declared classes are ignored. Nothing happens without a
-    public table, without its labels, or where fewer than two classes occur.
+    Rows whose label is not one of the declared classes are ignored. Nothing happens without
+    labels, where rows have several, or where fewer than two classes occur.
     """
     label = model.schema.label
-    if public is None or label.regression or label.separator is not None:
-        return 0
-    if not _has_column(public, label.column):
+    one_class = not label.regression and label.separator is None
+    if not one_class or not _has_column(public, label.column):
         return 0
     parts = [_known(chunk, model) for chunk in read_chunks(public)]
     targets = np.concatenate([found for _, found in parts])

@@ -214,7 +214,9 @@ def _train(
 ) -> Result:
     model, settings = prepared.model, plan.settings
     layer, targets = model.layer(), model.targets
-    start = start_at_public_rows(layer, request.public, model, plan.prepared)
+    start = 0
+    if request.public is not None:
+        start = start_at_public_rows(layer, request.public, model, plan.prepared)
     evaluations = []
     if prepared.test is not None:
         test = prepared.test
