@@ -343,3 +343,41 @@ def test_other_methods_start_there_too(tmp_path):
     held = load_model(tmp_path / "model").model
     guessed = (held.features.of_texts(TEXTS).toarray() @ start.numpy().T).argmax(1)
     assert np.mean(np.array(list(KINDS))[guessed] == np.array(LABELS)) > 0.95
+
+
+# --- other tables ---
+
+
+def test_a_federation_reads_fitted_vectors_too(tmp_path):
+    texts, kinds = sentences(120, seed=3)
+    path = tmp_path / "users.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = [
+            (text, kind, f"u{n % 30}")
+            for n, (text, kind) in enumerate(zip(texts, kinds, strict=True))
+        ]
+        csv.writer(file).writerows([("text", "kind", "who"), *rows])
+    public = written(tmp_path / "public.csv", CORPUS)
+    given = ("--text", "text", "--label", "kind", "--classes", "animals,finance", "--words", "50")
+    known = ("--public", public, "--public-because", "printed", "--user", "who", "--users", "30")
+    more = ("--epsilon", "8", "--rounds", "3", "--cohort", "10", "--out", tmp_path / "model")
+    command("federate", path, *given, *known, *more)
+    assert load_model(tmp_path / "model").model.fitted is not None
+
+
+def test_several_columns_of_texts(tmp_path):
+    path, public = tmp_path / "data.csv", tmp_path / "public.csv"
+    for file, texts, kinds in ((path, TEXTS, LABELS), (public, CORPUS, ["?"] * len(CORPUS))):
+        with file.open("w", newline="", encoding="utf-8") as opened:
+            rows = [
+                (t.rpartition(" ")[0], t.rpartition(" ")[2], k)
+                for t, k in zip(texts, kinds, strict=True)
+            ]
+            csv.writer(opened).writerows([("title", "body", "kind"), *rows])
+    given = ("--text", "title", "--text", "body", "--label", "kind", "--classes", "animals,finance")
+    known = ("--public", public, "--public-because", "printed", "--words", "50", "--epochs", "2")
+    command("train", path, *given, *known, "--epsilon", "8", "--out", tmp_path / "model")
+    features = load_model(tmp_path / "model").model.features
+    assert features.blocks == 6
+    assert features.of_fitted == 2 * features.fitted.width
+    command("predict", tmp_path / "model", path, "--out", tmp_path / "new.csv")

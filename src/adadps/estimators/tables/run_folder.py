@@ -376,10 +376,7 @@ def save_model(model: TableModel, result: Result, draft: Path) -> None:
 
 
 def load_model(folder: str | Path, embeddings: str | None = None) -> TrainedModel:
-    """Read a saved model, without executing anything in it.
-
-    ``embeddings`` says where the vectors of its texts are now, if they have moved.
-    """
+    """Read a saved model without executing it; ``embeddings`` says where its vectors are now."""
     source = Path(folder)
     if (source / RESULT_FILE).exists() and not (source / MODEL_FILE).exists():
         raise DataError(
@@ -394,8 +391,8 @@ def load_model(folder: str | Path, embeddings: str | None = None) -> TrainedMode
         known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
         raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
-        first = found[0] == FIRST_FORMAT
-        model = _first_model_of(held) if first else _model_of(held, source, embeddings)
+        later = found[0] != FIRST_FORMAT
+        model = _model_of(held, source, embeddings) if later else _first_model_of(held)
     except SideInformationError as error:
         raise DataError(f"{error} (The model is {source}.)") from error
     except (DataError, TypeError) as error:
@@ -415,8 +412,7 @@ def _model_of(held: dict[str, Any], folder: Path, moved: str | None) -> TableMod
     described = held.get("embeddings")
     if moved is not None and described is None:
         raise SettingError(
-            "Expected a model that reads embeddings for --embeddings, found one without. Leave it "
-            "out."
+            "Expected a model that reads embeddings, found one without. Leave it out."
         )
     vectors = None if described is None else embeddings_described(described, moved)
     stored = held.get("fitted")
