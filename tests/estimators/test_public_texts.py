@@ -221,6 +221,9 @@ def test_a_pipeline_with_public_texts(corpus):
     width = len(model[0].get_feature_names_out())
     assert model[0].transform(TEXTS[:2]).shape == (2, width)
     assert "a newspaper" in " ".join(sources)
+    facts = " ".join(model["model"].privacy_.assumed_public)
+    assert "fitted to 1100 public texts in a newspaper (" in facts
+    assert "wordllama embeddings and fitted embeddings)" in facts
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict_proba(TEXTS), model.predict_proba(TEXTS))
     assert clone(model)[0].public_texts is corpus, "nothing is fitted twice"

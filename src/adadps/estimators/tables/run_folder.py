@@ -411,9 +411,7 @@ def _model_of(held: dict[str, Any], folder: Path, moved: str | None) -> TableMod
         raise DataError("Expected a schema and a list of words, found something else.")
     described = held.get("embeddings")
     if moved is not None and described is None:
-        raise SettingError(
-            "Expected a model that reads embeddings, found one without. Leave it out."
-        )
+        raise SettingError("Expected a model with embeddings, found one without. Leave it out.")
     vectors = None if described is None else embeddings_described(described, moved)
     stored = held.get("fitted")
     fitted = None if stored is None else load_fitted(stored, folder / VECTORS_FILE)
