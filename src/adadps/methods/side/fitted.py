@@ -113,7 +113,7 @@ def public_texts(texts: Sequence[str], *, source: str, public_because: str) -> P
     Private examples that are among them are left out of training.
 
     >>> public_texts(["good", "bad"], source="a magazine", public_because="printed")
-    PublicTexts(source='a magazine', public_because='printed')
+    PublicTexts(source='2 public texts in a magazine', public_because='printed')
     """
     _require_reason(source, public_because)
     held = () if isinstance(texts, str) else tuple(texts)
