@@ -193,7 +193,7 @@ def changed(**other):
 
 
 MODELS = {
-    "another version": (changed(format=4), "found format 4"),
+    "another version": (changed(format=5), "found format 5"),
     "no words": (
         changed(vocabulary=[], embeddings=None),
         "and words of a model in {}/model.json, found some",

@@ -29,7 +29,7 @@ from adadps.report.card.checking import check
 from adadps.report.html.pages import render
 from adadps.report.html.reports import page_of_run
 from adadps.types import Accountant, Relation
-from fuzz import arrays, checkpoints, commands, data_sets, seeds
+from fuzz import arrays, checkpoints, commands, data_sets, seeds, vectors
 from fuzz.law import BreachError, ending_of
 from fuzz.mutation import number, odd_value, spoiled, spoiled_json, text
 
@@ -288,6 +288,11 @@ def word_lists(rng: Random, folder: Path) -> None:
     )
 
 
+def vector_files(rng: Random, folder: Path) -> None:
+    """A spoiled file of public vectors."""
+    vectors.read(rng, folder, _write_spoiled)
+
+
 @dataclass(frozen=True)
 class Target:
     """A door, and its share of all inputs."""
@@ -302,7 +307,7 @@ class Target:
 
 
 TARGETS = (
-    Target(tables, 0.22),
+    Target(tables, 0.20),
     Target(bags, 0.08),
     Target(arrays.arrays, 0.14),
     Target(results, 0.12),
@@ -312,6 +317,7 @@ TARGETS = (
     Target(models, 0.05),
     Target(resumed_runs, 0.02),
     Target(word_lists, 0.05),
+    Target(vector_files, 0.02),
     Target(data_sets.archives, 0.02),
     Target(data_sets.counts, 0.02),
     Target(data_sets.h5_files, 0.01),

@@ -56,7 +56,7 @@ def invoked(world, *lines):
                 raise done.exception
 
 
-def command(name, *more, test=False, public=False):
+def command(name, *more, test=False, public=()):
     """A command on a private table, and whatever looks at the model afterwards."""
 
     def pipeline(world, given):
@@ -67,7 +67,7 @@ def command(name, *more, test=False, public=False):
         if test:
             line += ["--test", write(place / "test.csv", TESTED)]
         if public:
-            line += ["--public", write(place / "public.csv", TESTED), "--public-because", "it is"]
+            line += ["--public", write(place / "public.csv", public), "--public-because", "it is"]
         model, paid = world.folder / "model", world.folder / "paid"
         places = ["--out", model, "--ledger", paid, "--ledger-budget", 99]
         invoked(
@@ -107,7 +107,8 @@ COMMANDS = {
     "train, held-out rows": command("train", *DECLARED, *EXAMPLES, test=True),
     "train, paid levels": command("train", *PAID, *EXAMPLES),
     "train, regression": command("train", *REGRESSION, *EXAMPLES, test=True),
-    "train, public texts": command("train", "--classes", "y,n", *EXAMPLES, public=True),
+    "train, public texts": command("train", "--classes", "y,n", *EXAMPLES, public=TESTED),
+    "train, fitted vectors": command("train", "--classes", "y,n", *EXAMPLES, public=TESTED * 300),
 }
 USER_COMMANDS = {
     "train, users": command("train", *DECLARED, *OF_USERS),

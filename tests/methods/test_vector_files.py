@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import Unigram
+from tokenizers.models import Unigram, WordLevel
 
 from adadps.errors import DataError, SideInformationError
 from adadps.estimators.text import TOKEN
@@ -196,3 +196,10 @@ def test_folders_with_other_files_are_refused(tmp_path, name, content):
     found = "found no such file" if content is None else "found something else"
     with pytest.raises(DataError, match=f"{name}, {found}"):
         of_file(folder)
+
+
+def test_a_tokenizer_without_its_unknown_token_is_refused(tmp_path):
+    """Otherwise the first unknown word would fail, long after the vectors were read."""
+    tokenizer = Tokenizer(WordLevel({"film": 0, "good": 1}, unk_token="[NONE]"))
+    with pytest.raises(DataError, match=r"'\[NONE\]' is not in its vocabulary"):
+        of_file(save_model(tmp_path / "model", tokenizer=tokenizer))

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from adadps.errors import ModelError
 from adadps_experiments.bench import machine, measure
 from adadps_experiments.bench.contenders import CONTENDERS, microbatch, ours, plain
 from adadps_experiments.bench.machine import OtherLoad
@@ -19,7 +18,6 @@ from support.bench_rows import row_of
 
 NETWORKS = ["lstm", "gru", "transformer", "conv1d-text", "cnn"]
 KINDS = ["logreg-10k", "autoencoder-64", "embedding-bag", *NETWORKS]
-REFUSED = pytest.mark.xfail(raises=ModelError, strict=True, reason="a GRU is refused so far")
 QUICK = Timing(threads=1, steps=2)
 SCHEMA = {"workload", "contender", "ms_per_step", "peak_mb"}
 
@@ -32,8 +30,7 @@ SCHEMA = {"workload", "contender", "ms_per_step", "peak_mb"}
     ("name", "kind"),
     [
         *(("microbatch-loop", kind) for kind in KINDS),
-        *(("adadps", kind) for kind in KINDS if kind != "gru"),
-        pytest.param("adadps", "gru", marks=REFUSED),
+        *(("adadps", kind) for kind in KINDS),
         *(("adadps-feature", kind) for kind in ("embedding-bag", "transformer", "cnn")),
         ("adadps-dp-sgd", "autoencoder-64"),
     ],

@@ -195,7 +195,7 @@ class PrivateEstimator(StatedEstimator, ABC):
             tuning_trials=trials,
             measured=paid,
             settings=plan.describe(),
-            feature_sources=(self._embeddings.provenance,) if self._embeddings else (),
+            feature_sources=[held.provenance for held in self._vectors],
         )
 
     def _keep(
@@ -328,6 +328,12 @@ class PrivateEstimator(StatedEstimator, ABC):
         side = self.side
         return side.public_embeddings() if isinstance(side, PublicVectorizer) else None
 
+    @property
+    def _vectors(self) -> tuple[Embeddings, ...]:
+        """Return all public vectors behind the features."""
+        side = self.side
+        return side.public_vectors() if isinstance(side, PublicVectorizer) else ()
+
     def _prepared(self, model: nn.Module, width: int) -> PreparedMethod | PrepareByShare:
         linear, side = self.module is None, self.side
         vectors = self._embeddings
@@ -339,7 +345,8 @@ class PrivateEstimator(StatedEstimator, ABC):
         return prepare_method(method, side_information(self.side, method), width=width, at=at)
 
     def _require_texts(self, width: int, vectors: Embeddings) -> None:
-        expected = text_features(self.side.public_words(), vectors).width
+        side = self.side
+        expected = text_features(side.public_words(), vectors, side.fitted_vectors()).width
         if width != expected:
             raise SideInformationError(
                 f"Expected the {expected} features of the vectorizer given as `side`, found "
@@ -356,10 +363,17 @@ class PrivateEstimator(StatedEstimator, ABC):
                 f"Expected a layer of the module that reads the {width} features, found none. "
                 "Leave `side` out."
             )
-        features = text_features(self.side.public_words(), vectors)
+        fitted = self.side.fitted_vectors()
+        features = text_features(self.side.public_words(), vectors, fitted)
         known = None
         if takes_side_information(method):
             known = self.side.frequencies()
+        elif fitted is not None:
+            raise SideInformationError(
+                f"Expected a method that reads side information beside public texts, found "
+                f"{method.value}, which would not notice private rows that are public too. Use "
+                "method='auto'."
+            )
         return lambda share: replace(prepare_for_rows(method, features, known, share), at=at)
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:

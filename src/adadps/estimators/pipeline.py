@@ -9,6 +9,7 @@ from sklearn.pipeline import Pipeline
 
 from adadps.estimators.classifier import AdaDPSClassifier
 from adadps.estimators.text import PublicVectorizer
+from adadps.methods.side import PublicTexts
 
 
 def make_text_pipeline(
@@ -19,18 +20,19 @@ def make_text_pipeline(
     vocabulary: Sequence[str] | None = None,
     features: str = "auto",
     embeddings: Any = None,
+    public_texts: PublicTexts | None = None,
     **options: Any,
 ) -> Pipeline:
     """Return a pipeline of `PublicVectorizer` and `AdaDPSClassifier`, which knows its features.
 
-    ``features`` are words, embeddings, or both, in shares by rule; ``options`` are those of the
-    classifier.
+    ``features`` are words, embeddings, or both, in shares by rule; ``public_texts`` are what
+    `adadps.side.public_texts` returns; ``options`` are those of the classifier.
 
     >>> model = make_text_pipeline(epsilon=1, words=500)
     >>> [name for name, _ in model.steps], model["model"].side
     (['words', 'model'], PublicVectorizer(features='auto', words=500))
     """
-    vectorizer = PublicVectorizer(words, language, vocabulary, features, embeddings)
+    vectorizer = PublicVectorizer(words, language, vocabulary, features, embeddings, public_texts)
     side = options.pop("side", vectorizer)
     model = AdaDPSClassifier(epsilon=epsilon, side=side, **options)
     return Pipeline([("words", vectorizer), ("model", model)])

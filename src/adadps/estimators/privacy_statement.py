@@ -41,10 +41,12 @@ def how_features_were_made(side: Any) -> str:
     """
     if not isinstance(side, PublicVectorizer):
         return FITTED_BEFORE
-    vectors = side.public_embeddings()
-    words = f"{len(side.public_words())} public words" if side.public_words() else ""
-    words += " and " * bool(words and vectors) + (f"{vectors.name} embeddings" if vectors else "")
-    return f"that the features are those of PublicVectorizer, which is fitted to nothing ({words})"
+    count = len(side.public_words())
+    parts = [f"{count} public words"] if count else []
+    parts += [f"{vectors.name} embeddings" for vectors in side.public_vectors()]
+    to = "nothing" if side.public_texts is None else side.public_texts.source
+    made = f"which is fitted to {to} ({' and '.join(parts)})"
+    return f"that the features are those of PublicVectorizer, {made}"
 
 
 class StatedEstimator(BaseEstimator):  # type: ignore[misc]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,15 +23,19 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.preprocessing import normalize
 
+from adadps.data.examples import as_features
+from adadps.data.identity import public_rows
 from adadps.data.tables import Table, joined_texts, read_chunks, read_table
 from adadps.errors import DataError, SideInformationError
 from adadps.estimators.tables.schema import Schema
 from adadps.methods.side import (
     Embeddings,
     Frequencies,
+    PublicTexts,
     corpus_frequencies,
     embeddings,
     given_frequencies,
+    public_texts,
     word_frequencies,
 )
 from adadps.types import TextFeatures
@@ -120,6 +124,10 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     norm 1 each, and the embeddings come last. ``embeddings`` is what `adadps.side.embeddings`
     returns, or a source for it; by default, the vectors of the package wordllama.
 
+    ``public_texts`` are what `adadps.side.public_texts` returns: texts like the private ones that
+    anyone may know. The vocabulary and its frequencies then come from them, and beside embeddings
+    a text has a third part, by vectors that are fitted to them.
+
     As ``side`` of `AdaDPSClassifier`, it gives the public frequencies of its words.
 
     >>> rows = PublicVectorizer(words=1000).fit_transform(["To be, or not to be", "???"])
@@ -134,17 +142,19 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         vocabulary: Sequence[str] | None = None,
         features: str = "words",
         embeddings: Any = None,
+        public_texts: PublicTexts | None = None,
     ) -> None:
         self.words = words
         self.language = language
         self.vocabulary = vocabulary
         self.features = features
         self.embeddings = embeddings
+        self.public_texts = public_texts
 
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: ARG002
         """Check the settings; the texts are not read."""
         self.public_words()
-        self.public_embeddings()
+        self.public_vectors()
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:
@@ -157,15 +167,13 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         texts, parts = list(X), []
         if self._form is not TextFeatures.EMBEDDINGS:
             parts.append(self._bag()(texts))
-        vectors = self.public_embeddings()
-        if vectors is not None:
-            parts.append(sparse.csr_matrix(vectors(texts)))
+        parts += [sparse.csr_matrix(vectors(texts)) for vectors in self.public_vectors()]
         return sparse.csr_matrix(sparse.hstack(parts, format="csr"), dtype=np.float32)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
         """Return the words and the numbers of the embedding, in the order of the columns."""
-        vectors = self.public_embeddings()
-        numbers = [f"embedding {place}" for place in range(vectors.width if vectors else 0)]
+        width = sum(vectors.width for vectors in self.public_vectors())
+        numbers = [f"embedding {place}" for place in range(width)]
         return np.asarray([*self.public_words(), *numbers], dtype=object)
 
     def public_words(self) -> tuple[str, ...]:
@@ -183,6 +191,30 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return None
         given = self.embeddings
         return given if isinstance(given, Embeddings) else embeddings(given or "wordllama")
+
+    def fitted_vectors(self) -> Embeddings | None:
+        """Return the vectors that are fitted to the public texts, if they are used."""
+        given = self._given_texts()
+        return None if given is None or self._form is TextFeatures.WORDS else given.vectors
+
+    def public_vectors(self) -> tuple[Embeddings, ...]:
+        """Return all public vectors of texts, in the order of the columns."""
+        both = (self.public_embeddings(), self.fitted_vectors())
+        return tuple(vectors for vectors in both if vectors is not None)
+
+    def _given_texts(self) -> PublicTexts | None:
+        given = self.public_texts
+        if given is not None and not isinstance(given, PublicTexts):
+            raise SideInformationError(
+                f"Expected public texts with their origin, found {type(given).__name__}. Give "
+                "public_texts=adadps.side.public_texts(texts, source=..., public_because=...)."
+            )
+        if given is not None and self._form is TextFeatures.EMBEDDINGS:
+            raise SideInformationError(
+                "Expected words beside public texts, found embeddings alone: private texts that "
+                "are among the public ones are recognised by their words. Give features='both'."
+            )
+        return given
 
     @property
     def _form(self) -> TextFeatures:
@@ -204,9 +236,18 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "Expected words that have frequencies, found embeddings alone. Give "
                 "features='both', or leave `side` out."
             )
-        return word_frequencies(self.public_words(), self.language)
+        given = self._given_texts()
+        if given is None:
+            return word_frequencies(self.public_words(), self.language)
+        counted = corpus_frequencies(
+            self._bag()(given.texts), source=given.source, public_because=given.public_because
+        )
+        return replace(counted, rows=public_rows(as_features(self.transform(given.texts)), None))
 
     def _bag(self) -> BagOfWords:
+        texts = self._given_texts()
+        if self.vocabulary is None and texts is not None:
+            return BagOfWords(_words_in(texts, self.words), dampened=True)
         if self.vocabulary is None:
             return BagOfWords(_public_words(self.words, self.language), dampened=True)
         given = self.vocabulary
@@ -236,11 +277,15 @@ MOST_IN_ALL = 1.01
 
 @dataclass(frozen=True)
 class TableVocabulary:
-    """Words, where they come from, and their frequencies if the method reads them."""
+    """Words, where they come from, and their frequencies if the method reads them.
+
+    ``fitted`` are vectors of texts that were fitted to the same public texts.
+    """
 
     words: tuple[str, ...]
     in_words: str
     frequencies: Frequencies | None = None
+    fitted: Embeddings | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +299,7 @@ class VocabularySource:
     side_because: str | None = None
     public: Path | None = None
     public_because: str | None = None
+    fits_vectors: bool = True
 
     def read(
         self, schema: Schema, class_names: Sequence[str], *, informed: bool
@@ -285,17 +331,19 @@ class VocabularySource:
                 "it is stated in the result."
             )
         joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema.texts)]
-        known = _words_in(joined, self.words, path)
+        corpus = public_texts(joined, source=path.name, public_because=self.public_because)
+        known = _words_in(corpus, self.words)
         vocabulary = with_class_names(known, class_names)
         found = corpus_frequencies(
             BagOfWords(vocabulary, dampened=True)(joined),
             texts=joined,
-            source=f"{len(joined)} public texts in {path.name}",
+            source=corpus.source,
             public_because=self.public_because,
         )
         origin = f"the {len(known)} most frequent words of {len(joined)} public texts"
         origin += _and_class_words(len(vocabulary) - len(known))
-        return TableVocabulary(vocabulary, origin, found)
+        fitted = corpus.vectors if self.fits_vectors else None
+        return TableVocabulary(vocabulary, origin, found, fitted)
 
 
 NAME_SCALE = 8.0
@@ -333,14 +381,15 @@ def with_class_names(vocabulary: Sequence[str], names: Sequence[str]) -> tuple[s
     return tuple(dict.fromkeys((*vocabulary, *(word for word in words if word == word.lower()))))
 
 
-def _words_in(corpus: Sequence[str], most: int, path: Path) -> tuple[str, ...]:
+@lru_cache(maxsize=4)
+def _words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
     """Return the words that most of the texts have."""
     counter = CountVectorizer(token_pattern=TOKEN, binary=True, max_features=most)
     try:
-        counter.fit(corpus)
+        counter.fit(corpus.texts)
     except ValueError as error:  # sklearn's answer where there is no word at all
         raise DataError(
-            f"Expected words in the public texts of {path}, found none. Check its columns."
+            f"Expected words in the {corpus.source}, found none. Check its columns."
         ) from error
     return tuple(word for word in counter.get_feature_names_out() if word == word.lower())
 

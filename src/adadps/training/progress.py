@@ -11,8 +11,10 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
+    SpinnerColumn,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
@@ -62,6 +64,23 @@ def progress_bar(
     )
     with RichProgress(*columns, console=console, transient=True) as bar:
         yield Progress(bar, bar.add_task(label, total=total, note=""))
+
+
+@contextmanager
+def at_work(label: str, shown: bool | None = None) -> Iterator[None]:
+    """A spinner and the time that has passed; it does not tell how many rows there are.
+
+    >>> with at_work("embedding texts", shown=False):
+    ...     pass
+    """
+    console = Console(stderr=True)
+    if not (console.is_terminal if shown is None else shown):
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        bar.add_task(label, total=None)
+        yield
 
 
 @contextmanager

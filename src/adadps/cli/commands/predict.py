@@ -26,6 +26,12 @@ def predict(
         Missing | None,
         typer.Option(help="Empty cells: refuse or fill. Default: as the model was trained."),
     ] = None,
+    embeddings: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE", help="Where the model's public vectors are now, if they have moved."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite --out if it exists.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print as JSON what was written.")
@@ -42,7 +48,7 @@ def predict(
     from adadps.files import new_file
 
     with errors_as_messages(), new_file(out_file, overwrite=force) as draft:
-        trained = load_model(model)
+        trained = load_model(model, embeddings)
         if text is not None:
             trained = trained.reading(text)
         if missing is not None:

@@ -6,6 +6,7 @@ or categories. Each block has norm at most 1, and B blocks are divided by √B:
 
 - the words of a text: log(1 + count) of public words, divided by their norm;
 - its embedding: the mean of public vectors of its tokens, divided by its norm;
+- another embedding, if there are vectors that were fitted to public texts;
 - n numbers, each scaled to [-1, 1] by its bounds, divided by √n;
 - c categories, a 1 for the level of each, divided by √c.
 
@@ -36,6 +37,7 @@ from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squar
 from adadps.errors import DataError
 from adadps.estimators.planner.methods import (
     TYPICAL_TEXTS,
+    WORDS_BESIDE_FITTED,
     Numbers,
     PreparedMethod,
     along_features,
@@ -67,6 +69,7 @@ class RowFeatures:
     schema: Schema
     vocabulary: tuple[str, ...]
     embeddings: Embeddings | None = None
+    fitted: Embeddings | None = None
 
     @property
     def has_constant(self) -> bool:
@@ -84,17 +87,28 @@ class RowFeatures:
         return len(self.schema.texts) * (self.embeddings.width if self.embeddings else 0)
 
     @property
+    def of_fitted(self) -> int:
+        """Return how many features are of fitted vectors; they come after the embeddings."""
+        return len(self.schema.texts) * (self.fitted.width if self.fitted else 0)
+
+    @property
     def width(self) -> int:
         """Return how many features a row has."""
         one_hot = sum(len(column.known_levels) for column in self.schema.categorical)
-        return self.words + self.embedded + len(self.schema.numeric) + one_hot + self.has_constant
+        of_texts = self.words + self.embedded + self.of_fitted
+        return of_texts + len(self.schema.numeric) + one_hot + self.has_constant
 
     @property
     def blocks(self) -> int:
         """Return B, the number of blocks that share a row's norm."""
         others = (self.schema.numeric, self.schema.categorical, self.has_constant)
-        forms = bool(self.vocabulary) + (self.embeddings is not None)
+        forms = bool(self.vocabulary) + len(self.vectors)
         return forms * len(self.schema.texts) + sum(map(bool, others))
+
+    @property
+    def vectors(self) -> tuple[Embeddings, ...]:
+        """Return all public vectors, in the order of their features."""
+        return tuple(held for held in (self.embeddings, self.fitted) if held is not None)
 
     def __call__(self, table: Table, *, refuse_unseen: bool = True) -> sparse.csr_matrix:
         """Return one row per row of the table. Unknown levels are refused, or have no feature."""
@@ -115,8 +129,8 @@ class RowFeatures:
         parts: list[sparse.csr_matrix] = []
         if self.vocabulary:
             parts += [BagOfWords(self.vocabulary, dampened=True)(column) for column in columns]
-        if self.embeddings is not None:
-            parts += [sparse.csr_matrix(self.embeddings(column)) for column in columns]
+        for vectors in self.vectors:
+            parts += [sparse.csr_matrix(vectors(column)) for column in columns]
         return parts
 
     def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
@@ -126,8 +140,8 @@ class RowFeatures:
         if self.vocabulary:
             words = len(self.vocabulary)
             parts += [typical_texts(words, frequencies, rng) for _ in schema.texts]
-        if self.embeddings is not None:
-            shape = (size, self.embeddings.width)
+        for vectors in self.vectors:
+            shape = (size, vectors.width)
             parts += [
                 sparse.csr_matrix(normalize(rng.normal(size=shape)).astype(np.float32))
                 for _ in schema.texts
@@ -180,9 +194,12 @@ class RowFeatures:
         return whole
 
 
-def text_features(vocabulary: tuple[str, ...], embeddings: Embeddings | None) -> RowFeatures:
+def text_features(
+    vocabulary: tuple[str, ...], embeddings: Embeddings | None, fitted: Embeddings | None = None
+) -> RowFeatures:
     """Return the features of texts alone."""
-    return RowFeatures(Schema(("text",), (), (), Label("label")), vocabulary, embeddings)
+    schema = Schema(("text",), (), (), Label("label"))
+    return RowFeatures(schema, vocabulary, embeddings, fitted)
 
 
 def prepare_for_rows(
@@ -194,31 +211,41 @@ def prepare_for_rows(
     """Return a method for these features, whose words have these public ``frequencies``.
 
     ``share`` is that of the embeddings in the squared norm of a text, where the method weights
-    features; elsewhere words and embeddings have equal shares.
+    features; vectors that were fitted to public texts then have most of what the words would have
+    (`WORDS_BESIDE_FITTED`). Elsewhere all have equal shares.
     """
     typical, side = features.typical(frequencies), None
     plain = scaled = median_norm(typical)
     if frequencies is not None and takes_side_information(method):
-        ratio = share / (1 - share) if method is Method.DP_SGD_WEIGHTED else 1.0
-        side = _for_all_features(shaped(frequencies, method), features, typical, ratio)
+        words = (1 - share) * (WORDS_BESIDE_FITTED if features.fitted else 1.0)
+        ratios = (share / words, (1 - share) / words - 1)
+        if method is not Method.DP_SGD_WEIGHTED:
+            ratios = (1.0, 1.0)
+        side = _for_all_features(shaped(frequencies, method), features, typical, ratios)
         scaled = median_norm(typical, _a_of(side))
     return PreparedMethod(method, side, norms_for(method, plain=plain, scaled=scaled))
 
 
 def _for_all_features(
-    of_words: Fixed, features: RowFeatures, typical: sparse.csr_matrix, ratio: float
+    of_words: Fixed,
+    features: RowFeatures,
+    typical: sparse.csr_matrix,
+    ratios: tuple[float, float],
 ) -> Fixed:
     """Return A for the words of every text column, and a neutral one for all other features.
 
     A neutral A leaves each block its share of a row's norm: if D makes the words of typical texts
-    longer by a factor t, other features get D = t. Embeddings get a squared norm that is ``ratio``
-    times that of the words.
+    longer by a factor t, other features get D = t. Embeddings and fitted vectors get squared norms
+    that are ``ratios`` times that of the words.
     """
     words = np.tile(_a_of(of_words), len(features.schema.texts))
     texts = typical[:, : features.words]
     longer = median_norm(texts, words) / median_norm(texts)
     others = np.full(features.width - features.words, 1 / longer)
-    others[: features.embedded] /= math.sqrt(ratio)
+    of_embeddings, of_fitted = np.split(others[: features.embedded + features.of_fitted],
+                                        [features.embedded])  # fmt: skip
+    of_embeddings /= math.sqrt(ratios[0])
+    of_fitted /= math.sqrt(ratios[1]) if features.fitted else 1.0
     whole = torch.from_numpy(np.concatenate([words, others]))
     return replace(of_words, named={"weight": (whole, 1)})
 

@@ -54,7 +54,8 @@ def measure_levels(
 ) -> MeasuredSchema:
     """Pay for and measure what is not declared, or read what this run has measured before."""
     schema = declared.schema.with_placeholders()
-    placeholder = TableModel(schema, vocabulary.words, request.text_embeddings(schema))
+    vectors = request.text_embeddings(schema)
+    placeholder = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted)
     found = _count_units(request, placeholder)
     units = declared.count or found
     run = budget_of(request, units)

@@ -118,6 +118,7 @@ class TrainingRequest:
             side_because=self.side_because,
             public=self.public,
             public_because=self.public_because,
+            fits_vectors=self.features is not TextFeatures.WORDS,
         )
 
     def declared(self) -> Declared:

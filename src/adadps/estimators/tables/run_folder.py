@@ -45,6 +45,7 @@ from adadps.estimators.tables.schema import Label, Schema, schema_of
 from adadps.estimators.text import BagOfWords, directions_of
 from adadps.files import move_ledger, remove_file, remove_if_empty
 from adadps.methods.side import Embeddings, embeddings_described
+from adadps.methods.side.fitted import describe_fitted, load_fitted, save_fitted
 from adadps.report.html import report_of_run
 from adadps.report.result import RESULT_FILE, WEIGHTS_FILE, Result
 from adadps.report.saved_result import RESTORE, load_result, of_another_format, read_json
@@ -211,9 +212,9 @@ def _entries(path: Path) -> int:
         return ledger.entries
 
 
-FORMAT, WORDS_FORMAT, FIRST_FORMAT = 3, 2, 1
-"""The second format has words alone, the first one texts alone."""
-MODEL_FILE, REPORT_FILE = "model.json", "report.html"
+FORMAT, EMBEDDED_FORMAT, WORDS_FORMAT, FIRST_FORMAT = 4, 3, 2, 1
+"""The third has no fitted vectors, the second words alone, the first one texts alone."""
+MODEL_FILE, REPORT_FILE, VECTORS_FILE = "model.json", "report.html", "vectors.safetensors"
 _KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
 
 
@@ -224,6 +225,7 @@ class TableModel:
     schema: Schema
     vocabulary: tuple[str, ...]
     embeddings: Embeddings | None = None
+    fitted: Embeddings | None = None
 
     def __post_init__(self) -> None:
         if self.vocabulary or (self.schema.texts and self.embeddings is None):
@@ -237,7 +239,7 @@ class TableModel:
     @property
     def features(self) -> RowFeatures:
         """Return what makes features of rows, each row by itself."""
-        return RowFeatures(self.schema, self.vocabulary, self.embeddings)
+        return RowFeatures(self.schema, self.vocabulary, self.embeddings, self.fitted)
 
     @property
     def targets(self) -> Targets:
@@ -277,6 +279,8 @@ class TableModel:
             forms.append(f"log(1 + count) of {len(self.vocabulary)} public words")
         if self.embeddings is not None:
             forms.append(f"embeddings of width {self.embeddings.width} ({self.embeddings.name})")
+        if self.fitted is not None:
+            forms.append(f"vectors of width {self.fitted.width} fitted to public texts")
         if schema.texts:
             text += f"; texts as {' and '.join(forms)}"
         return text
@@ -289,6 +293,7 @@ class TableModel:
             "schema": self.schema.describe(),
             "vocabulary": list(self.vocabulary),
             "embeddings": self.embeddings.describe() if self.embeddings else None,
+            "fitted": describe_fitted(self.fitted) if self.fitted else None,
         }
 
 
@@ -364,11 +369,13 @@ def save_model(model: TableModel, result: Result, draft: Path) -> None:
     result.write_into(draft)
     text = json.dumps(model.describe(), indent=1, allow_nan=False, ensure_ascii=False)
     (draft / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
+    if model.fitted is not None:
+        save_fitted(model.fitted, draft / VECTORS_FILE)
     report_of_run(result, draft / REPORT_FILE, title=draft.name)
 
 
-def load_model(folder: str | Path) -> TrainedModel:
-    """Read a saved model, without executing anything in it."""
+def load_model(folder: str | Path, embeddings: str | None = None) -> TrainedModel:
+    """Read a saved model without executing it; ``embeddings`` says where its vectors are now."""
     source = Path(folder)
     if (source / RESULT_FILE).exists() and not (source / MODEL_FILE).exists():
         raise DataError(
@@ -378,11 +385,13 @@ def load_model(folder: str | Path) -> TrainedModel:
         )
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
-    if found not in ((FORMAT, _KIND), (WORDS_FORMAT, _KIND), (FIRST_FORMAT, _FIRST_KIND)):
+    formats = (FORMAT, EMBEDDED_FORMAT, WORDS_FORMAT)
+    if found not in (*((one, _KIND) for one in formats), (FIRST_FORMAT, _FIRST_KIND)):
         known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
         raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
-        model = _first_model_of(held) if found[0] == FIRST_FORMAT else _model_of(held)
+        later = found[0] != FIRST_FORMAT
+        model = _model_of(held, source, embeddings) if later else _first_model_of(held)
     except SideInformationError as error:
         raise DataError(f"{error} (The model is {source}.)") from error
     except (DataError, TypeError) as error:
@@ -395,13 +404,17 @@ def load_model(folder: str | Path) -> TrainedModel:
     return TrainedModel(model, result)
 
 
-def _model_of(held: dict[str, Any]) -> TableModel:
+def _model_of(held: dict[str, Any], folder: Path, moved: str | None) -> TableModel:
     vocabulary, schema = held.get("vocabulary"), held.get("schema")
     if not isinstance(vocabulary, list) or not isinstance(schema, dict):
         raise DataError("Expected a schema and a list of words, found something else.")
     described = held.get("embeddings")
-    vectors = None if described is None else embeddings_described(described)
-    return TableModel(schema_of(schema), tuple(vocabulary), vectors)
+    if moved is not None and described is None:
+        raise SettingError("Expected a model with embeddings, found one without. Leave it out.")
+    vectors = None if described is None else embeddings_described(described, moved)
+    stored = held.get("fitted")
+    fitted = None if stored is None else load_fitted(stored, folder / VECTORS_FILE)
+    return TableModel(schema_of(schema), tuple(vocabulary), vectors, fitted)
 
 
 def _first_model_of(held: dict[str, Any]) -> TableModel:

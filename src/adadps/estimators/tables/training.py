@@ -23,6 +23,7 @@ from adadps.estimators.planner.methods import (
 from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
+from adadps.estimators.tables.public_start import start_at_public_rows
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import (
     TableModel,
@@ -39,6 +40,7 @@ from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
+from adadps.training.progress import at_work
 from adadps.types import TextFeatures
 
 LARGE_EPSILON = 10.0
@@ -97,7 +99,8 @@ def _vocabulary(request: TrainingRequest, declared: Declared) -> TableVocabulary
         return TableVocabulary((), "")
     known_classes = declared.schema.label.known_classes
     informed = takes_side_information(declared.method)
-    return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
+    with at_work("learning from public texts" if request.public else "reading words"):
+        return request.vocabulary_source.read(declared.schema, known_classes, informed=informed)
 
 
 def _prepare(
@@ -116,7 +119,7 @@ def _prepare(
     vectors = request.text_embeddings(schema)
     if request.features is TextFeatures.AUTO and share < LEAST_SHARE:
         vectors = None
-    model = TableModel(schema, vocabulary.words, vectors)
+    model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None
@@ -173,7 +176,8 @@ def _stored(
     beside = request.run_folder.parent
     folder = request.store or (beside if beside.is_dir() else None)
     store = stores.enter_context(RowStore(folder, width=model.features.width))
-    return load_rows(path, model, store, named=named, user=user)
+    with at_work(f"turning the rows of {path.name} into features"):
+        return load_rows(path, model, store, named=named, user=user)
 
 
 def _plan(
@@ -210,6 +214,9 @@ def _train(
 ) -> Result:
     model, settings = prepared.model, plan.settings
     layer, targets = model.layer(), model.targets
+    start = 0
+    if request.public is not None:
+        start = start_at_public_rows(layer, request.public, model, plan.prepared)
     evaluations = []
     if prepared.test is not None:
         test = prepared.test
@@ -238,12 +245,18 @@ def _train(
                 checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
-                feature_sources=(model.embeddings.provenance,) if model.embeddings else (),
-                settings={**plan.describe(), "model": model.in_words},
+                feature_sources=[held.provenance for held in model.features.vectors],
+                settings={**plan.describe(), "model": model.in_words, **_told(start)},
             )
         except BudgetError as error:
             raise _with_remaining_epsilon(error, request.ledger) from error
         return result if ledger is None else _claimed(result, ledger)
+
+
+def _told(start: int) -> dict[str, str]:
+    """Return where the weights start, if that is a model of public rows."""
+    known = f"weights of a logistic regression on {start} labelled public rows"
+    return {"start": known} if start else {}
 
 
 def _claimed(result: Result, ledger: DiskLedger) -> Result:

@@ -6,6 +6,7 @@ class, as `frequency` and `tfidf` do. tests/contract/test_side_sources.py runs t
 """
 
 from adadps.methods.side.embeddings import Embeddings, embeddings, embeddings_described
+from adadps.methods.side.fitted import PublicTexts, embeddings_from_texts, public_texts
 from adadps.methods.side.frequency import (
     Frequencies,
     corpus_frequencies,
@@ -32,6 +33,7 @@ __all__ = [
     "AdamStatistics",
     "Embeddings",
     "Frequencies",
+    "PublicTexts",
     "RMSPropStatistics",
     "SideSource",
     "Statistics",
@@ -39,6 +41,7 @@ __all__ = [
     "corpus_frequencies",
     "embeddings",
     "embeddings_described",
+    "embeddings_from_texts",
     "fixed",
     "frequencies_of_private_data",
     "frequency",
@@ -48,6 +51,7 @@ __all__ = [
     "noisy_frequencies",
     "oracle",
     "public",
+    "public_texts",
     "tfidf",
     "uniform",
     "word_frequencies",

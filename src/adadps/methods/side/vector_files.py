@@ -112,14 +112,20 @@ def token_vectors(matrix: Tensor, tokenizer: Any, place: object, identity: str) 
             f"Expected a vector for each token in {place}, found {len(held)} vectors and "
             f"{largest + 1} tokens. Use the tokenizer that belongs to these vectors."
         )
-    find = _Tokens(tokenizer, _unknown_token(tokenizer))
+    find = _Tokens(tokenizer, _unknown_token(tokenizer, place))
     return Vectors(held, find, digest_of([torch.from_numpy(held), identity]), "tokens")
 
 
-def _unknown_token(tokenizer: Any) -> int | None:
+def _unknown_token(tokenizer: Any, place: object) -> int | None:
     if hasattr(tokenizer.model, "unk_token"):
         token = tokenizer.model.unk_token
         found: int | None = None if token is None else tokenizer.token_to_id(token)
+        if token is not None and found is None:  # encoding an unknown word would fail later
+            raise DataError(
+                f"Expected a tokenizer of {place} with its own unknown token, found that "
+                f"{token[:40]!r} is not in its vocabulary. Copy the tokenizer of these vectors "
+                "again."
+            )
     else:  # the kind of model called Unigram has a number
         found = json.loads(tokenizer.to_str())["model"].get("unk_id")
     return found

@@ -1,0 +1,79 @@
+"""Weights that start at a model of public, labelled rows instead of at zero.
+
+If the table of public texts also has the column of the labels, a logistic regression is fitted to
+it, without noise, on the features that the private model reads. Training then starts there. That
+costs nothing: the start is a function of public rows alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import normalize
+
+from adadps.data.tables import Table, read_chunks
+from adadps.estimators.planner.methods import PreparedMethod, along_features
+from adadps.estimators.tables.run_folder import TableModel
+from adadps.types import Method
+
+STRENGTH = 10.0
+"""The inverse of the penalty on squared weights, as scikit-learn counts it."""
+MOST_ROUNDS = 300
+
+
+def start_at_public_rows(
+    layer: torch.nn.Linear, public: Path, model: TableModel, prepared: PreparedMethod
+) -> int:
+    """Set the weights to those of a model of the labelled public rows; return how many there are.
+
+    Rows whose label is not one of the declared classes are ignored. Nothing happens without
+    labels, where rows have several, or where fewer than two classes occur.
+    """
+    label = model.schema.label
+    one_class = not label.regression and label.separator is None
+    if not one_class or not _has_column(public, label.column):
+        return 0
+    parts = [_known(chunk, model) for chunk in read_chunks(public)]
+    targets = np.concatenate([found for _, found in parts])
+    present = np.unique(targets)
+    if len(present) < 2:
+        return 0
+    rows = _as_trained(sparse.vstack([held for held, _ in parts], format="csr"), prepared)
+    fitted = LogisticRegression(C=STRENGTH, fit_intercept=False, max_iter=MOST_ROUNDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be an optimum
+        weights = fitted.fit(rows, targets).coef_
+    if len(present) == 2:
+        weights = np.vstack([-weights[0] / 2, weights[0] / 2])
+    with torch.no_grad():
+        layer.weight[torch.from_numpy(present)] = torch.from_numpy(weights.astype(np.float32))
+    return len(targets)
+
+
+def _has_column(public: Path, column: str) -> bool:
+    return column in next(iter(read_chunks(public, rows_at_once=1))).header
+
+
+def _known(chunk: Table, model: TableModel) -> tuple[sparse.csr_matrix, npt.NDArray[np.int64]]:
+    """Return the rows whose label is a declared class, and the numbers of the classes."""
+    label = model.schema.label
+    number = {name: place for place, name in enumerate(label.known_classes)}
+    found = np.array([number.get(name, -1) for name in chunk.column(label.column)], np.int64)
+    known = found >= 0
+    return sparse.csr_matrix(model.features(chunk)[known]), found[known]
+
+
+def _as_trained(rows: sparse.csr_matrix, prepared: PreparedMethod) -> sparse.csr_matrix:
+    """Return the rows as the model reads them: with weighted features and norm 1, or as given."""
+    if prepared.method is not Method.DP_SGD_WEIGHTED or prepared.side is None:
+        return rows
+    a = along_features(prepared.side)
+    assert a is not None  # of a table there is one value per feature
+    return sparse.csr_matrix(normalize(rows @ sparse.diags_array(1 / a)))
