@@ -12,6 +12,8 @@ stored gradients.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.by_example import PassByExample, modes_of
 from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
 from adadps.engine.passes.vmap import over_examples
-from adadps.engine.rules.built import BuiltGradients, kept_in_memory
+from adadps.engine.rules.built import KEPT, BuiltGradients
 from adadps.engine.rules.gradients import (
     LayeredGradients,
     MaterialisedGradients,
@@ -54,13 +56,18 @@ class GhostEngine:
         self.model = model
         self.loss = loss
         self.sequence = LayerSequence.of(model)
-        self.by_example = PassByExample(model, stored)
+        self._stored = stored
         self.modes: tuple[bool, ...] | None = None
         """Whether each module was in training mode when the uses of parameters were recorded."""
         self.numbers = 0
         """How many numbers the layers read and write for one example; 0 if that is unknown."""
         self._tables: frozenset[str] = frozenset()
         self._names = _names_of_shared(model)
+
+    @cached_property
+    def by_example(self) -> PassByExample:
+        """Return what runs a model that is not a sequence."""
+        return PassByExample(self.model, self._stored)
 
     @property
     def stored(self) -> frozenset[str]:
@@ -97,7 +104,7 @@ class GhostEngine:
         ]
         finite = _all([finite, *measured], batch)
         leaves = {name: _without(leaf, finite, synthetic) for name, leaf in leaves.items()}
-        return layered(kept_in_memory(leaves), finite, units, synthetic)
+        return layered(_kept_in_memory(leaves), finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Return the mean gradient: of a sequence from the same closed forms, else by torch."""
@@ -135,8 +142,8 @@ class GhostEngine:
     def most_at_once(self, params: Params) -> int:
         """Return how many examples fit in about `HELD_BYTES`, at most `MOST_ROWS`."""
         size = next(iter(params.values())).element_size()
-        stored = sum(params[name].numel() for name in self.by_example.stored if name in params)
-        numbers = _COPIES * self.numbers + 4 * (0 if self.sequence else stored)
+        stored = sum(params[name].numel() for name in self.stored if name in params)
+        numbers = _COPIES * self.numbers + 4 * stored
         return max(1, min(MOST_ROWS, HELD_BYTES // (size * max(1, numbers))))
 
     def measure(self, params: Params, row: Features) -> None:
@@ -186,6 +193,16 @@ class GhostEngine:
         return params | {
             other: params[name] for other, name in self._names.items() if name in params
         }
+
+
+def _kept_in_memory(leaves: dict[str, PerExampleGradients]) -> dict[str, PerExampleGradients]:
+    """The same, with as many built gradients as fit in memory between norms and sums."""
+    left, found = KEPT, dict(leaves)
+    for name, leaf in leaves.items():
+        if isinstance(leaf, BuiltGradients) and leaf.numbers * len(leaf.uses[0][1]) <= left:
+            left -= leaf.numbers * len(leaf.uses[0][1])
+            found[name] = replace(leaf, kept=True)
+    return found
 
 
 def _all(marks: list[Tensor], batch: Examples) -> Tensor:

@@ -157,7 +157,7 @@ def _product(call: LayerCall, params: Params) -> Gradients:
     found: Gradients = {}
     weight = f"{call.prefix}{part.weight}"
     if weight in params:
-        own = part.padded(b, len(params[weight]))
+        own = b if part.rows is None else part.padded(b, len(params[weight]))
         one = a.shape[1] == 1
         found[weight] = Outer(a.squeeze(1), own.squeeze(1)) if one else OverTime(a, own)
     biases = [f"{call.prefix}{name}" for name in part.biases]
@@ -165,7 +165,8 @@ def _product(call: LayerCall, params: Params) -> Gradients:
     if biases:
         total = _sum_over(b, [1]) if b.shape[1] > 1 else b.squeeze(1)
         for name in biases:
-            found[name] = MaterialisedGradients(part.padded(total, len(params[name])))
+            own = total if part.rows is None else part.padded(total, len(params[name]))
+            found[name] = MaterialisedGradients(own)
     return found
 
 

@@ -12,6 +12,7 @@ step in torch, and its weights have stored gradients.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -197,14 +198,15 @@ def _one_direction(
     layer: nn.RNNBase, tape: Tape, suffix: str, rows: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All hidden states of one layer in one direction, the last one, and the last cell."""
+    weight_of = partial(getattr, layer) if layer.proj_size else partial(tape.weight, layer)
     w_ih, w_hh, b_ih, b_hh = (
-        tape.weight(layer, f"{name}{suffix}") if layer.bias or name.startswith("weight") else None
+        weight_of(f"{name}{suffix}") if layer.bias or name.startswith("weight") else None
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
     assert w_ih is not None
     assert w_hh is not None
     if layer.proj_size:
-        w_hr = tape.weight(layer, f"weight_hr{suffix}")
+        w_hr = weight_of(f"weight_hr{suffix}")
         return _projected(functional.linear(rows, w_ih, b_ih), w_hh, b_hh, w_hr, h0, c0)
     cell = _CELLS[layer.mode]
     of_gru = cell is Cell.GRU
