@@ -19,8 +19,8 @@ from adadps.engine.losses import Loss
 from adadps.engine.passes.vmap import over_examples
 from adadps.engine.rules.layers import LayerCall, has_rule
 from adadps.engine.rules.replacements import replacements_in
-from adadps.engine.rules.structure import owns_trainable
-from adadps.engine.rules.tape import Owner, Tape, Use, layer_of, on_tape
+from adadps.engine.rules.tape import Owner, Tape, layer_of, on_tape, run_noted
+from adadps.errors import ModelError
 from adadps.tensors.sums import Params
 
 
@@ -28,14 +28,13 @@ from adadps.tensors.sums import Params
 class Plan:
     """What every pass over rows of one shape does.
 
-    The uses of parameters with the places of their zeros, the shapes of the zeros, how many numbers
-    all of them hold, and the tables that are indexed by the rows themselves.
+    The uses of parameters with the places of their zeros, the shapes of the zeros, and how many
+    numbers all of them hold.
     """
 
     uses: list[tuple[Owner, int]]
     shapes: list[tuple[int, ...]]
     numbers: int
-    tables: frozenset[str]
 
 
 class PassByExample:
@@ -43,7 +42,6 @@ class PassByExample:
 
     def __init__(self, model: nn.Module, stored: Collection[str] | None = None) -> None:
         self.model = model
-        self.replacements = replacements_in(model)
         self._prefixes = {
             module: f"{name}." if name else "" for name, module in model.named_modules()
         }
@@ -55,29 +53,32 @@ class PassByExample:
             for p in module.parameters(recurse=False)
             if id(p) in names and names[id(p)] not in self.stored
         }
-        self.hooked = [module for module in self._recorded if has_rule(module)]
+        noted = dict.fromkeys(filter(has_rule, self._recorded), run_noted)
+        self.replacements = noted | replacements_in(model)
         self._plans: dict[Any, Plan] = {}
-
-    def candidates(self) -> list[nn.Module]:
-        """Return the layers that could report to a tape."""
-        return [m for m in self.model.modules() if owns_trainable(m) and has_rule(m)]
 
     def gradients(
         self, loss: Loss, params: Params, rows: Tensor, targets: Tensor
     ) -> tuple[list[LayerCall], Params]:
         """Return the calls of all layers on the tape, and the stored gradients."""
-        plan = self.plan(params, rows)
+        plan = self.plan(params, torch.zeros_like(rows[:1]))
         own = {name: params[name] for name in self.stored if name in params}
 
         def single(
             zeros: list[Tensor], stored: Params, row: Tensor, target: Tensor
         ) -> tuple[Tensor, list[Tensor]]:
             tape = Tape(self._recorded, zeros)
-            with on_tape(tape, self.hooked, self.replacements):
+            with on_tape(tape, self.replacements):
                 outputs = functional_call(self.model, params | stored, (row.unsqueeze(0),))
+            if [(use.owner, use.place) for use in tape.uses] != plan.uses:
+                raise ModelError(
+                    "Expected a model that runs the same layers for every row and in every step, "
+                    "found others. Do not change attributes of the model during a run."
+                )
             value = loss(outputs, target.unsqueeze(0)).squeeze()
             return value, [use.inputs for use in tape.uses]
 
+        rows = rows.clone()  # a model may write into its inputs
         dtype = next(iter(params.values())).dtype
         zeros = [rows.new_zeros(shape, dtype=dtype) for shape in plan.shapes]
         (of_zeros, stored), inputs = over_examples(
@@ -92,31 +93,22 @@ class PassByExample:
         ]
         return calls, {name: gradient.contiguous() for name, gradient in stored.items()}
 
-    def plan(self, params: Params, rows: Tensor) -> Plan:
-        """Return what a pass does; a row of zeros shows it for every row of this shape, once."""
-        key = (rows.shape[1:], rows.dtype, modes_of(self.model))
+    def plan(self, params: Params, row: Tensor) -> Plan:
+        """Return what a pass does; one row shows it for every row of its shape."""
+        key = (row.shape[1:], row.dtype, modes_of(self.model))
+        if not self._recorded:
+            return Plan([], [], 0)
         if key not in self._plans:
-            row, tape = torch.zeros_like(rows[:1]), Tape(self._recorded)
-            with torch.no_grad(), on_tape(tape, self.hooked, self.replacements):
+            tape = Tape(self._recorded)
+            with torch.no_grad(), on_tape(tape, self.replacements):
                 functional_call(self.model, params, (row,))
             held = [*tape.zeros, *(use.inputs for use in tape.uses)]
             self._plans[key] = Plan(
                 [(use.owner, use.place) for use in tape.uses],
                 [tuple(zero.shape) for zero in tape.zeros],
                 sum(tensor.numel() for tensor in held),
-                self._tables(tape.uses, row),
             )
         return self._plans[key]
-
-    def _tables(self, uses: list[Use], row: Tensor) -> frozenset[str]:
-        """The tables of words of which a row reads the lines that it names, and no others."""
-        by_row: dict[str, bool] = {}
-        for use in uses:
-            if isinstance(use.owner, nn.Embedding) and use.owner.weight.requires_grad:
-                name = f"{self._prefixes[use.owner]}weight"
-                named = use.inputs.untyped_storage().data_ptr() == row.untyped_storage().data_ptr()
-                by_row[name] = named and by_row.get(name, True)
-        return frozenset(name for name, named in by_row.items() if named) - self.stored
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:

@@ -21,7 +21,7 @@ from adadps.engine.losses import Loss
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.rules.layers import require_supported
 from adadps.engine.rules.sequence import LayerSequence
-from adadps.engine.rules.structure import PythonGenerators, used_elsewhere
+from adadps.engine.rules.structure import HiddenParameterError, PythonGenerators, used_elsewhere
 from adadps.engine.waist import Engine
 from adadps.errors import AdadpsError, DataError, ModelError
 from adadps.tensors.sums import Params, dense
@@ -54,11 +54,13 @@ def _ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | Non
     params, passes = _trainable(model), PassByExample(model, ())
     try:
         row = GhostEngine(model, loss).dense_rows(one.features, params)
-        stored = used_elsewhere(model, params, row, passes.hooked, passes.replacements)
+        stored = used_elsewhere(model, params, row, passes.replacements)
         if stored is None or stored == set(params):
             return None
         ghost = GhostEngine(model, loss, stored)
         ghost.measure(params, one.features)
+    except HiddenParameterError:
+        raise
     except _CANNOT_RUN:
         return None
     return ghost

@@ -61,7 +61,6 @@ class GhostEngine:
         """Whether each module was in training mode when the uses of parameters were recorded."""
         self.numbers = 0
         """How many numbers the layers read and write for one example; 0 if that is unknown."""
-        self._tables: frozenset[str] = frozenset()
         self._names = _names_of_shared(model)
 
     @cached_property
@@ -151,19 +150,16 @@ class GhostEngine:
         if self.sequence is not None:
             self.numbers = self.sequence.numbers(self._with_shared(params), row)
         else:
-            plan = self.by_example.plan(params, self.dense_rows(row, params))
-            self.numbers, self._tables = plan.numbers, plan.tables
+            self.numbers = self.by_example.plan(params, self.dense_rows(row, params)).numbers
 
     def reads(self, features: Features) -> dict[str, Tensor]:
-        """Return the rows of tables of words that these features read."""
-        if self._names:
+        """Return the rows of the first layer's table that these features read.
+
+        A model that is not a sequence might read its tables in other ways, too.
+        """
+        if self.sequence is None or self._names:
             return {}
-        if self.sequence is not None:
-            return self.sequence.table_rows(features)
-        if isinstance(features, SparseRows) or not self._tables:
-            return {}
-        words = torch.unique(features)
-        return dict.fromkeys(self._tables, words)
+        return self.sequence.table_rows(features)
 
     def _passes(self, params: Params, batch: Examples) -> tuple[list[LayerCall], Params]:
         """The calls of all layers, and stored gradients."""

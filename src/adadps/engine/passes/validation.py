@@ -281,15 +281,15 @@ def _table_sizes(held: Objective) -> Tensor | None:
     row = row[:1].clone()
     sizes = torch.full(row.shape, _ANY)
 
-    def note(table: nn.Module, inputs: tuple[object, ...]) -> None:
-        given = inputs[0]
+    def note(table: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+        given = next(iter((*inputs, *named.values())), None)
         if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
             offset = given.storage_offset() - row.storage_offset()
             seen = sizes.as_strided(given.shape, given.stride(), offset)
             seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
 
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    handles = [table.register_forward_pre_hook(note) for table in tables]
+    handles = [table.register_forward_pre_hook(note, with_kwargs=True) for table in tables]
     try:
         with secret_generators(_fixed_bytes, row.device), torch.no_grad():
             forward(held.model, row)

@@ -44,7 +44,7 @@ def run_attention(
     mask = _mask(layer, queries, keys, key_padding_mask, attn_mask)
     q, k, v = (_heads(rows, layer.num_heads) for rows in (queries, keys, values))
     scores = (q * q.shape[-1] ** -0.5) @ k.mT
-    shares = torch.softmax(scores if mask is None else scores + mask, -1)
+    shares = _shares(scores, mask, safely=not need_weights)
     if layer.training and layer.dropout:
         shares = functional.dropout(shares, layer.dropout, training=True)
     mixed = (shares @ v).transpose(1, 2).flatten(2)
@@ -82,6 +82,20 @@ def _projections(
 def _output(layer: nn.MultiheadAttention, tape: Tape, mixed: Tensor) -> Tensor:
     biases = ("bias",) if layer.out_proj.bias is not None else ()
     return tape.product(Part(layer.out_proj, "weight", biases), mixed)
+
+
+def _shares(scores: Tensor, mask: Tensor | None, *, safely: bool) -> Tensor:
+    """The softmax of scores; ``safely``, a query that may see no key has shares of zero.
+
+    Torch does the same: with ``need_weights``, such a query is NaN.
+    """
+    if mask is None:
+        return torch.softmax(scores, -1)
+    if not safely:
+        return torch.softmax(scores + mask, -1)
+    blind = (mask == -torch.inf).all(-1, keepdim=True)
+    seen = torch.softmax(torch.where(blind, scores, scores + mask), -1)
+    return torch.where(blind, 0, seen)
 
 
 def _heads(rows: Tensor, heads: int) -> Tensor:

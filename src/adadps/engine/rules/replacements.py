@@ -30,8 +30,24 @@ def replacements_in(model: nn.Module) -> dict[nn.Module, Replacement]:
     return {layer: run for layer, run in found.items() if "forward" not in vars(layer)}
 
 
-def _run_bag(layer: nn.EmbeddingBag, tape: Tape, tokens: Tensor) -> Tensor:  # noqa: ARG001
-    rows = functional.embedding(tokens, layer.weight)
+def _run_bag(
+    layer: nn.EmbeddingBag,
+    tape: Tape,
+    input: Tensor,
+    offsets: Tensor | None = None,
+    per_sample_weights: Tensor | None = None,
+) -> Tensor:
+    if offsets is not None or per_sample_weights is not None:
+        return nn.EmbeddingBag.forward(layer, input, offsets, per_sample_weights)
+    weight, tokens = tape.weight(layer, "weight"), input
+    output = _bagged(layer, weight, tokens)
+    zero, place = tape.zero_beside(layer, output)
+    tape.use(layer, tokens, place)
+    return output if place < 0 else output + zero
+
+
+def _bagged(layer: nn.EmbeddingBag, weight: Tensor, tokens: Tensor) -> Tensor:
+    rows = functional.embedding(tokens, weight)
     if layer.padding_idx is None:
         return rows.mean(-2) if layer.mode == "mean" else rows.sum(-2)
     counted = (tokens != layer.padding_idx).unsqueeze(-1).to(rows.dtype)

@@ -10,8 +10,7 @@ draws, no graph is trusted. So one graph holds for every row and every step.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from adadps.engine.rules.tape import Replacement, Tape, on_tape
+from adadps.errors import ModelError
 from adadps.tensors.sums import Params
 
 
@@ -32,11 +32,7 @@ def owns_trainable(module: nn.Module) -> bool:
 
 
 def used_elsewhere(
-    model: nn.Module,
-    params: Params,
-    row: Tensor,
-    hooked: Collection[nn.Module],
-    replacements: dict[nn.Module, Replacement],
+    model: nn.Module, params: Params, row: Tensor, replacements: dict[nn.Module, Replacement]
 ) -> set[str] | None:
     """Return the parameters that are used outside of the layers on the tape; None if unknown.
 
@@ -45,18 +41,29 @@ def used_elsewhere(
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     reads = _ValueReads([*leaves.values(), row])
     tape = _AliasTape()
-    with on_tape(tape, (), replacements), _aliased(hooked, tape), reads, reads.in_python:
+    with on_tape(tape, replacements), reads, reads.in_python:
         outputs = functional_call(model, leaves, (row,))
     if not isinstance(outputs, Tensor) or reads.found:
         return None
     names = {id(leaf): name for name, leaf in leaves.items()}
+    owned = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     through: set[str] = set()
     elsewhere: set[str] = set()
     for node, leaf in _readers(outputs.grad_fn):
-        name = names.get(id(getattr(leaf, "variable", None)))
-        if name is not None:
-            (through if node in tape.nodes else elsewhere).add(name)
+        variable = id(getattr(leaf, "variable", None))
+        if variable in owned:
+            raise HiddenParameterError(
+                "Expected a model that reads its parameters as attributes of its modules, found "
+                "one that also holds them elsewhere (in a list, say): their gradients would be "
+                "missing. Read them from the module, or use nn.ParameterList."
+            )
+        if variable in names:
+            (through if node in tape.nodes else elsewhere).add(names[variable])
     return elsewhere | (set(names.values()) - through)
+
+
+class HiddenParameterError(ModelError):
+    """A model uses a parameter past its modules, where it cannot be differentiated by example."""
 
 
 class _AliasTape(Tape):
@@ -69,6 +76,18 @@ class _AliasTape(Tape):
     def weight(self, layer: nn.Module, name: str) -> Tensor:
         """Return an alias."""
         return self.alias(super().weight(layer, name))
+
+    def run(self, layer: nn.Module, *given: Any, **named: Any) -> Any:
+        """Run a layer with aliases in place of its parameters."""
+        own = dict(layer._parameters)
+        for name, value in own.items():
+            if value is not None:
+                aliased: Any = self.alias(value)
+                layer._parameters[name] = aliased
+        try:
+            return super().run(layer, *given, **named)
+        finally:
+            layer._parameters.update(own)
 
     def alias(self, value: Tensor) -> Tensor:
         """Return an alias of a parameter, if it is trainable."""
@@ -139,33 +158,6 @@ _READS = {
     "__array__", "__dlpack__", "data_ptr",
 }  # fmt: skip
 """Operations whose results in Python, or whose shapes, depend on values."""
-
-
-@contextmanager
-def _aliased(layers: Collection[nn.Module], tape: _AliasTape) -> Iterator[None]:
-    """Give each of the layers aliases of its own parameters while it runs."""
-    held: list[tuple[nn.Module, dict[str, Any]]] = []
-
-    def enter(layer: nn.Module, _inputs: Any) -> None:
-        own = dict(layer._parameters)
-        held.append((layer, own))
-        for name, value in own.items():
-            if value is not None:
-                aliased: Any = tape.alias(value)
-                layer._parameters[name] = aliased
-
-    def leave(layer: nn.Module, _inputs: Any, _outputs: Any) -> None:
-        entered, own = held.pop()
-        assert entered is layer
-        layer._parameters.update(own)
-
-    handles = [layer.register_forward_pre_hook(enter) for layer in layers]
-    handles += [layer.register_forward_hook(leave, always_call=True) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _readers(last: Any) -> Iterator[tuple[Any, Any]]:

@@ -1,9 +1,10 @@
 """What one pass of a model notes: which parameters are used where, on which inputs.
 
-A *tape* accompanies a pass. Layers with a rule (`adadps.engine.rules.layers`) report their inputs
-through hooks. Layers of several products (recurrent layers, attention) are replaced for the time of
-the pass by functions that compute the same and report each product as a `Part`. Beside every
-product stands a zero: its gradient is the gradient of the product.
+A *tape* accompanies a pass, in which layers run by functions in place of their own ``forward``.
+Layers with a rule (`adadps.engine.rules.layers`) compute what they always compute, and report their
+inputs. Layers of several products (recurrent layers, attention) run by functions that compute the
+same and report each product as a `Part`. Beside every product stands a zero: its gradient is the
+gradient of the product.
 
 A parameter that is also used in another way is not among the ``recorded`` ones. Its gradient is
 taken by torch, and stored.
@@ -11,10 +12,10 @@ taken by torch, and stored.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -106,37 +107,72 @@ class Tape:
         self.use(part, rows, place)
         return output if place < 0 else output + zero
 
-    def note(self, layer: nn.Module, given: Any, named: Any, output: Any) -> Any:
-        """Note the call of a layer with one input and one output; a forward hook."""
+    def run(self, layer: nn.Module, *given: Any, **named: Any) -> Any:
+        """Run a layer with one input and one output, and note the use.
+
+        It is noted inside of the layer, before hooks of the user see the output.
+        """
+        output = type(layer).forward(layer, *given, **named)
         inputs = [*given, *named.values()]
         if len(inputs) != 1 or not isinstance(output, Tensor):
             raise TypeError(f"one input for {type(layer).__name__}")  # the general engine takes it
         zero, place = self.zero_beside(layer, output)
         self.use(layer, inputs[0], place)
-        return output + zero
+        return output if place < 0 else output + zero
 
 
 Replacement = Callable[..., Any]
 """Runs a layer: called with the layer, the tape, and the arguments of its ``forward``."""
 
 
+def run_noted(layer: nn.Module, tape: Tape, *given: Any, **named: Any) -> Any:
+    """Run a layer with a rule; a `Replacement`."""
+    return tape.run(layer, *given, **named)
+
+
 @contextmanager
-def on_tape(
-    tape: Tape,
-    hooked: Collection[nn.Module],
-    replacements: dict[nn.Module, Replacement],
-) -> Iterator[None]:
-    """Let ``hooked`` layers report to ``tape``, and run others by their ``replacements``."""
-    handles = [layer.register_forward_hook(tape.note, with_kwargs=True) for layer in hooked]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it would pass over the layers inside
-    for layer, replacement in replacements.items():
-        layer.forward = partial(replacement, layer, tape)
+def on_tape(tape: Tape, replacements: dict[nn.Module, Replacement]) -> Iterator[None]:
+    """Run layers by their ``replacements``; other threads keep torch's own."""
+    thread = threading.get_ident()
+
+    def in_place_of(layer: nn.Module, replacement: Replacement) -> Callable[..., Any]:
+        def forward(*given: Any, **named: Any) -> Any:
+            if threading.get_ident() != thread:
+                return type(layer).forward(layer, *given, **named)
+            return replacement(layer, tape, *given, **named)
+
+        return forward
+
+    replaced: list[nn.Module] = []
     try:
-        yield
+        with _no_fast_path:
+            for layer, replacement in replacements.items():
+                replaced.append(layer)
+                layer.forward = in_place_of(layer, replacement)
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for layer in replacements:
-            del layer.forward
-        for handle in handles:
-            handle.remove()
+        for layer in replaced:
+            vars(layer).pop("forward", None)
+
+
+class _NoFastPath:
+    """Switches off torch's fast path for attention, which would pass over the layers inside."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._usual = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._within == 0:
+                self._usual = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self._within += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if self._within == 0:
+                torch.backends.mha.set_fastpath_enabled(self._usual)
+
+
+_no_fast_path = _NoFastPath()
