@@ -15,16 +15,18 @@ Elsewhere, and if the environment variable ``ADADPS_COMPILED`` is 0, torch runs 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from adadps.tensors import recurrence_loops as loops
-from adadps.tensors.loops import in_main_memory, run_in_parts
+from adadps.tensors.loops import WORTH_A_THREAD, in_main_memory, run_all
 
 
 class Cell(Enum):
@@ -139,8 +141,12 @@ def _is_compiled(gates: Tensor, start: Start) -> bool:
 
 
 def _in_blocks(loop: Callable[..., None], sequences: int, work: int, *arrays: Any) -> None:
+    """Run a loop block by block, in several threads: one that begins late takes fewer blocks."""
     blocks = -(-sequences // loops.BLOCK)
-    run_in_parts(blocks, lambda part: loop((part.start, part.stop), *arrays), work=work)
+    if work < blocks * WORTH_A_THREAD:
+        loop((0, blocks), *arrays)
+        return
+    run_all(deque(partial(loop, (block, block + 1), *arrays) for block in range(blocks)))
 
 
 # --- the same formulas in torch ---

@@ -42,11 +42,6 @@ def _filters(layer: Convolution, images: Tensor, b: Tensor) -> Tensor:
 
 def _patches(layer: Convolution, images: Tensor) -> Tensor:
     padded = _padded(layer, images)
-    if isinstance(layer, nn.Conv2d):
-        found = functional.unfold(
-            padded, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
-        )
-        return found.view(len(images), layer.groups, -1, found.shape[-1])
     sizes = zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)
     for axis, (size, dilation, stride) in enumerate(sizes, start=2):
         padded = padded.unfold(axis, (size - 1) * dilation + 1, stride)[..., ::dilation]
