@@ -237,7 +237,7 @@ def test_private_texts_that_are_public_are_left_out(corpus, monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(base, "train", recorded)
-    mixed = [*TEXTS[:50], *CORPUS[:20]]
+    mixed = [*TEXTS[:50], *CORPUS[:10], *(f"{text.upper()}!" for text in CORPUS[10:20])]
     model = make_text_pipeline(
         epsilon=8, words=50, public_texts=corpus, classes=list(KINDS), examples=70
     )
@@ -261,6 +261,15 @@ def test_the_command_leaves_them_out_too(tmp_path, monkeypatch):
     assert seen[0].tolist() == [True] * 50 + [False] * 20
 
 
+@pytest.mark.parametrize("other", ["data.csv", "held-out.csv"])
+def test_private_and_held_out_rows_are_not_public(tmp_path, other):
+    written(tmp_path / "held-out.csv", TEXTS, LABELS)
+    again = ["--test", tmp_path / "held-out.csv", "--public", tmp_path / other]
+    with pytest.raises(AssertionError, match="Expected public rows of their own"):
+        train(tmp_path, *again)
+    assert not (tmp_path / "model").exists()
+
+
 def test_what_could_not_be_left_out_is_refused(corpus):
     with pytest.raises(SideInformationError, match="Expected words beside public texts"):
         PublicVectorizer(features="embeddings", public_texts=corpus).fit()
@@ -268,6 +277,11 @@ def test_what_could_not_be_left_out_is_refused(corpus):
     model = AdaDPSClassifier(epsilon=8, side=side, method="dp-sgd", classes=list(KINDS))
     with pytest.raises(SideInformationError, match="Use method='auto'"):
         model.fit(side.transform(TEXTS), LABELS)
+    few = PublicVectorizer(
+        words=50, features="both", public_texts=public_texts(CORPUS[:99], **TOLD)
+    )
+    with pytest.raises(SideInformationError, match="Use method='auto'"):
+        model.set_params(side=few).fit(few.transform(TEXTS), LABELS)
 
 
 @pytest.mark.parametrize("texts", [CORPUS, "a text", 3])
@@ -300,7 +314,9 @@ def test_weights_start_at_a_model_of_labelled_public_rows(tmp_path):
     """Public knowledge alone then tells the kinds apart, before any private row is used."""
     texts, kinds = sentences(1100)
     result, start = started(tmp_path, labels=kinds, public=texts)
-    assert result["settings"]["start"].endswith("on 1100 labelled public rows")
+    assert result["settings"]["start"].endswith("on 1100 labelled rows of public.csv")
+    card = (tmp_path / "model" / "card.md").read_text("utf-8")
+    assert "starting weights: a logistic regression on 1100 labelled rows" in " ".join(card.split())
     held = load_model(tmp_path / "model")
     rows = held.model.features.of_texts(TEXTS).toarray() * held.result.feature_weights.numpy()
     guessed = (rows @ start.numpy().T).argmax(1)
@@ -326,8 +342,9 @@ def test_labels_that_tell_nothing_change_nothing(tmp_path, labels):
 
 def test_rows_of_other_classes_are_ignored(tmp_path):
     texts, kinds = sentences(1100)
-    result, _ = started(tmp_path, labels=[*kinds[:1000], *["neither"] * 100], public=texts)
-    assert result["settings"]["start"].endswith("on 1000 labelled public rows")
+    others = ["neither"] * 50 + [" "] * 50
+    result, _ = started(tmp_path, labels=[*kinds[:1000], *others], public=texts)
+    assert result["settings"]["start"].endswith("on 1000 labelled rows of public.csv")
 
 
 def test_classes_without_public_rows_keep_their_start(tmp_path):

@@ -296,7 +296,10 @@ class PrivateEstimator(StatedEstimator, ABC):
         )
 
     def _private(self, X: Table, task: LearningTask, method: Chain) -> Examples:
-        return private_examples(X, task.targets, task.scaling, method.public_rows)
+        side, words = self.side, None
+        if isinstance(side, PublicVectorizer) and side.public_texts is not None:
+            words = len(side.public_words())
+        return private_examples(X, task.targets, task.scaling, method.public_rows, words)
 
     def _plan(
         self,
@@ -368,7 +371,7 @@ class PrivateEstimator(StatedEstimator, ABC):
         known = None
         if takes_side_information(method):
             known = self.side.frequencies()
-        elif fitted is not None:
+        elif self.side.public_texts is not None:
             raise SideInformationError(
                 f"Expected a method that reads side information beside public texts, found "
                 f"{method.value}, which would not notice private rows that are public too. Use "

@@ -73,8 +73,12 @@ def private_examples(
     targets: npt.NDArray[np.generic],
     scaling: RowScaling,
     public: Sequence[PublicRows],
+    words: int | None = None,
 ) -> Examples:
     """Return all rows as they are trained on, identified as they are given.
+
+    Texts are identified by their first ``words`` columns: vectors beside them may differ in their
+    last digits, or with the spelling.
 
     Training leaves out rows that are ``public``, such as those of a corpus behind side information;
     after scaling they would not be recognised. How many there are is neither stated nor refused.
@@ -97,7 +101,7 @@ def private_examples(
     if not public:
         return held
     with declared_read(DeclaredRead.PUBLIC_TOO):
-        return replace(held, before=identities_of_rows(as_features(table)))
+        return replace(held, before=identities_of_rows(as_features(table[:, :words])))
 
 
 def no_examples_like(

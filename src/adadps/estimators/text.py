@@ -242,7 +242,8 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         counted = corpus_frequencies(
             self._bag()(given.texts), source=given.source, public_because=given.public_because
         )
-        return replace(counted, rows=public_rows(as_features(self.transform(given.texts)), None))
+        words = self.transform(given.texts)[:, : len(self.public_words())]
+        return replace(counted, rows=public_rows(as_features(words), None))
 
     def _bag(self) -> BagOfWords:
         texts = self._given_texts()

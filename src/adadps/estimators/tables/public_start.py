@@ -8,6 +8,7 @@ costs nothing: the start is a function of public rows alone.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
+from adadps.data.provenance import Provenance, digest_of
 from adadps.data.tables import Table, read_chunks
 from adadps.estimators.planner.methods import PreparedMethod, along_features
 from adadps.estimators.tables.run_folder import TableModel
@@ -29,9 +31,13 @@ MOST_ROUNDS = 300
 
 
 def start_at_public_rows(
-    layer: torch.nn.Linear, public: Path, model: TableModel, prepared: PreparedMethod
-) -> int:
-    """Set the weights to those of a model of the labelled public rows; return how many there are.
+    layer: torch.nn.Linear,
+    public: Path,
+    public_because: str,
+    model: TableModel,
+    prepared: PreparedMethod,
+) -> Provenance | None:
+    """Set the weights to those of a model of the labelled public rows; return their provenance.
 
     Rows whose label is not one of the declared classes are ignored. Nothing happens without
     labels, where rows have several, or where fewer than two classes occur.
@@ -39,12 +45,12 @@ def start_at_public_rows(
     label = model.schema.label
     one_class = not label.regression and label.separator is None
     if not one_class or not _has_column(public, label.column):
-        return 0
+        return None
     parts = [_known(chunk, model) for chunk in read_chunks(public)]
     targets = np.concatenate([found for _, found in parts])
     present = np.unique(targets)
     if len(present) < 2:
-        return 0
+        return None
     rows = _as_trained(sparse.vstack([held for held, _ in parts], format="csr"), prepared)
     fitted = LogisticRegression(C=STRENGTH, fit_intercept=False, max_iter=MOST_ROUNDS)
     with warnings.catch_warnings():
@@ -54,7 +60,11 @@ def start_at_public_rows(
         weights = np.vstack([-weights[0] / 2, weights[0] / 2])
     with torch.no_grad():
         layer.weight[torch.from_numpy(present)] = torch.from_numpy(weights.astype(np.float32))
-    return len(targets)
+    return Provenance(
+        f"starting weights: a logistic regression on {len(targets)} labelled rows of {public.name}",
+        public_because,
+        digest_of([torch.from_numpy(weights)]),
+    )
 
 
 def _has_column(public: Path, column: str) -> bool:
@@ -65,9 +75,11 @@ def _known(chunk: Table, model: TableModel) -> tuple[sparse.csr_matrix, npt.NDAr
     """Return the rows whose label is a declared class, and the numbers of the classes."""
     label = model.schema.label
     number = {name: place for place, name in enumerate(label.known_classes)}
-    found = np.array([number.get(name, -1) for name in chunk.column(label.column)], np.int64)
+    names = chunk.texts(label.column)  # one that is missing is no class
+    found = np.array([number.get(name, -1) for name in names], np.int64)
     known = found >= 0
-    return sparse.csr_matrix(model.features(chunk)[known]), found[known]
+    features = replace(model.features, schema=replace(model.schema, fill_missing=True))
+    return sparse.csr_matrix(features(chunk)[known]), found[known]
 
 
 def _as_trained(rows: sparse.csr_matrix, prepared: PreparedMethod) -> sparse.csr_matrix:

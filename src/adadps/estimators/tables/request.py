@@ -282,6 +282,13 @@ class TrainingRequest:
                 "whose text is public are left out of training, whatever else they have. Give "
                 "word frequencies by --side FILE instead."
             )
+        for name, other in (("the private table", self.data), ("--test", self.test)):
+            if self.public is not None and other is not None and _is_same(self.public, other):
+                raise SettingError(
+                    f"Expected public rows of their own for --public, found {name} again. What is "
+                    "fitted to private rows is not public, and a model that has seen held-out rows "
+                    "cannot be measured on them. Give another table, or leave --public out."
+                )
         if self.public is None and self.public_because is not None:
             raise SettingError(
                 "Expected a public table for --public-because, found none. Add --public FILE."
@@ -393,3 +400,8 @@ def _bounds(option: str, given: str) -> dict[str, Any]:
             "--label-bounds 0,1000."
         ) from None
     return {"low": low, "high": high}
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Are these two names of one file? A copy cannot be told without reading private rows."""
+    return one.exists() and other.exists() and one.samefile(other)

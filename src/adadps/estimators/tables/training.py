@@ -12,7 +12,7 @@ from pathlib import Path
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.examples import Examples, RowStore
-from adadps.data.provenance import DeclaredRead, declared_read
+from adadps.data.provenance import DeclaredRead, Provenance, declared_read
 from adadps.data.tables import read_chunks, users
 from adadps.errors import AssumedPublicWarning, BudgetError
 from adadps.estimators.planner.methods import (
@@ -214,9 +214,11 @@ def _train(
 ) -> Result:
     model, settings = prepared.model, plan.settings
     layer, targets = model.layer(), model.targets
-    start = 0
-    if request.public is not None:
-        start = start_at_public_rows(layer, request.public, model, plan.prepared)
+    start = None
+    if request.public is not None and request.public_because is not None:
+        given = (request.public, request.public_because)
+        start = start_at_public_rows(layer, *given, model, plan.prepared)
+    sources = [held.provenance for held in model.features.vectors]
     evaluations = []
     if prepared.test is not None:
         test = prepared.test
@@ -245,7 +247,7 @@ def _train(
                 checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
                 measured=measured.paid if measured else None,
                 tuning_trials=request.trials,
-                feature_sources=[held.provenance for held in model.features.vectors],
+                feature_sources=[*sources, *([start] if start else [])],
                 settings={**plan.describe(), "model": model.in_words, **_told(start)},
             )
         except BudgetError as error:
@@ -253,10 +255,9 @@ def _train(
         return result if ledger is None else _claimed(result, ledger)
 
 
-def _told(start: int) -> dict[str, str]:
+def _told(start: Provenance | None) -> dict[str, str]:
     """Return where the weights start, if that is a model of public rows."""
-    known = f"weights of a logistic regression on {start} labelled public rows"
-    return {"start": known} if start else {}
+    return {} if start is None else {"start": start.source.removeprefix("starting weights: ")}
 
 
 def _claimed(result: Result, ledger: DiskLedger) -> Result:
