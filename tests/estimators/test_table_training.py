@@ -141,7 +141,9 @@ def test_public_texts_give_vocabulary_and_frequencies(tmp_path, data):
     told = trained(
         data[0], "--text", "title", "--label", "kind", *because, "--out", tmp_path / "model"
     )
-    (side,) = (known for known in told["side_information"] if "wordllama" not in known["source"])
+    others = (known for known in told["side_information"] if "wordllama" not in known["source"])
+    side, start = others
+    assert start["source"].startswith("starting weights: a logistic regression on 100 labelled")
     assert side["source"].startswith("100 public texts in public.csv; A = IDF^-1")
     assert side["public_because"] == "they were printed"
     held = json.loads((tmp_path / "model" / "model.json").read_text(encoding="utf-8"))
