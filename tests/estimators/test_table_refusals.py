@@ -132,7 +132,7 @@ def test_calls_that_cannot_be_meant_so(tmp_path, options, message):
 
 
 OTHERS = {
-    "no reason for public texts": (["--public", "{}/data.csv"], "why"),
+    "no reason for public texts": (["--public", "{}/other.csv"], "why"),
     "no public texts": (["--public", "{}/no.csv", "--public-because", "x"], "found nothing"),
     "a schema that is none": (["--schema", "{}/data.csv"], "a schema in JSON"),
     "a bad schema": (["--schema", "{}/schema.json"], "two finite bounds"),
@@ -143,13 +143,14 @@ OTHERS = {
 @pytest.mark.parametrize(("options", "message"), OTHERS.values(), ids=OTHERS)
 def test_other_files_that_stand_against_it(tmp_path, options, message):
     data = make(tmp_path / "data.csv", rows(40))
+    make(tmp_path / "other.csv", rows(40))
     schema = {"numeric": {"price": {"low": 2, "high": 1}}}
     (tmp_path / "schema.json").write_text(json.dumps(schema), encoding="utf-8")
     more = [option.format(tmp_path) for option in options]
     shown = train(data, tmp_path / "model", "--text", "title", *LABEL, *more)
     assert shown.exit_code == 1, shown.output
     assert message in plain(shown.stderr)
-    assert files(tmp_path) == ["data.csv", "schema.json"]
+    assert files(tmp_path) == ["data.csv", "other.csv", "schema.json"]
 
 
 def test_a_spent_ledger_is_refused_and_stays_as_it_is(tmp_path):

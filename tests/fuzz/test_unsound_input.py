@@ -219,7 +219,7 @@ UNSOUND_MODELS = {
     "words as one text": {"vocabulary": "apple"},
     "a word twice": {"vocabulary": ["apple"] * 20},
     "fewer words than weights": {"vocabulary": ["apple"]},
-    "another format": {"format": 4},
+    "another format": {"format": 5},
     "another kind": {"kind": "oracle"},
     "no schema": {"schema": None},
     "one class": {"label": {"column": "label", "classes": ["a"]}},

@@ -66,6 +66,7 @@ def test_what_belongs_together_is_held_out_together():
     assert (held != held_out_within(users, sources, salt="validation")).any()
 
 
+@pytest.mark.usefixtures("real_accounting")
 def test_the_published_federation_costs_what_the_paper_says():
     """It is 34 by RDP as claimed, and 24.1 by PLD, at δ = 1/400."""
     method = dp_sgd(privatize(clip_norm=1.0, noise_multiplier=0.3, groups=by_user(most=1)), lr=1.0)

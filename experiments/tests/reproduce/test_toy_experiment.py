@@ -46,6 +46,7 @@ def run_here(run, jobs, _label, *, done, **_):
         done(run(*job))
 
 
+@pytest.mark.usefixtures("real_accounting")
 def test_the_toy_problem_quickly(tmp_path, monkeypatch):
     """One seed: AdaDPS ahead of DP-SGD, AdaS ahead of SGD, epsilon as in the paper.
 
