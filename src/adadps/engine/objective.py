@@ -31,7 +31,7 @@ from adadps.engine.passes.side_effects import ROWS, Bytes, secret_generators
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
-from adadps.tensors.sums import Params
+from adadps.tensors.sums import Params, SinglePrecision
 
 Result = TypeVar("Result")
 
@@ -71,13 +71,19 @@ class Objective:
         }
 
     def per_unit(
-        self, params: Params, batch: Examples, units: Units | None, chunk: int | None = None
+        self,
+        params: Params,
+        batch: Examples,
+        units: Units | None,
+        chunk: int | None = None,
+        single: SinglePrecision | None = None,
     ) -> GradientBatch:
         """Return per-unit gradients, in pieces of about ``chunk`` examples with whole units.
 
         Without ``chunk`` the engine decides how many it can hold, so that memory stays constant.
         Each piece is padded with synthetic rows: the result for a row does not depend on how many
-        others were drawn, and an empty batch is padding alone.
+        others were drawn, and an empty batch is padding alone. ``single`` says how wide layers may
+        be summed in float32.
         """
         chunk = chunk or self.engine.most_at_once(params)
         multiple = min(ROWS, chunk)
@@ -87,9 +93,10 @@ class Objective:
             piece = self._prepared(batch if rows is None else batch.take(rows))
             count = padding_for(len(piece), multiple)
             padded = _followed_by(piece, self.synthetic, count)
-            return self.isolation.on_private_rows(
+            found = self.isolation.on_private_rows(
                 partial(self.engine.per_unit, params, padded, part, count)
             )
+            return found if single is None else found.in_single(single, len(batch))
 
         if len(batch) <= chunk:
             return differentiate(None, units)

@@ -31,7 +31,15 @@ from adadps.data.examples import Examples, Features, PublicExamples
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late import DIGITS, LateRows
 from adadps.engine.noise.late_parameter import can_be_late, hidden, make_late, make_plain, published
-from adadps.tensors.sums import OuterSum, Params, RowSparse, Sum, Sums, dense
+from adadps.tensors.sums import (
+    OuterSum,
+    Params,
+    RowSparse,
+    SinglePrecision,
+    Sum,
+    Sums,
+    dense,
+)
 
 
 class GradientBatch(Protocol):
@@ -51,6 +59,13 @@ class GradientBatch(Protocol):
 
     def parts(self) -> Iterator[GradientBatch]:
         """The batch in pieces that fit in memory, each with whole units."""
+
+
+class Differentiated(GradientBatch, Protocol):
+    """The gradients of one physical batch, as an engine gives them."""
+
+    def in_single(self, single: SinglePrecision, rows: int) -> Self:
+        """The same, with sums of wide layers in float32; ``rows`` is the whole batch's size."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,7 @@ class Engine(Protocol):
 
     def per_unit(
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
-    ) -> GradientBatch:
+    ) -> Differentiated:
         """Gradients of the loss at ``params``, one per unit; without ``units``, one per row.
 
         The last ``synthetic`` rows of the batch are padding (`adadps.engine.passes.side_effects`):

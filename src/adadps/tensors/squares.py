@@ -61,15 +61,27 @@ def sums_of_squares(rows: Tensor, factors: Tensor | None) -> Tensor:
         scaled = rows.double() if factors is None else rows.double() * factors
         return scaled.square().sum(1)
     found = torch.empty(len(rows), dtype=torch.float64)
-    _sums_of_squares(rows.detach().numpy(), _line(factors, rows), found.numpy())
+    lines, scales, out = rows.detach().numpy(), _line(factors, rows), found.numpy()
+    run_in_parts(
+        len(rows),
+        lambda part: _sums_of_squares(lines[part], scales, out[part]),
+        work=rows.numel(),
+    )
     return found
 
 
 def unit_squares(rows: Tensor, factors: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the squares of scaled rows, each divided by its largest entry, and that entry."""
     if in_main_memory(rows):
-        squares, sizes = torch.empty(rows.shape, dtype=dtype), torch.empty(len(rows)).double()
-        _unit_squares(rows.detach().numpy(), _line(factors, rows), sizes.numpy(), squares.numpy())
+        squares = torch.empty(rows.shape, dtype=dtype)
+        sizes = torch.empty(len(rows), dtype=torch.float64)
+        lines, scales = rows.detach().numpy(), _line(factors, rows)
+        out, largest = squares.numpy(), sizes.numpy()
+        run_in_parts(
+            len(rows),
+            lambda part: _unit_squares(lines[part], scales, largest[part], out[part]),
+            work=rows.numel(),
+        )
         return squares, sizes
     scaled = rows.double() if factors is None else rows.double() * factors
     size = scaled.abs().amax(1) if rows.shape[1] else scaled.new_zeros(len(rows))
@@ -82,7 +94,12 @@ def inner_products(one: Tensor, other: Tensor) -> Tensor:
     if not (in_main_memory(one) and in_main_memory(other)):
         return (one.double() * other).sum(1)
     found = torch.empty(len(one), dtype=torch.float64)
-    _inner_products(one.detach().numpy(), other.detach().numpy(), found.numpy())
+    left, right, out = one.detach().numpy(), other.detach().numpy(), found.numpy()
+    run_in_parts(
+        len(one),
+        lambda part: _inner_products(left[part], right[part], out[part]),
+        work=one.numel(),
+    )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -97,11 +98,14 @@ class OuterSum:
     """D ∘ Σ_i left_i right_iᵀ in float64: the gradient of a linear layer's weight.
 
     ``left`` (terms × rows) and ``right`` (terms × columns) are small next to the sum. The code that
-    adds the sum to the weights builds a few rows at a time, which stay in cache.
+    adds the sum to the weights builds a few rows at a time, which stay in cache. With
+    ``terms_in_single``, that many terms at a time are added up in float32 (`SinglePrecision`).
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
-        self._left, self._right = left.double(), right.double()
+        self._left, self._right = left, right
+        self._held: tuple[Tensor, Tensor] | None = None
+        self.terms_in_single: int | None = None
         self.full: Tensor | None = None
         """The part of D that is not itself an outer product."""
 
@@ -112,10 +116,11 @@ class OuterSum:
 
     def times_(self, diagonal: Tensor) -> Self | Tensor:
         """Multiply by D: in the factors if possible, else when the sum is multiplied out."""
+        self._held = None
         if diagonal.shape[1] == 1:
-            self._left = self._left * diagonal.T
+            self._left = self._left.double() * diagonal.T
         elif diagonal.shape[0] == 1:
-            self._right = self._right * diagonal
+            self._right = self._right.double() * diagonal
         elif self.full is None:
             self.full = diagonal
         else:
@@ -125,8 +130,12 @@ class OuterSum:
         return self
 
     def rows(self, first: int, last: int) -> Tensor:
-        """Return the rows from ``first`` to before ``last``, without ``full``."""
-        return self._left[:, first:last].T @ self._right
+        """Return the rows from ``first`` to before ``last``, without ``full``.
+
+        They are in the precision in which they were added up.
+        """
+        left, right = self._factors()
+        return _products(left[:, first:last], right, self.terms_in_single)
 
     def entries(self, start: int, stop: int) -> Tensor:
         """Return the entries from ``start`` to before ``stop``, row by row, without ``full``."""
@@ -135,10 +144,12 @@ class OuterSum:
         if (last - first) * width <= 2 * (stop - start):  # whole rows waste little
             return self.rows(first, last).view(-1)[start - first * width : stop - first * width]
         parts = []
+        left, right = self._factors()
         for row in range(first, last):
             begin, end = max(start, row * width), min(stop, (row + 1) * width)
             columns = slice(begin - row * width, end - row * width)
-            parts.append(self._left[:, row] @ self._right[:, columns])
+            part = _products(left[:, row : row + 1], right[:, columns], self.terms_in_single)
+            parts.append(part.view(-1))
         return torch.cat(parts)
 
     def to_dense(self) -> Tensor:
@@ -149,15 +160,121 @@ class OuterSum:
         tensor([[1., 2.],
                 [1., 2.]], dtype=torch.float64)
         """
-        total = self.rows(0, self.shape[0])
+        total = self.rows(0, self.shape[0]).double()
         if self.full is not None:
             times_(total, self.full)
         return total
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """Both factors in the precision in which they are multiplied."""
+        if self._held is None:
+            held = self._left.float(), self._right.float()
+            single = self.terms_in_single is not None and all(map(_fits_single, held))
+            self._held = held if single else (self._left.double(), self._right.double())
+        return self._held
 
     def lies_like(self, weights: Tensor) -> bool:
         """Can compiled loops add it to ``weights`` row by row?"""
         aligned = in_main_memory(weights) and self._left.device.type == "cpu"
         return aligned and (self.full is None or in_main_memory(self.full))
+
+
+def _products(left: Tensor, right: Tensor, terms: int | None) -> Tensor:
+    """Σ_i left_i right_iᵀ; in float32, first within parts of ``terms`` terms.
+
+    Padding comes last and is zero: adding it rounds nothing.
+    """
+    if terms is None or left.dtype == torch.float64 or len(left) <= terms:
+        return left.T @ right
+    parts = zip(torch.split(left, terms), torch.split(right, terms), strict=True)
+    total, *others = (part.T @ beside for part, beside in parts)
+    for other in others:
+        total += other
+    return total
+
+
+def _fits_single(factor: Tensor) -> bool:
+    """Are all entries numbers, and so small that underflow beside them is nothing?"""
+    least, most = torch.aminmax(factor)
+    return bool((least >= -MOST_IN_SINGLE) & (most <= MOST_IN_SINGLE))
+
+
+# --- sums in float32 ---
+
+MOST_IN_SINGLE = 1e15
+"""Factors with larger entries are multiplied in float64. Then float32 does not overflow, and loses
+at most 1e-20 to underflow."""
+
+LEAST_CLIP_NORM = 1e-9
+"""Beside smaller clip norms, underflow would matter."""
+
+MOST_CHARGED = 0.005
+"""The largest share of the clip norm that is given up for the rounding of sums in float32."""
+
+WIDE = 2**16
+"""Sums of fewer entries take little time in float64."""
+
+FEWEST_TERMS = 32
+"""Fewer terms at a time are not worth it."""
+
+UNIT = 2.0**-24
+"""The rounding error of one operation in float32."""
+
+
+def is_wide(weights: Tensor) -> bool:
+    """Are these weights in float32, and so many that their sums take time?"""
+    return weights.dtype == torch.float32 and weights.ndim > 1 and weights.numel() >= WIDE
+
+
+@dataclass(frozen=True)
+class SinglePrecision:
+    """Sums of B ≤ ``most_rows`` clipped gradients in float32, in parts of ``terms`` terms.
+
+    With k parts of at most m terms, every gradient goes through at most r = m + k + 4 roundings:
+    of its two factors, their product, the additions within and between parts, and D. So rounding
+    moves the sum by at most γ B C, where γ = r u / (1 - r u) and u = 2⁻²⁴, and two sums that differ
+    by one gradient are up to C + 2 γ B C apart. Therefore every norm is raised by the public
+    ``charge`` 2 γ B_max, *whatever was drawn*: clipped gradients have at most C / (1 + charge),
+    and the sums are within C of each other. A batch of more than ``most_rows`` (B_max) is added up
+    in float64. How many were drawn is private; either way the sum is within the same bound.
+
+    >>> held = SinglePrecision.for_batches(256, clip_norm=1.0)
+    >>> held.terms, held.most_rows, round(held.charge, 4)
+    (137, 288, 0.0049)
+    >>> SinglePrecision.for_batches(10_000, clip_norm=1.0) is None
+    True
+    """
+
+    terms: int
+    most_rows: int
+    charge: float
+
+    @classmethod
+    def for_batches(cls, expected_size: float, clip_norm: float) -> SinglePrecision | None:
+        """Return how batches of this public, expected size are summed; None: in float64."""
+        if not LEAST_CLIP_NORM <= clip_norm < math.inf:
+            return None
+        most_rows = math.ceil(expected_size + 2 * math.sqrt(expected_size))
+        roundings = int(MOST_CHARGED / (2 * UNIT * most_rows * (1 + MOST_CHARGED)))
+        fitting = (
+            terms
+            for terms in range(min(roundings, most_rows), min(FEWEST_TERMS, most_rows) - 1, -1)
+            if terms - (-most_rows // terms) + 4 <= roundings
+        )
+        terms = next(fitting, None)
+        if terms is None:
+            return None
+        error = (terms - (-most_rows // terms) + 4) * UNIT
+        return cls(terms, most_rows, 2 * error / (1 - error) * most_rows)
+
+    def terms_for(self, rows: int, device: torch.device) -> int | None:
+        """Return how many terms of a batch of this many rows are added up in float32 at a time.
+
+        None stands for float64, also where torch would multiply float32 with fewer digits.
+        """
+        full = torch.get_float32_matmul_precision() == "highest"
+        exact = full and not torch.is_autocast_enabled(device.type)
+        return self.terms if exact and rows <= self.most_rows else None
 
 
 Params = dict[str, Tensor]

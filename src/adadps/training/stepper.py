@@ -51,7 +51,7 @@ from adadps.errors import ContractError, DataError
 from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.users import Users
 from adadps.tensors.loops import torch_on_one_thread
-from adadps.tensors.sums import Params
+from adadps.tensors.sums import Params, SinglePrecision, is_wide
 from adadps.training.calibration import require_parts
 from adadps.training.checkpoint import Checkpoint
 from adadps.training.saved_checkpoint import require_like, unpack
@@ -238,6 +238,9 @@ class DataStepper(Stepper):
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature())
         self._hold(self.objective.params(), method, randomness)
         self._expected_size = sampler.expected_size
+        clip_norm = method.release.clip_norm
+        self._single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
+        self.settings["most_rounding_charge"] = self._most_rounding_charge()
         self._little_for_torch = self._is_little_for_torch()
         self.batches = Batches(
             self._data, method=method, sampler=sampler, units=units, randomness=randomness
@@ -287,7 +290,8 @@ class DataStepper(Stepper):
         units = drawn.units.to(self.device) if drawn.units else None
         reads = self.objective.reads(batch.features)
         params = self.weights.read(reads)
-        return self.objective.per_unit(params, batch, units, self._chunk), reads.keys()
+        gradients = self.objective.per_unit(params, batch, units, self._chunk, self._single)
+        return gradients, reads.keys()
 
     def _step(self, index: int, facts: BatchFacts) -> Step:
         return Step(
@@ -313,6 +317,11 @@ class DataStepper(Stepper):
             outputs = self.objective.outputs(self.params, batch.features)
             found["training_loss"] = float(self._loss(outputs, batch.targets).mean())
         return {**found, **facts.of_norms(self.method.release.clip_norm)}
+
+    def _most_rounding_charge(self) -> float:
+        """The share of the clip norm that may be given up because wide layers add up in float32."""
+        wide = any(is_wide(value) for value in self.own_params.values())
+        return self._single.charge if wide and self._single is not None else 0.0
 
     def _is_little_for_torch(self) -> bool:
         """Is nearly all the work in tables that are read row by row, by our own loops?"""

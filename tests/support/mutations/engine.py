@@ -77,9 +77,27 @@ MUTATIONS = {
     ),
     "noise of a dense layer with a full D is removed": Mutation(
         "src/adadps/engine/noise/randomness.py",
-        "change = np.rint((total[i] * full[i] + deviation * z[i]) * inverse) * back",
-        "change = np.rint((total[i] * full[i] + 0.0 * z[i]) * inverse) * back",
+        "change = np.rint((scaled + deviation * z[i]) * inverse) * back",
+        "change = np.rint((scaled + 0.0 * z[i]) * inverse) * back",
         "tests/engine/test_compiled_training.py -k noise",
+    ),
+    "sums in float32 are not charged": Mutation(
+        "src/adadps/engine/rules/gradients.py",
+        ".sqrt()[real] * (1 + self.charge)",
+        ".sqrt()[real]",
+        "tests/engine/test_single_precision.py -k neighbours",
+    ),
+    "the charge depends on what was drawn": Mutation(
+        "src/adadps/engine/rules/gradients.py",
+        "        if self.single is None or not any(",
+        "        if self.single is None or self.rows > self.single.most_rows or not any(",
+        "tests/engine/test_single_precision.py -k whatever_was_drawn",
+    ),
+    "terms that cancel are summed in float32": Mutation(
+        "src/adadps/engine/rules/gradients.py",
+        "return leaf.is_wide and self.affine.of(name).offset is None",
+        "return leaf.is_wide",
+        "tests/engine/test_single_precision.py -k cancel",
     ),
     "what waits is scaled by a later D": Mutation(
         "src/adadps/engine/noise/late.py",

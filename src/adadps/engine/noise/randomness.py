@@ -287,7 +287,8 @@ def _add_noised(
     inverse, back = 1.0 / width, width * factor
     if len(full):
         for i in range(len(z)):
-            change = np.rint((total[i] * full[i] + deviation * z[i]) * inverse) * back
+            scaled = np.float64(total[i]) * full[i]
+            change = np.rint((scaled + deviation * z[i]) * inverse) * back
             weights[i] = weights[i] + change
     else:
         for i in range(len(z)):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from adadps.engine.rules.built import BuiltGradients
-from adadps.engine.rules.gradients import LeafMap
+from adadps.engine.rules.gradients import LeafMap, OneProduct
 from adadps.tensors.squares import (
     CANCELLED,
     DOUBLE,
@@ -34,7 +34,7 @@ from adadps.tensors.squares import (
     sums_of_squares,
     unit_squares,
 )
-from adadps.tensors.sums import OuterSum
+from adadps.tensors.sums import WIDE, OuterSum
 
 CHUNK = 2**23
 """This many numbers are held at once where per-example gradients are built."""
@@ -43,11 +43,17 @@ Measure = Callable[[Tensor, Tensor, LeafMap], Tensor]
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(OneProduct):
     """g_i = b_i a_iᵀ for inputs a (examples × in) and output gradients b (examples × out)."""
 
     inputs: Tensor
     output_gradients: Tensor
+
+    @property
+    def is_wide(self) -> bool:
+        """Is the parameter in float32, and so large that its sums take time?"""
+        size = self.inputs.shape[1] * self.output_gradients.shape[1]
+        return self.inputs.dtype == torch.float32 and size >= WIDE
 
     def squares(self, leaf_map: LeafMap) -> Tensor:
         """Return ‖D ∘ g_i + M‖² by the closed form."""

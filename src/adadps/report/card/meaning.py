@@ -197,6 +197,7 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
             "sampling": dict(privacy["sampler"]),
             "noise_multiplier": privacy["noise_multiplier"],
             "clip_norm": privacy["clip_norm"],
+            **_rounding(described["settings"]),
             "steps": privacy["steps"],
             "steps_paid": privacy["steps_paid"],
         },
@@ -208,6 +209,12 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
         "audit": dict(audit) if audit is not None else None,
         "not_covered": what_is_not_covered(described),
     }
+
+
+def _rounding(settings: Mapping[str, Any]) -> dict[str, float]:
+    """The share of the clip norm that pays for sums in float32, if there is any."""
+    charge = settings.get("most_rounding_charge")
+    return {"most_rounding_charge": charge} if isinstance(charge, float) and charge > 0 else {}
 
 
 def _side(known: Mapping[str, str | None]) -> dict[str, str | None]:

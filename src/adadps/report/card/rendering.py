@@ -124,6 +124,13 @@ def _users(unit: str) -> list[tuple[str, str]]:
     return [("users are identified by", TOLD_APART_BY)]
 
 
+def _rounding(held: Mapping[str, Any]) -> str:
+    charge = held.get("most_rounding_charge")
+    if not charge:
+        return ""
+    return f" (up to {100 * charge:.2g} % of it pays for the rounding of sums in float32)"
+
+
 def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     sampling = ", ".join(f"{readable(name)}: {_plain(v)}" for name, v in _sampling(held))
     paid = held["steps_paid"]
@@ -132,7 +139,10 @@ def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("method, stage by stage", held["chain"]),
         ("sampling", sampling),
         ("noise multiplier σ", _plain(held["noise_multiplier"])),
-        ("clip norm C", "∞ (nothing is clipped)" if clip is None else _plain(clip)),
+        (
+            "clip norm C",
+            "∞ (nothing is clipped)" if clip is None else _plain(clip) + _rounding(held),
+        ),
         ("steps", str(held["steps"])),
         ("steps paid", "not recorded" if paid is None else str(paid)),
     ]
