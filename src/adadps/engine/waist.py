@@ -112,7 +112,7 @@ class Engine(Protocol):
     ) -> GradientBatch:
         """Gradients of the loss at ``params``, one per unit; without ``units``, one per row.
 
-        The last ``synthetic`` rows of the batch are padding (`adadps.engine.passes.side_effects`):
+        The last ``synthetic`` rows of the batch are padding (`adadps.engine.objective`):
         they run with the others, belong to no unit, weigh nothing and touch no row of a table.
         """
 
