@@ -20,7 +20,7 @@ trace_files.main()
 
 def test_the_script_traces_steps_and_training():
     command = [sys.executable, "-c", IN_COARSE_UNITS, "--json"]
-    paths = os.pathsep.join([str(ROOT / "scripts"), str(ROOT / "tests")])
+    paths = os.pathsep.join(map(str, [ROOT / "scripts", ROOT / "tests", PACKAGE.parent]))
     done = subprocess.run(
         command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": paths}
     )
