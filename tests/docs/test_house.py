@@ -1,12 +1,15 @@
 """What CONTRIBUTING says about the code is true: rooms, files, and the tables to extend."""
 
+import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 DRAWING = re.compile(r"```text\n(experiments/.*?)```", re.DOTALL)
+SOURCES = [*ROOT.glob("src/**/*.py"), *ROOT.glob("experiments/src/**/*.py")]
 WHERE = PAGE[PAGE.index("## Where do I add") : PAGE.index("## Tests")]
 
 
@@ -49,3 +52,23 @@ def test_every_table_that_is_to_be_extended_stands_in_its_file():
         )
         missing = {name for name in tables if not re.search(rf"^{name}\b", written, re.MULTILINE)}
         assert not missing, (missing, files)
+
+
+def test_the_root_has_few_entries():
+    found = {path.name for path in (ROOT / "src/adadps").iterdir()} - {"__init__.py", "__pycache__"}
+    assert len(found) <= 14, sorted(found)
+
+
+def test_files_are_short():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert len(lengths) > 200
+    assert {str(path): length for path, length in lengths.items() if length > 450} == {}
+
+
+def test_no_two_classes_have_the_same_name():
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES)
+    names = Counter(
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    assert len(names) > 200
+    assert [name for name, count in names.items() if count > 1] == []

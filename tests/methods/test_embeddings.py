@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from adadps.errors import DataError, SideInformationError
-from adadps.methods.side import embeddings, embeddings_described, vector_sources
+from adadps.methods.side import embeddings, embeddings_described
+from adadps.methods.side import vectors as text_vectors
 from adadps.methods.side.embeddings import CHUNK
 from support.vectors import MATRIX, WORDS, save_model, small_tokenizer
 
@@ -121,11 +122,11 @@ def test_a_missing_package_is_reported_with_the_cure(monkeypatch, tmp_path, what
             raise metadata.PackageNotFoundError(name)
         return SimpleNamespace(version="0", locate_file=lambda path: tmp_path / path)
 
-    monkeypatch.setattr(vector_sources, "distribution", nowhere)
-    vector_sources.of_wordllama.cache_clear()
+    monkeypatch.setattr(text_vectors, "distribution", nowhere)
+    text_vectors.of_wordllama.cache_clear()
     with pytest.raises(SideInformationError, match=r"found none .*pip install .*wordllama>=0\.4"):
         embeddings()
-    vector_sources.of_wordllama.cache_clear()
+    text_vectors.of_wordllama.cache_clear()
 
 
 # texts

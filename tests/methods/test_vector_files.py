@@ -10,7 +10,7 @@ from tokenizers.models import Unigram, WordLevel
 from adadps.errors import DataError, SideInformationError
 from adadps.estimators.text import TOKEN
 from adadps.methods.side import embeddings
-from adadps.methods.side.vector_files import WORD
+from adadps.methods.side.vector_sources import WORD
 from support.vectors import MATRIX, WORDS, save_model, small_tokenizer
 
 LINES = "film 1 0 0\nGood 0 2 0\ngood 0 1 1\nbad 0 0 -4\n"

@@ -7,6 +7,7 @@ that does not give the right gradients, all gradients are stored (`adadps.engine
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 
 import torch
@@ -23,7 +24,7 @@ from adadps.engine.rules.layers import require_supported
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.rules.structure import HiddenParameterError, PythonGenerators, used_elsewhere
 from adadps.engine.waist import Engine
-from adadps.errors import AdadpsError, DataError, ModelError
+from adadps.errors import AdadpsError, DataError, ModelError, SpeedWarning
 from adadps.tensors.sums import Params, dense
 
 
@@ -82,6 +83,22 @@ def require_gradients(engine: Engine, probe: Examples) -> None:
     engine.per_unit(params, batch, None).norms()
 
 
+def require_separate_examples(model: nn.Module) -> None:
+    """Refuse layers that mix the examples of a batch by their type alone."""
+    for name, module in model.named_modules():
+        if _mixes_examples(module):
+            raise ModelError(
+                f"Expected layers that treat examples separately, found {type(module).__name__} "
+                f"at '{name}', which mixes the examples of a batch. Replace it by GroupNorm or "
+                "LayerNorm."
+            )
+
+
+def _mixes_examples(module: nn.Module) -> bool:
+    keeps_statistics = bool(getattr(module, "track_running_stats", False))
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or keeps_statistics
+
+
 def _trainable(model: nn.Module) -> Params:
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
@@ -138,6 +155,29 @@ def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
     except _CANNOT_RUN:
         return False
     return True
+
+
+MANY = 2**20
+"""From this many stored numbers per example on, it is worth a word."""
+
+
+def warn_of_stored_gradients(engine: Engine) -> None:
+    """Say which parameters have stored gradients, if those are large."""
+    params = _trainable(engine.model)
+    sizes = {name: params[name].numel() for name in engine.stored if name in params}
+    if sum(sizes.values()) < MANY:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])
+    named = ", ".join(f"'{name}'" for name in largest[:3]) + (", ..." if len(sizes) > 3 else "")
+    size = sum(sizes[name] * params[name].element_size() for name in sizes)
+    warnings.warn(
+        f"The gradients of {len(sizes)} of {len(params)} parameters ({named}) are stored for every "
+        f"example, {size / 2**20:,.0f} MB each, because no rule covers how the model uses them. A "
+        "step takes longer, in smaller physical batches. Use a weight only through its own layer, "
+        "and layers that have a rule (see the page on layers).",
+        SpeedWarning,
+        stacklevel=2,
+    )
 
 
 _CANNOT_RUN = (

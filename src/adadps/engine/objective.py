@@ -1,9 +1,13 @@
 """What training differentiates: one model, one loss, one way to read the features.
 
 A logical batch is differentiated in physical pieces (`adadps.engine.chunked`), each padded with
-synthetic rows. Every pass of a run is *isolated*, on private rows and on others, so that a model
-behaves the same on all of them: it leaves no state behind, draws from secret generators, and its
-errors are not quoted.
+synthetic rows, so that neither an empty batch nor a small one takes a path of its own. Models are
+tried on such rows before training, too. Only the form of the data enters them: types, the shape of
+one row, the width of sparse rows, and the sizes of the model's tables of words.
+
+Every pass of a run is *isolated*, on private rows and on others, so that a model behaves the same
+on all of them: it leaves no state behind, draws from secret generators, and its errors are not
+quoted.
 """
 
 from __future__ import annotations
@@ -26,14 +30,22 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.model_state import evaluating, same_state
-from adadps.engine.passes.side_effects import ROWS, Bytes, secret_generators
+from adadps.engine.passes.model_state import Bytes, evaluating, same_state, secret_generators
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params, SinglePrecision
 
 Result = TypeVar("Result")
+
+ROWS = 16
+"""The number of synthetic rows, and the multiple to which batches are padded.
+
+A matrix product with very few rows is computed by another routine than one with many, and some
+routines treat the rows beyond a multiple of four differently, too: the last bit of a row would then
+tell how many others were drawn. In multiples of 16, rows are bit-equal
+(`tests/contract/test_padding.py`).
+"""
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,59 @@ def reweighed(features: Features, weights: Tensor) -> Features:
     return torch.nn.functional.normalize(scaled, dim=1, eps=1e-30)
 
 
-# --- padding ---
+# --- synthetic rows and padding ---
+
+_WORDS_PER_ROW = 8
+
+
+def synthetic_like(data: Examples, model: nn.Module) -> Examples:
+    """Return `ROWS` synthetic examples: those given with the data, or made up here."""
+    if data.synthetic is not None:
+        return data.synthetic.take(torch.arange(ROWS) % len(data.synthetic))
+    generator = torch.Generator().manual_seed(0)
+    device = data.targets.device
+    return Examples(
+        _features(data.features, model, generator).to(device),
+        _targets(data.targets, generator).to(device),
+    )
+
+
+def _features(like: Features, model: nn.Module, generator: torch.Generator) -> Features:
+    if isinstance(like, SparseRows):
+        return _sparse(like.width, like.values.dtype, generator)
+    shape = (ROWS, *like.shape[1:])
+    if not like.is_floating_point():
+        highest = 2 if like.dtype is torch.bool else _fewest_words(model)
+        return torch.randint(highest, shape, generator=generator).to(like.dtype)
+    # Half of them positive, for models that take logarithms or roots.
+    values = torch.rand(shape, generator=generator)
+    values[ROWS // 2 :] = torch.randn((ROWS - ROWS // 2, *shape[1:]), generator=generator)
+    return values.to(like.dtype)
+
+
+def _targets(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Values in [0, 1), or alternating 0 and 1, which nearly every loss accepts."""
+    shape = (ROWS, *like.shape[1:])
+    if like.is_floating_point():
+        return torch.rand(shape, generator=generator).to(like.dtype)
+    alternating = torch.arange(ROWS) % 2
+    return alternating.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous().to(like.dtype)
+
+
+def _sparse(width: int, dtype: torch.dtype, generator: torch.Generator) -> SparseRows:
+    """Rows of a few distinct columns with positive values."""
+    count = min(_WORDS_PER_ROW, width)
+    first = torch.randint(max(1, width), (ROWS, 1), generator=generator)
+    columns = ((first + torch.arange(count)) % max(1, width)).sort(1).values
+    values = torch.rand(ROWS * count, generator=generator).add_(0.1)
+    offsets = torch.arange(ROWS + 1) * count
+    return SparseRows(offsets, columns.flatten(), values.to(dtype), width)
+
+
+def _fewest_words(model: nn.Module) -> int:
+    """Integers below this fit every table of words; without a table they are 0 and 1."""
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return min((table.num_embeddings for table in tables), default=2)
 
 
 def padding_for(rows: int, multiple: int = ROWS) -> int:

@@ -7,7 +7,8 @@ whether, the gradients themselves are stored. A unit whose gradient is not finit
 its norm is 0 and it contributes nothing.
 
 Stages see a *step* (`Step`) and turn the clipped sum into an `Update` of the weights. An update may
-leave its noise to be drawn later (`NoisySum`), by the weights that it is added to.
+leave its noise to be drawn later (`NoisySum`), by the weights that it is added to. Learning rates,
+mixing weights and decays may be a `Schedule`: a public function of the number of the step.
 
 `Weights` cannot be read without their noise. A table of words of which each batch reads only some
 rows draws its noise late (`adadps.engine.noise.late`); all other parameters are noised at every
@@ -127,7 +128,7 @@ class Engine(Protocol):
     ) -> Differentiated:
         """Gradients of the loss at ``params``, one per unit; without ``units``, one per row.
 
-        The last ``synthetic`` rows of the batch are padding (`adadps.engine.passes.side_effects`):
+        The last ``synthetic`` rows of the batch are padding (`adadps.engine.objective`):
         they run with the others, belong to no unit, weigh nothing and touch no row of a table.
         """
 
@@ -280,6 +281,19 @@ class Step:
         if id(public) not in self._public:
             self._public[id(public)] = self.mean_gradient(public.batch(self.index))
         return self._public[id(public)]
+
+
+Schedule = float | Callable[[int], float]
+"""A constant, or a function of the step t = 1, 2, 3, ..."""
+
+
+def at(schedule: Schedule, index: int) -> float:
+    """Return the value of a schedule at step ``index``.
+
+    >>> at(0.5, 7), at(lambda t: 1 / t, 4)
+    (0.5, 0.25)
+    """
+    return float(schedule(index)) if callable(schedule) else float(schedule)
 
 
 class Weights:

@@ -5,7 +5,6 @@
   dataclass with a ``rule``; its contract is tests/contract/test_stage_rules.py.
 - `side`: sources of side information. A new source has the methods of `SideSource`; its contract is
   tests/contract/test_side_sources.py.
-- `schedules`: learning rates and mixing weights as functions of the step.
 
 A new sampler goes into `adadps.accounting.samplers`.
 """

@@ -13,7 +13,7 @@ from adadps.methods.side import RMSPropStatistics, SideSource, Statistics, oracl
 from adadps.methods.stages import Chain, adagrad, adam, average, chain, cosine, mix, momentum
 from adadps.methods.stages import precondition, pretrain, reparametrise, rmsprop, sgd
 from adadps.methods.stages.gradients import Privatize, privatize
-from adadps.methods.schedules import Schedule
+from adadps.engine.waist import Schedule
 
 OPEN = privatize()
 """A clip and a noise that are still to be chosen."""

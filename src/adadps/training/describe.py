@@ -21,7 +21,7 @@ from adadps.accounting.events import exposes, in_words, is_free, text_of
 from adadps.accounting.ledger import RunFacts
 from adadps.accounting.samplers import Sampler
 from adadps.data.provenance import Provenance, digest_of
-from adadps.methods.schedules import Schedule, at
+from adadps.engine.waist import Schedule, at
 from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
 from adadps.methods.stages.gradients import Precondition, Reparametrise

@@ -7,7 +7,7 @@ from adadps.data.identity import identities_of_texts, normalised
 from adadps_experiments.data.amazon import Amazon
 from adadps_experiments.data.imdb import Imdb, Reviews
 from adadps_experiments.reproduce.text import corpora
-from adadps_experiments.reproduce.text.problem import PublicTexts, _split
+from adadps_experiments.reproduce.text.problem import PublicSource, _split
 
 PUBLIC = (
     "A film about a train and a dog.",
@@ -77,11 +77,11 @@ def test_reviews_of_a_shop_are_loaded_once_and_by_those_alone_who_train_on_them(
     made = corpora._imdb()
     narrow = made.narrowed(3)
     for one in (made, made.for_tuning(), narrow):
-        _split(one, PublicTexts(share=0.5), 0)
+        _split(one, PublicSource(share=0.5), 0)
     assert loaded == []
     for one in (made, made.for_tuning(), narrow):
         for seed in (0, 1):
-            assert len(_split(one, PublicTexts(proxy=1), seed)[0]) == 1
+            assert len(_split(one, PublicSource(proxy=1), seed)[0]) == 1
     assert loaded == [1]
     counts = narrow.proxy().counts
     np.testing.assert_array_equal(counts.toarray(), made.proxy().counts.toarray()[:, :3])

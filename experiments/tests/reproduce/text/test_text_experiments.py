@@ -19,10 +19,10 @@ from adadps_experiments.reproduce.text.experiments import (
 )
 from adadps_experiments.reproduce.text.jobs import SIZES
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
-from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicSource
 
 ALL = pytest.mark.parametrize("name", EXPERIMENTS)
-FEW, SHOP = PublicTexts(proxy=250), PublicTexts(proxy=8000)
+FEW, SHOP = PublicSource(proxy=250), PublicSource(proxy=8000)
 
 ALL_METHODS = {
     "imdb": {
@@ -169,7 +169,7 @@ def test_costs_are_those_of_the_run_that_the_numbers_come_from():
 def test_numbers_of_the_size_stand_beside_their_lines(features):
     wanted = {"dataset": "imdb", "features": features}
     for share in (0.01, 0.002, 0.0004):
-        found = papers_of("public-size", **wanted, public=PublicTexts(share=share))
+        found = papers_of("public-size", **wanted, public=PublicSource(share=share))
         assert found["adadps-public"] == PUBLIC_DATA_SIZE[share]
     assert papers_of("public-size", **wanted)["ideal"] == PUBLIC_DATA_SIZE["upper bound"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from adadps_experiments.reproduce.text import jobs, recipes
 from adadps_experiments.reproduce.text.jobs import TextJob
-from adadps_experiments.reproduce.text.problem import PublicTexts
+from adadps_experiments.reproduce.text.problem import PublicSource
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 ADADPS = {"clip": 0.5, "length": 3.0, "floor": 0.03, "power": 0.5}
@@ -50,7 +50,7 @@ def test_a_job_is_described_by_all_that_it_depends_on():
         replace(job, setting={"clip": 0.25}),
         replace(job, epsilon=2.8),
         replace(job, seed=1),
-        replace(job, public=PublicTexts(share=0.002)),
+        replace(job, public=PublicSource(share=0.002)),
         replace(job, tuning=True),
     )
     descriptions = [json.dumps(one.describe(), sort_keys=True) for one in (job, *others)]
@@ -73,4 +73,4 @@ def test_a_job_of_another_version_or_with_other_words_is_another_job(monkeypatch
 def test_a_job_is_not_described_by_what_it_does_not_depend_on():
     """One run without privacy serves all epsilons."""
     job = TextJob("imdb", recipes.PAPER, "adam", {"length": 0.1}, 1.5, 0)
-    assert job.describe() == replace(job, epsilon=2.8, public=PublicTexts(proxy=250)).describe()
+    assert job.describe() == replace(job, epsilon=2.8, public=PublicSource(proxy=250)).describe()

@@ -16,11 +16,11 @@ from adadps.training.fit import fit
 from adadps_experiments.reproduce.text import recipes
 from adadps_experiments.reproduce.text.jobs import SIZES
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
-from adadps_experiments.reproduce.text.problem import PublicTexts, problem, zero_model
+from adadps_experiments.reproduce.text.problem import PublicSource, problem, zero_model
 from support.small_corpora import small_corpus
 
 LENGTHS = (0.5, 1.5, 4.0, 10.0)
-PUBLIC = PublicTexts(share=0.1)
+PUBLIC = PublicSource(share=0.1)
 CORPUS = small_corpus()
 HERE = problem(CORPUS, recipes.PAPER, PUBLIC, 0)
 STAGES = {

@@ -11,13 +11,13 @@ from scipy import sparse
 
 from adadps_experiments.reproduce.text import recipes
 from adadps_experiments.reproduce.text.corpus import FOLDS, fold_of
-from adadps_experiments.reproduce.text.problem import PublicTexts, TextProblem, _split, problem
+from adadps_experiments.reproduce.text.problem import PublicSource, TextProblem, _split, problem
 from adadps_experiments.reproduce.text.recipes import typical_counts
 from adadps_experiments.reproduce.text.words import document_shares
 from support.small_corpora import WORDS, UnreadableTexts, labelled, small_corpus
 
 CORPUS = small_corpus()
-SHARES = [PublicTexts(), PublicTexts(share=0.05), PublicTexts(users=True, share=0.1)]
+SHARES = [PublicSource(), PublicSource(share=0.05), PublicSource(users=True, share=0.1)]
 
 
 def rows_of(held):
@@ -69,7 +69,7 @@ def test_public_texts_are_taken_out_of_the_private_ones(public, seed):
     assert len(chosen) + len(left) == len(CORPUS.train)
 
 
-@pytest.mark.parametrize("public", [*SHARES, PublicTexts(proxy=20)], ids=str)
+@pytest.mark.parametrize("public", [*SHARES, PublicSource(proxy=20)], ids=str)
 def test_the_problem_has_the_split_parts(public):
     made = problem(CORPUS, recipes.PAPER, public, 3)
     chosen, left = _split(CORPUS, public, 3)
@@ -85,24 +85,24 @@ def test_the_problem_has_the_split_parts(public):
 
 
 def test_public_users_are_whole():
-    chosen, left = _split(CORPUS, PublicTexts(users=True, share=0.1), 0)
+    chosen, left = _split(CORPUS, PublicSource(users=True, share=0.1), 0)
     assert not set(chosen.users) & set(left.users)
     assert len(set(chosen.users)) == round(0.1 * len(set(CORPUS.train.users)))
 
 
 def test_a_share_is_of_the_texts():
-    assert len(_split(CORPUS, PublicTexts(share=0.1), 0)[0]) == 36
-    assert len(_split(CORPUS, PublicTexts(share=1e-9), 0)[0]) == 2  # there is a minimum
+    assert len(_split(CORPUS, PublicSource(share=0.1), 0)[0]) == 36
+    assert len(_split(CORPUS, PublicSource(share=1e-9), 0)[0]) == 2  # there is a minimum
 
 
 def test_proxies_leave_all_private_texts_private():
-    chosen, left = _split(CORPUS, PublicTexts(proxy=20), 0)
+    chosen, left = _split(CORPUS, PublicSource(proxy=20), 0)
     assert len(chosen) == 20
     assert set(chosen.texts) <= set(CORPUS.proxy().texts)
     assert list(left.texts) == list(CORPUS.train.texts)
 
 
-@pytest.mark.parametrize("public", [*SHARES, PublicTexts(proxy=20)], ids=str)
+@pytest.mark.parametrize("public", [*SHARES, PublicSource(proxy=20)], ids=str)
 def test_the_seed_draws_the_public_texts(public):
     first, again, other = (_split(CORPUS, public, seed)[0].texts for seed in (0, 0, 1))
     assert first == again
@@ -112,12 +112,12 @@ def test_the_seed_draws_the_public_texts(public):
 def test_kinds_of_public_texts_have_names_of_their_own():
     """Records of runs identify public texts by this name."""
     kinds = [
-        PublicTexts(),
-        PublicTexts(share=0.002),
-        PublicTexts(share=0.0004),
-        PublicTexts(users=True),
+        PublicSource(),
+        PublicSource(share=0.002),
+        PublicSource(share=0.0004),
+        PublicSource(users=True),
     ]
-    kinds += [PublicTexts(proxy=250), PublicTexts(proxy=8000)]
+    kinds += [PublicSource(proxy=250), PublicSource(proxy=8000)]
     assert len({str(kind) for kind in kinds}) == len(kinds)
 
 
@@ -125,7 +125,7 @@ def test_typical_texts_come_from_public_frequencies_alone():
     others = labelled(np.random.default_rng(5), 200)
     changed = replace(CORPUS, train=others, test=others, proxy=lambda: others)
     for recipe in (recipes.PAPER, recipes.TF_IDF):
-        here, there = (problem(one, recipe, PublicTexts(), 0) for one in (CORPUS, changed))
+        here, there = (problem(one, recipe, PublicSource(), 0) for one in (CORPUS, changed))
         assert not np.array_equal(rows_of(here.train)[:50], rows_of(there.train)[:50])
         np.testing.assert_array_equal(here.typical.toarray(), there.typical.toarray())
         scale = np.linspace(1, 3, WORDS)
@@ -185,7 +185,7 @@ def test_shares_of_texts_follow_from_frequencies_of_words():
 def test_names_of_tags_are_public_texts_that_have_their_own_tag():
     names = labelled(np.random.default_rng(5), 12, 6, kind="name", several=True)
     given = problem(
-        replace(small_corpus(several=True), names=names), recipes.PAPER, PublicTexts(names=True), 0
+        replace(small_corpus(several=True), names=names), recipes.PAPER, PublicSource(names=True), 0
     )
     np.testing.assert_allclose(rows_of(given.public.examples), recipe_of(names))
     np.testing.assert_allclose(given.public.examples.targets.numpy(), names.targets)
@@ -196,13 +196,13 @@ def test_names_of_tags_are_public_texts_that_have_their_own_tag():
 def test_names_leave_the_same_private_texts_as_one_percent_does():
     corpus = replace(CORPUS, names=CORPUS.train.take(np.arange(2)))
     assert (
-        _split(corpus, PublicTexts(names=True), 3)[1].texts
-        == _split(corpus, PublicTexts(), 3)[1].texts
+        _split(corpus, PublicSource(names=True), 3)[1].texts
+        == _split(corpus, PublicSource(), 3)[1].texts
     )
 
 
 def test_settings_that_start_from_names_are_tuned_with_names():
-    assert PublicTexts(names=True).tuned_as == PublicTexts(names=True)
+    assert PublicSource(names=True).tuned_as == PublicSource(names=True)
 
 
 def test_narrowed_problems_have_narrowed_names():

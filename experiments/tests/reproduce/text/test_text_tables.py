@@ -24,7 +24,7 @@ from adadps_experiments.reproduce.text.experiments import (
     TableLine,
 )
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
-from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicSource
 from support.small_corpora import TINY, forget, put_in_place, small_corpus
 
 KEYS = {
@@ -46,7 +46,7 @@ RESULTS = Path(__file__).parents[4] / "docs" / "results" / "text"
 METHODS = ("dp-sgd", "adadps", "warm-start", "ideal", "adam", "public-only")
 LINES = (
     *(TableLine("imdb", PAPER, name, 2.0, ONE_PERCENT, 0.63, "table: made up") for name in METHODS),
-    TableLine("imdb", PAPER, "public-only", 2.0, PublicTexts(proxy=20)),
+    TableLine("imdb", PAPER, "public-only", 2.0, PublicSource(proxy=20)),
     TableLine("imdb", BEST, "dp-sgd", 2.0),
     TableLine("imdb", PAPER, "dp-sgd", 4.0),
     TableLine("so-titles", PAPER, "adam", 2.0, ONE_PERCENT, 0.64, "table: made up"),

@@ -12,7 +12,7 @@ from adadps_experiments.reproduce.results import read_winners
 from adadps_experiments.reproduce.text import jobs, recipes, tuning
 from adadps_experiments.reproduce.text.experiments import BEST, PAPER, PLAIN, Experiment, TableLine
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
-from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicSource
 from support.small_corpora import TINY, UnreadableTexts, forget, put_in_place, small_corpus
 
 LINES = (
@@ -22,10 +22,10 @@ LINES = (
     TableLine("imdb", BEST, "adadps", 2.0),
     TableLine("imdb", BEST, "public-only", 2.0),
     TableLine(
-        "imdb", BEST, "public-only", 2.0, PublicTexts(proxy=20)
+        "imdb", BEST, "public-only", 2.0, PublicSource(proxy=20)
     ),  # settings for a few examples ...
     TableLine(
-        "imdb", BEST, "public-only", 2.0, PublicTexts(proxy=8000)
+        "imdb", BEST, "public-only", 2.0, PublicSource(proxy=8000)
     ),  # ... are not those for many
 )
 SMALL = Experiment("small", "A small experiment", LINES, LINES[:1])

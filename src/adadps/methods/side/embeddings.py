@@ -23,16 +23,12 @@ import numpy.typing as npt
 from adadps.data.provenance import Provenance
 from adadps.errors import AdadpsError, DataError, SideInformationError
 from adadps.methods.side.vector_sources import (
-    Found,
-    Function,
-    numbers,
     of_function,
     of_model2vec,
     of_path,
     of_sentence_transformers,
-    of_wordllama,
-    unit,
 )
+from adadps.methods.side.vectors import Found, Function, numbers, of_wordllama, unit
 
 Source = str | Path | Function
 

@@ -34,7 +34,7 @@ from adadps.data.provenance import Provenance, digest_of
 from adadps.errors import DataError, SideInformationError
 from adadps.files import parse_json
 from adadps.methods.side.embeddings import Embeddings
-from adadps.methods.side.vector_files import WORD
+from adadps.methods.side.vector_sources import WORD
 
 FITTED = "fitted"
 TERMS, WIDTH = 20_000, 256

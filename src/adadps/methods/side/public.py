@@ -19,9 +19,8 @@ from torch import Tensor
 
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.provenance import Provenance
-from adadps.engine.waist import Step
+from adadps.engine.waist import Schedule, Step, at
 from adadps.errors import require
-from adadps.methods.schedules import Schedule, at
 from adadps.methods.side.source import Transform, positive
 from adadps.tensors.sums import Params
 

@@ -1,36 +1,44 @@
-"""Where public vectors of texts come from: installed packages, files, and functions.
+"""Where public vectors of texts come from, if not from wordllama: files, packages, and functions.
 
 Each source ends in a `Found`: a function from texts to rows, its width, what it is, and a digest by
-which other vectors are noticed. Nothing is downloaded.
+which other vectors are noticed. Nothing is downloaded. Vectors of words are read from text files in
+the format of word2vec and GloVe, one word and its numbers per line.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Callable, Sequence
+import re
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from adadps.data.provenance import digest_of
-from adadps.errors import SideInformationError
-from adadps.methods.side.vector_files import (
+from adadps.errors import DataError, SideInformationError
+from adadps.methods.side.vectors import (
+    LARGEST,
+    Found,
+    Function,
+    Matrix,
     Vectors,
     expanded,
+    numbers,
     read_token_vectors,
-    read_word_vectors,
+    require_file,
     token_vectors,
+    unit,
 )
 
-Function = Callable[[Sequence[str]], Any]
-
+WORD = r"(?u)\b\w\w+\b"
+"""The pattern of a word, as everywhere else in the library: single letters are ignored."""
 PROBES = (
     "The film was wonderful, and I would watch it again.",
     "A terrible book; I want my money back!",
@@ -46,40 +54,6 @@ PROJECTIONS, DECIMALS = 4, 2
 """So few and coarse numbers per probe are hashed that rounding on another machine changes none."""
 TOLERANCE = 1e-3
 """The vector of a text may differ by this much if other texts are embedded with it (rounding)."""
-INSTALL_WORDLLAMA = 'pip install --force-reinstall "wordllama>=0.4,<0.5"'
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """A function from texts to rows, with its width, what it is, and a digest."""
-
-    embed: Function
-    width: int
-    source: str
-    digest: str
-
-    @classmethod
-    def vectors(cls, held: Vectors, what: str) -> Found:
-        """Return vectors of tokens or words, which are added up in each text."""
-        return cls(held, held.matrix.shape[1], f"{what}: {held.size}", held.digest)
-
-
-@cache
-def of_wordllama() -> Found:
-    """Read the files within the installed wheel; its own loader would look in the network."""
-    try:
-        package = distribution("wordllama")
-        home = Path(str(package.locate_file("wordllama")))
-        held = read_token_vectors(
-            home / "weights" / "l2_supercat_256.safetensors",
-            home / "tokenizers" / "l2_supercat_tokenizer_config.json",
-        )
-    except (PackageNotFoundError, ValueError) as error:
-        raise SideInformationError(
-            f"Expected the vectors of the package wordllama, found none ({error}). Install them: "
-            f"{INSTALL_WORDLLAMA}"
-        ) from error
-    return Found.vectors(held, f"wordllama {package.version}, l2_supercat_256")
 
 
 def of_path(path: Path) -> Found:
@@ -174,46 +148,6 @@ def probed(function: Function, name: str) -> npt.NDArray[np.float64]:
     return together
 
 
-def numbers(
-    rows: Any, count: int, width: int | None, name: str = "the function"
-) -> npt.NDArray[np.floating[Any]]:
-    """Return what a function of texts gave as an array; refuse any that are not vectors."""
-    if isinstance(rows, torch.Tensor):
-        rows = rows.detach().cpu()
-        rows = rows.float().numpy() if rows.is_floating_point() else rows.numpy()
-    try:
-        held = np.asarray(rows)
-    except ValueError:  # rows of different lengths
-        held = np.asarray(None)
-    shape = (count, width if width is not None else "width")
-    fits = held.ndim == 2 and held.shape[0] == count and held.shape[1] >= 1
-    if not fits or (width is not None and held.shape[1] != width):
-        raise SideInformationError(
-            f"Expected vectors of shape {shape} for {count} texts from {name}, found shape "
-            f"{held.shape} of {type(rows).__name__}. Return a dense array with one row per text, "
-            "always of the same width."
-        )
-    if not np.issubdtype(held.dtype, np.floating) or not np.isfinite(held).all():
-        raise SideInformationError(
-            f"Expected finite floating numbers from {name}, found {held.dtype} or some that are "
-            "not finite. Return zeros for texts that have no vector, and convert to floats."
-        )
-    return held
-
-
-def unit(rows: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Return the rows divided by their L2 norms; zeros stay zeros.
-
-    >>> unit(np.array([[3e200, 4e200], [0.0, 0.0]])).tolist()
-    [[0.6, 0.8], [0.0, 0.0]]
-    """
-    wide = rows.astype(np.float64)
-    peak = np.abs(wide).max(axis=1, keepdims=True)
-    wide /= np.where(peak > 0, peak, 1.0)  # squares neither overflow nor vanish
-    norms = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
-    return wide / np.where(norms > 0, norms, 1.0)
-
-
 def _imported(module: str, package: str) -> Any:
     try:
         return import_module(module)
@@ -231,3 +165,119 @@ def _not_here(package: str, name: str, call: str) -> SideInformationError:
         f"can be read as '{name}'. adadps downloads nothing: where there is a network, run "
         f'python -c "from {module} import *; {call}" once, or give the path of its folder.'
     )
+
+
+# --- text files of words ---
+
+
+def read_word_vectors(path: Path) -> Vectors:
+    """Read a text file of words and their vectors (word2vec, GloVe), compressed or not.
+
+    A word of a text is looked up as it is written, and then in lower case.
+    """
+    require_file(path, "vectors")
+    index: dict[str, int] = {}
+    rows: list[Matrix] = []
+    with _opened(path) as lines:
+        for word, numbers, line in _entries(lines, path):
+            if word in index:
+                raise DataError(
+                    f"Expected every word once in {path}, found {word[:40]!r} again on line {line}."
+                    " Leave one of them out."
+                )
+            index[word] = len(rows)
+            rows.append(numbers)
+    if not rows:
+        raise DataError(
+            f"Expected words and their vectors in {path}, found none. Write one word and its "
+            "numbers per line, separated by spaces."
+        )
+    matrix = np.stack(rows)
+    return Vectors(matrix, _Words(index), digest_of([torch.from_numpy(matrix), *index]), "words")
+
+
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="\n")
+    return path.open(encoding="utf-8", newline="\n")
+
+
+def _entries(lines: TextIO, path: Path) -> Iterator[tuple[str, Matrix, int]]:
+    """Yield each word, its vector and its line; check the header if there is one."""
+    width = count = None
+    found = 0
+    for line, parts in _lines(lines, path):
+        if line == 1 and len(parts) == 2 and all(part.isdecimal() for part in parts):
+            count, width = map(int, parts)
+            continue
+        width = len(parts) - 1 if width is None else width
+        word, numbers = _entry(parts, width, f"line {line} of {path}")
+        found += 1
+        yield word, numbers, line
+    if count is not None and count != found:
+        raise DataError(
+            f"Expected {count} words in {path}, as its first line says, found {found}. Download "
+            "the file again, or correct its first line."
+        )
+
+
+def _lines(lines: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        for line, text in enumerate(lines, 1):
+            if stripped := text.rstrip(" \r\n"):
+                yield line, stripped.split(" ")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"Expected UTF-8 in {path}, found other bytes ({error.reason}). Give vectors as text, "
+            "not in the binary format of word2vec, and convert the file to UTF-8."
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:  # gzip reports damage by any of these
+        raise DataError(
+            f"Expected a whole file in {path}, found a damaged one ({error}). Download it again."
+        ) from error
+
+
+def _entry(parts: list[str], width: int, place: str) -> tuple[str, Matrix]:
+    more = len(parts) - 1 - width
+    if more > 0 and not _is_number(parts[more]):  # a few words of GloVe contain spaces
+        parts = [" ".join(parts[: more + 1]), *parts[more + 1 :]]
+    if len(parts) - 1 != width or width < 1:
+        raise DataError(
+            f"Expected a word and {max(width, 1)} numbers on {place}, found {len(parts) - 1} "
+            "numbers. Correct the line or leave it out."
+        )
+    if wrong := [part for part in parts[1:] if not _is_number(part)]:
+        raise DataError(
+            f"Expected numbers after the word on {place}, found {wrong[0][:40]!r}. Separate them "
+            "by single spaces."
+        )
+    numbers = np.array(parts[1:], dtype=np.float64)
+    if not (np.abs(numbers) <= LARGEST).all():
+        raise DataError(
+            f"Expected finite numbers on {place}, at most {LARGEST:g}, found others. Correct the "
+            "line or leave it out."
+        )
+    return parts[0], numbers.astype(np.float32)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # Python would read 1_0 as 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """Finds words as they are written, or else in lower case."""
+
+    index: dict[str, int]
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        found = ((self._place(word) for word in re.findall(WORD, text)) for text in texts)
+        return [[place for place in places if place is not None] for places in found]
+
+    def _place(self, word: str) -> int | None:
+        place = self.index.get(word)
+        return self.index.get(word.lower()) if place is None else place

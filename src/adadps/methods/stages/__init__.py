@@ -7,7 +7,6 @@ any other place. A stage that reads side information or public data inherits fro
 """
 
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
-from adadps.methods.schedules import cosine, inverse_sqrt
 from adadps.methods.stages.chain import Chain, Stage, chain
 from adadps.methods.stages.gradients import (
     average,
@@ -17,9 +16,9 @@ from adadps.methods.stages.gradients import (
     reparametrise,
 )
 from adadps.methods.stages.local import train_locally
-from adadps.methods.stages.mixing import mix, momentum
+from adadps.methods.stages.mixing import cosine, mix, momentum
 from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
-from adadps.methods.stages.updates import adagrad, adam, rmsprop, sgd
+from adadps.methods.stages.updates import adagrad, adam, inverse_sqrt, rmsprop, sgd
 from adadps.methods.stages.users import Users, by_user
 
 __all__ = [

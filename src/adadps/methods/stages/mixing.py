@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from adadps.data.examples import PublicExamples
-from adadps.engine.waist import Step
+from adadps.engine.waist import Schedule, Step, at
 from adadps.errors import require
-from adadps.methods.schedules import Schedule, at
 from adadps.methods.stages.chain import AFTER_RELEASE, ReadsPublic
 from adadps.tensors.sums import Params
 from adadps.types import Kind
@@ -88,3 +88,27 @@ def momentum(beta: float, *, debias: bool = False) -> Momentum:
     """
     require(0 <= beta < 1, "0 <= beta < 1", beta, "0 means no momentum.")
     return Momentum(beta, debias)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """The schedule cos(π t / (2 K)), which is 0 from step K on."""
+
+    horizon: int
+
+    def __call__(self, index: int) -> float:
+        """Return the value at step ``index``."""
+        return math.cos(math.pi * min(index, self.horizon) / (2 * self.horizon))
+
+    def __str__(self) -> str:
+        return f"cos(πt/{2 * self.horizon})"
+
+
+def cosine(horizon: int) -> Cosine:
+    """Return cos(π t / 2K), the mixing weight of PDA-DPMD: from almost 1 to 0 over K steps.
+
+    >>> round(cosine(10)(5), 3), round(cosine(10)(10), 3)
+    (0.707, 0.0)
+    """
+    require(horizon >= 1, "a horizon of at least one step", horizon, "Give the number of steps.")
+    return Cosine(horizon)

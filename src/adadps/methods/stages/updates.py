@@ -5,15 +5,15 @@ All of them are post-processing: they see private data only through what was rel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from adadps.engine.waist import Leaf, Step, Update
+from adadps.engine.waist import Leaf, Schedule, Step, Update, at
 from adadps.errors import SettingError, require, require_positive
-from adadps.methods.schedules import Schedule, at, described
 from adadps.methods.stages.chain import TO_UPDATE
 from adadps.tensors.sums import Params
 from adadps.types import Kind
@@ -36,7 +36,7 @@ class UpdateRule:
 
     def rate(self, step: Step) -> float:
         """Return the learning rate of this step."""
-        rate = float(self.lr(step.index) if callable(self.lr) else self.lr)
+        rate = at(self.lr, step.index)
         if not 0 <= rate < float("inf"):
             raise SettingError(
                 f"Expected a finite learning rate >= 0, found {rate}. Fix the schedule."
@@ -178,3 +178,41 @@ def _divided(gradient: Params, second: Params, rate: float, epsilon: float) -> U
     return Update(
         {name: -rate * g / (second[name].sqrt() + epsilon) for name, g in gradient.items()}
     )
+
+
+# --- learning rates ---
+
+
+@dataclass(frozen=True)
+class InverseSqrt:
+    """The schedule α/√t."""
+
+    start: float
+
+    def __call__(self, index: int) -> float:
+        """Return the value at step ``index``."""
+        return self.start / math.sqrt(index)
+
+    def __str__(self) -> str:
+        return f"{self.start:g}/√t"
+
+
+def inverse_sqrt(start: float) -> InverseSqrt:
+    """Return α/√t, the learning rate of the paper's convex theorems.
+
+    >>> inverse_sqrt(1.0)(4)
+    0.5
+    """
+    return InverseSqrt(start)
+
+
+def described(schedule: Schedule) -> str:
+    """Describe a schedule by a text that is the same in every process.
+
+    >>> described(0.5), described(math.sqrt)
+    ('0.5', 'sqrt')
+    """
+    if not callable(schedule):
+        return f"{schedule:g}"
+    name = getattr(schedule, "__qualname__", None)
+    return str(schedule) if name is None else str(name)

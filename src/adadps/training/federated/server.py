@@ -34,12 +34,13 @@ from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.provenance import Provenance
 from adadps.data.row_kind import RowKind
+from adadps.engine.choice import require_separate_examples
 from adadps.engine.chunked import ChunkedGradients
 from adadps.engine.local import Part, of_updates, table_axis
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.objective import predict
-from adadps.engine.passes.validation import objective, require_separate_examples
+from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
 from adadps.errors import ContractError, DeviceError, ModelError, OrderError, SettingError, require
 from adadps.methods.stages.chain import Chain

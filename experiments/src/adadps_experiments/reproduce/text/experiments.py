@@ -9,7 +9,7 @@ from adadps.errors import SettingError
 from adadps_experiments.data.finding import find
 from adadps_experiments.data.named_sets import STACKOVERFLOW
 from adadps_experiments.reproduce.text import published
-from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicTexts
+from adadps_experiments.reproduce.text.problem import ONE_PERCENT, PublicSource
 
 PAPER, TF_IDF, PLAIN, BEST = "paper", "tf-idf", "plain", "best for DP-SGD"
 """Kinds of features. The last two are found by tuning DP-SGD without and with public IDF."""
@@ -30,7 +30,7 @@ class TableLine:
     features: str
     method: str
     epsilon: float
-    public: PublicTexts = ONE_PERCENT
+    public: PublicSource = ONE_PERCENT
     paper: float | None = None
     table: str = ""
 
@@ -74,7 +74,7 @@ DOORS = (
 AT_OTHER_EPSILONS = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided", "dp-sgd-weighted")
 BOUNDS = ("ideal", "adam", "public-only")
 WITHOUT_PRIVACY = ("sgd", "adam", "public-only")
-BY_NAME, NAMES = ("warm-start", "adadps-warm-start"), PublicTexts(names=True)
+BY_NAME, NAMES = ("warm-start", "adadps-warm-start"), PublicSource(names=True)
 """Methods that start from the names of the tags, as texts with their own tag."""
 QUICK, FEW = ("dp-sgd", "dp-adam", "adadps", "adadps-two-sided"), 4
 IN_FIGURES = (
@@ -95,7 +95,7 @@ def _lines(
     epsilon: float,
     paper: dict[str, float] | None = None,
     tables: tuple[str, ...] = (),
-    public: PublicTexts = ONE_PERCENT,
+    public: PublicSource = ONE_PERCENT,
 ) -> tuple[TableLine, ...]:
     """Return one line per method; ``tables`` are those of the paper at this epsilon."""
     known = paper or {}
@@ -208,7 +208,11 @@ def _ood() -> Experiment:
         "adadps-warm-start",
         "public-only",
     )
-    few, all_of_it, users = PublicTexts(proxy=250), PublicTexts(proxy=8000), PublicTexts(users=True)
+    few, all_of_it, users = (
+        PublicSource(proxy=250),
+        PublicSource(proxy=8000),
+        PublicSource(users=True),
+    )
     in_distribution = {"adadps-public": 0.80}
     lines: list[TableLine] = []
     for features in (PAPER, BEST):
@@ -241,7 +245,7 @@ def _public_size() -> Experiment:
                 known = {"adadps-public": reported} if published_here else None
                 lines += _lines(
                     dataset, features, ("adadps-public", "public-only"), epsilon, known, tables,
-                    PublicTexts(share=share),
+                    PublicSource(share=share),
                 )  # fmt: skip
     quick = _of(lines, "imdb", PAPER, 1.5, ("adadps-public",))
     return Experiment("public-size", "Size of the public data: test accuracy", tuple(lines), quick)

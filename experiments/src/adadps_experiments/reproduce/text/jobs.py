@@ -24,7 +24,7 @@ from adadps_experiments.reproduce.text.corpus import Corpus
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS, TextMethod
 from adadps_experiments.reproduce.text.problem import (
     ONE_PERCENT,
-    PublicTexts,
+    PublicSource,
     TextProblem,
     problem,
     zero_model,
@@ -76,7 +76,7 @@ class TextJob:
     setting: Setting
     epsilon: float
     seed: int
-    public: PublicTexts = ONE_PERCENT
+    public: PublicSource = ONE_PERCENT
     tuning: bool = False
 
     @property
@@ -164,7 +164,7 @@ def run(job: TextJob) -> Record:
 
 @lru_cache(maxsize=4)
 def _problem_of(
-    dataset: str, recipe: Recipe, public: PublicTexts, seed: int, tuning: bool
+    dataset: str, recipe: Recipe, public: PublicSource, seed: int, tuning: bool
 ) -> TextProblem:
     held = corpus(dataset)
     if tuning:

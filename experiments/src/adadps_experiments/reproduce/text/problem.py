@@ -25,7 +25,7 @@ A_FEW = 300
 
 
 @dataclass(frozen=True)
-class PublicTexts:
+class PublicSource:
     """Where public examples come from: a share of the training texts or users, or other texts.
 
     With ``names`` they are the names of the tags, each a text with its own tag.
@@ -37,7 +37,7 @@ class PublicTexts:
     names: bool = False
 
     @property
-    def tuned_as(self) -> PublicTexts:
+    def tuned_as(self) -> PublicSource:
         """Return the public texts for tuning; a few are tuned as one percent of the texts."""
         return self if self.proxy > A_FEW or self.names else ONE_PERCENT
 
@@ -56,7 +56,7 @@ class PublicTexts:
         return f"{self.share:.2%} of the {'users' if self.users else 'training texts'}"
 
 
-ONE_PERCENT = PublicTexts()
+ONE_PERCENT = PublicSource()
 """The paper's public data: one percent of the training texts."""
 
 
@@ -85,7 +85,7 @@ class TextProblem:
         return float(np.median(np.asarray(self.typical.sum(axis=1)).ravel()))
 
 
-def problem(corpus: Corpus, recipe: Recipe, public: PublicTexts, seed: int) -> TextProblem:
+def problem(corpus: Corpus, recipe: Recipe, public: PublicSource, seed: int) -> TextProblem:
     """Draw the public examples by ``seed``, remove them from the private ones, make features."""
     chosen, left = _split(corpus, public, seed)
     held = Features(corpus, recipe)
@@ -107,7 +107,7 @@ def problem(corpus: Corpus, recipe: Recipe, public: PublicTexts, seed: int) -> T
     )
 
 
-def _split(corpus: Corpus, public: PublicTexts, seed: int) -> tuple[LabelledTexts, LabelledTexts]:
+def _split(corpus: Corpus, public: PublicSource, seed: int) -> tuple[LabelledTexts, LabelledTexts]:
     if public.names:
         assert corpus.names is not None
         return corpus.names, _split(corpus, ONE_PERCENT, seed)[1]
