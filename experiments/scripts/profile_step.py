@@ -16,7 +16,7 @@ from adadps.engine import ghost
 from adadps.engine.by_example import PassByExample
 from adadps.engine.noise import late, normals
 from adadps.engine.noise import randomness as noise
-from adadps.engine.rules import gradients, sequence
+from adadps.engine.rules import layered, sequence
 from adadps.tensors import loops, sums
 from adadps_experiments.bench.contenders import CONTENDERS, ours
 from adadps_experiments.bench.contenders.plain import has_sparse_form
@@ -50,7 +50,7 @@ def watch():
     watched(late, "release_rows", "rows: change, noise, grid, write")
     watched(noise, "_add_noised", "dense: noise, grid, write")
     watched(sums.OuterSum, "entries", "dense: clipped sum in float64")
-    watched(gradients.LayeredGradients, "norms", "norms")
+    watched(layered.LayeredGradients, "norms", "norms")
     watched(ghost, "output_gradients", "loss")
     watched(sequence.LayerSequence, "layer_calls", "forward and backward")
     watched(PassByExample, "gradients", "forward and backward")

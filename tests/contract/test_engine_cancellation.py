@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients, TiedGradients
+from adadps.engine.rules.gradients import MaterialisedGradients, TiedGradients
+from adadps.engine.rules.layered import LayeredGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
 from adadps.engine.waist import Units, clip_weights

@@ -17,7 +17,7 @@ from dp_accounting import (
 )
 
 from adadps import stages
-from adadps.engine.rules.gradients import LayeredGradients
+from adadps.engine.rules.layered import LayeredGradients
 from adadps.errors import OrderError
 from adadps.methods.side import fixed, oracle, public
 from adadps.methods.stages import (

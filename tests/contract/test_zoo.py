@@ -5,6 +5,7 @@ Every model is built as training builds it, and compared with autograd on one ex
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,9 +18,11 @@ from support.zoo import SIZE, replaced
 from support.zoo_attention import ATTENTION
 from support.zoo_checks import (
     OF_TORCH,
+    SLACK,
     Compared,
     assert_never_below,
     assert_sums,
+    matrices_for,
     transform,
     units_of,
 )
@@ -30,6 +33,7 @@ from support.zoo_recurrent import RECURRENT
 ZOO = PLAIN | RECURRENT | CONVOLUTIONS | ATTENTION
 EVERY = pytest.mark.parametrize("name", ZOO)
 ROW = 2
+RNG = np.random.default_rng(5)
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in OF_TORCH]
 
 
@@ -69,6 +73,40 @@ def test_neighbours_and_poison_leave_a_row_bit_equal(name):
         alone = contribution(poisoned, only(ROW, SIZE))
         assert poisoned.norms()[ROW] == 0, f"{name}, {kind}: the poisoned row is present"
         assert (alone == 0).all(), f"{name}, {kind}: the poisoned row contributes"
+
+
+@EVERY
+def test_whitened_rows_do_not_depend_on_their_neighbours(name):
+    """Another row leaves the others bit-equal, and norms are never below what is added."""
+    case = compared(name)
+    matrices = matrices_for(case.per_unit(), np.random.default_rng(5))
+    others = torch.arange(SIZE) != ROW
+    before = case.per_unit().whiten(*matrices)
+    other = replaced(case.batch, case.entry.batch(seed=9), ROW)
+    _assert_bit_equal(name, before, case.per_unit(other).whiten(*matrices), others)
+    for row in range(SIZE):
+        added = contribution(before, only(row, SIZE))
+        missing = 1 - before.norms()[row] / torch.linalg.vector_norm(added)
+        assert missing <= SLACK, f"{name}: the whitened norm of row {row} is too small"
+
+
+def test_most_models_of_the_zoo_can_be_whitened():
+    found = [name for name in ZOO if any(matrices_for(compared(name).per_unit(), RNG))]
+    assert len(found) > len(ZOO) / 2
+
+
+def test_rows_that_overflow_under_a_matrix_are_absent():
+    case = compared("residual")
+    large = case.batch.features.clone()
+    large[ROW] = 1e30
+    inputs, _ = matrices_for(case.per_unit(), RNG)
+    huge = {name: 1e20 * p for name, p in inputs.items()}
+    found = case.per_unit(Examples(large, case.batch.targets)).whiten(huge, {})
+    plain = case.per_unit().whiten(huge, {})
+    others = torch.arange(SIZE) != ROW
+    assert found.norms()[ROW] == 0
+    assert (contribution(found, only(ROW, SIZE)) == 0).all()
+    assert torch.equal(found.norms()[others], plain.norms()[others])
 
 
 def _assert_bit_equal(said, before, after, rows):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adadps
-from adadps.engine.rules.gradients import LayeredGradients
+from adadps.engine.rules.layered import LayeredGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.waist import Units, clip_weights
 from adadps.report.card import card_of

@@ -8,11 +8,11 @@ import torch
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.rules.gradients import (
     Affine,
-    LayeredGradients,
     LeafMap,
     MaterialisedGradients,
     TiedGradients,
 )
+from adadps.engine.rules.layered import LayeredGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from adadps import public_examples
-from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients
+from adadps.engine.rules.gradients import MaterialisedGradients
+from adadps.engine.rules.layered import LayeredGradients
 from adadps.engine.waist import Step
 from adadps.methods.side import RMSPropStatistics, fixed
 from adadps.methods.stages import (

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from adadps.engine.passes.validation import objective
+from adadps.engine.rules.whitening import bias_of
 from adadps.engine.waist import Units
 from adadps.tensors.sums import dense
 from support import ground_truth
@@ -45,11 +46,47 @@ def diagonals_for(params, rng, form):
     return [by_output, by_input]
 
 
-FORMS = ("plain", "full", "rank one", "by input", "shift", "shift, rank one")
+FORMS = (
+    "plain", "full", "rank one", "by input", "whitened", "whitened, full", "whitened, shift",
+    "shift", "shift, rank one",
+)  # fmt: skip
+
+
+def matrices_for(batch, rng):
+    """Random P for the inputs and Q for the outputs of all layers that can be whitened."""
+
+    def draw(size):
+        root = normal(rng, (size, size)) / size**0.5 + torch.eye(size)
+        return root @ root.T
+
+    held = batch.moments()
+    sizes = [
+        {name: len(value) for name, value in side.items()} for side in (held.inputs, held.outputs)
+    ]
+    return tuple({name: draw(size) for name, size in side.items()} for side in sizes)
+
+
+def whitened_by_hand(gradients, inputs, outputs):
+    """Q [G | g] P, written out for one example; a bias has a part in P where P has a row for it."""
+    found = dict(gradients)
+    for name, p in inputs.items():
+        rows = gradients[name].flatten(1)
+        bias = bias_of(name)
+        joint = len(p) == rows.shape[1] + 1
+        if joint:
+            rows = torch.cat([rows, gradients[bias].unsqueeze(1)], 1)
+        rows = outputs[name] @ rows @ p
+        if joint:
+            rows, found[bias] = rows[:, :-1], rows[:, -1]
+        elif bias in gradients:
+            found[bias] = outputs[name] @ gradients[bias]
+        found[name] = rows.reshape(gradients[name].shape)
+    return found
 
 
 def transform(batch, params, form, seed=0):
     """``batch`` under one form of D and shift, with β, M and D for the ground truth."""
+    form = form.removeprefix("whitened").removeprefix(", ") or "plain"
     rng = np.random.default_rng(seed)
     beta, mean = 1.0, {n: torch.zeros_like(p).double() for n, p in params.items()}
     if form.startswith("shift"):
@@ -90,11 +127,17 @@ class Compared:
     def assert_right(self, forms=FORMS, *, mean=False):
         """Norms and sums of examples in every form, and of units in the last one."""
         truth, found = self.truth(), self.per_unit()
+        matrices = matrices_for(found, np.random.default_rng(5))
+        turned = [whitened_by_hand(one, *matrices) for one in truth]
         for form in forms:
-            self._assert_form(found, truth, form)
+            whitened = form.startswith("whitened")
+            batch = found.whiten(*matrices) if whitened else found
+            self._assert_form(batch, turned if whitened else truth, form)
         units = units_of(len(self.batch), mean=mean)
-        grouped = grouped_truth(truth, units)
-        self._assert_form(self.per_unit(units=units), grouped, forms[-1], f"units, {forms[-1]}")
+        of_units = self.per_unit(units=units)
+        self._assert_form(of_units, grouped_truth(truth, units), forms[-1], f"units, {forms[-1]}")
+        of_units = of_units.whiten(*matrices)
+        self._assert_form(of_units, grouped_truth(turned, units), "whitened", "units, whitened")
 
     def _assert_form(self, found, truth, form, said=None):
         said = f"{self.name}, {said or form}"

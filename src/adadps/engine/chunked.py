@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from adadps.engine.waist import GradientBatch, Units, added
+from adadps.engine.waist import GradientBatch, Moments, Units, added
 from adadps.tensors.sums import Params, Sums
 
 
@@ -32,6 +33,10 @@ class ChunkedGradients:
         """β g + (1 - β) M."""
         return self._then(lambda batch: batch.shift(beta, mean))
 
+    def whiten(self, inputs: Params, outputs: Params) -> ChunkedGradients:
+        """Q g P."""
+        return self._then(lambda batch: batch.whiten(inputs, outputs))
+
     def norms(self) -> Tensor:
         """Return the norms of all units, piece by piece."""
         return torch.cat([part.norms() for part in self.parts()])
@@ -45,6 +50,10 @@ class ChunkedGradients:
             total = added(total, part.weighted_sum(weights[start : start + size]))
             start += size
         return total or {}
+
+    def moments(self) -> Moments:
+        """Return second moments of what layers read and write, piece by piece."""
+        return reduce(Moments.plus, (part.moments() for part in self.parts()))
 
     def parts(self) -> Iterator[GradientBatch]:
         """Yield each piece, differentiated and transformed."""

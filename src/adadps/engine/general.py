@@ -10,7 +10,8 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.by_example import PassByExample
 from adadps.engine.losses import Loss
-from adadps.engine.rules.gradients import LayeredGradients, MaterialisedGradients, layered
+from adadps.engine.rules.gradients import MaterialisedGradients
+from adadps.engine.rules.layered import LayeredGradients, layered
 from adadps.engine.waist import Units
 from adadps.tensors.sums import Params
 

@@ -12,7 +12,6 @@ stored gradients.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -24,13 +23,9 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.by_example import PassByExample, modes_of
 from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
 from adadps.engine.passes.vmap import over_examples
-from adadps.engine.rules.built import KEPT, BuiltGradients
-from adadps.engine.rules.gradients import (
-    LayeredGradients,
-    MaterialisedGradients,
-    PerExampleGradients,
-    layered,
-)
+from adadps.engine.rules.built import BuiltGradients, kept_in_memory
+from adadps.engine.rules.gradients import MaterialisedGradients, PerExampleGradients
+from adadps.engine.rules.layered import LayeredGradients, layered
 from adadps.engine.rules.layers import LayerCall, combined, gradients_of, require_supported
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.rules.sparse import TokenRows
@@ -103,7 +98,7 @@ class GhostEngine:
         ]
         finite = _all([finite, *measured], batch)
         leaves = {name: _without(leaf, finite, synthetic) for name, leaf in leaves.items()}
-        return layered(_kept_in_memory(leaves), finite, units, synthetic)
+        return layered(kept_in_memory(leaves), finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Return the mean gradient: of a sequence from the same closed forms, else by torch."""
@@ -189,16 +184,6 @@ class GhostEngine:
         return params | {
             other: params[name] for other, name in self._names.items() if name in params
         }
-
-
-def _kept_in_memory(leaves: dict[str, PerExampleGradients]) -> dict[str, PerExampleGradients]:
-    """The same, with as many built gradients as fit in memory between norms and sums."""
-    left, found = KEPT, dict(leaves)
-    for name, leaf in leaves.items():
-        if isinstance(leaf, BuiltGradients) and leaf.numbers * len(leaf.uses[0][1]) <= left:
-            left -= leaf.numbers * len(leaf.uses[0][1])
-            found[name] = replace(leaf, kept=True)
-    return found
 
 
 def _all(marks: list[Tensor], batch: Examples) -> Tensor:

@@ -23,11 +23,11 @@ from adadps.data.examples import Examples, Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.passes.model_state import same_state
 from adadps.engine.rules.gradients import (
-    LayeredGradients,
     LeafMap,
     MaterialisedGradients,
     PerExampleGradients,
 )
+from adadps.engine.rules.layered import LayeredGradients
 from adadps.engine.rules.sparse import shifted_rows
 from adadps.engine.waist import Engine, Units
 from adadps.tensors.squares import DOUBLE

@@ -32,6 +32,7 @@ from adadps.data.examples import Examples, Features, PublicExamples
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late import DIGITS, LateRows
 from adadps.engine.noise.late_parameter import can_be_late, hidden, make_late, make_plain, published
+from adadps.errors import ContractError
 from adadps.tensors.sums import (
     OuterSum,
     Params,
@@ -43,6 +44,44 @@ from adadps.tensors.sums import (
 )
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of the inputs and output gradients of layers, by the names of their weights.
+
+    ``inputs`` hold E[a aᵀ], with a 1 appended to a where there is a bias; ``outputs`` E[b bᵀ];
+    ``words`` E[a²] for tables, one number for each word along ``axes``.
+    """
+
+    inputs: Params = field(default_factory=dict)
+    outputs: Params = field(default_factory=dict)
+    words: Params = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
+
+    def plus(self, other: Moments) -> Moments:
+        """Add up the moments of two pieces of a batch."""
+        return Moments(
+            _sums_of(self.inputs, other.inputs),
+            _sums_of(self.outputs, other.outputs),
+            _sums_of(self.words, other.words),
+            {**self.axes, **other.axes},
+        )
+
+    def divided(self, count: int) -> Moments:
+        """Divide by the number of examples."""
+        inputs, outputs, words = (
+            {name: value / count for name, value in held.items()}
+            for held in (self.inputs, self.outputs, self.words)
+        )
+        return Moments(inputs, outputs, words, self.axes)
+
+
+def _sums_of(one: Params, other: Params) -> Params:
+    return {
+        name: one[name] + other[name] if name in one and name in other else {**one, **other}[name]
+        for name in {**one, **other}
+    }
+
+
 class GradientBatch(Protocol):
     """The gradients of a batch, one per unit, transformed but not necessarily materialised."""
 
@@ -52,11 +91,17 @@ class GradientBatch(Protocol):
     def shift(self, beta: float, mean: Params) -> Self:
         """β g + (1 - β) M for every unit."""
 
+    def whiten(self, inputs: Params, outputs: Params) -> Self:
+        """Q g P for every unit: matrices along the inputs and outputs of layers, by weight."""
+
     def norms(self) -> Tensor:
         """Exact L2 norm of each unit's transformed gradient, in float64."""
 
     def weighted_sum(self, weights: Tensor) -> Sums:
         """Σ_i weights_i g_i over the units, in float64; a table of words may stay row-sparse."""
+
+    def moments(self) -> Moments:
+        """Second moments of what layers read and write, summed over the rows; for public rows."""
 
     def parts(self) -> Iterator[GradientBatch]:
         """The batch in pieces that fit in memory, each with whole units."""
@@ -249,11 +294,16 @@ class Update(dict[str, Leaf]):
     keep: float = 1.0
 
 
+def _no_public_rows(_rows: Examples) -> GradientBatch:
+    raise ContractError("Expected a method without public gradients, found one that needs them.")
+
+
 @dataclass(frozen=True)
 class Step:
     """What a stage may know about the step that it takes part in.
 
-    ``mean_gradient`` is the model's ordinary gradient on public examples at the current weights.
+    ``mean_gradient`` is the model's ordinary gradient on public examples at the current weights,
+    and ``differentiate`` gives the gradient of each of them.
     ``watch`` receives un-noised facts about private data; it does nothing outside of debugging.
     ``late`` allows noise to be drawn later and sums to stay row-sparse. ``answers`` is the number
     of answers from devices outside of this process; None if all gradients are computed in it.
@@ -266,6 +316,7 @@ class Step:
     watch: Callable[[str, Tensor], None] = lambda _name, _value: None
     late: bool = False
     answers: int | None = None
+    differentiate: Callable[[Examples], GradientBatch] = _no_public_rows
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
 
     def release(self, total: Sum, deviation: float) -> Leaf:

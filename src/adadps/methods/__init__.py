@@ -27,6 +27,7 @@ from adadps.methods.paper import (
     plain_rmsprop,
     plain_sgd,
     warm_start,
+    whitened,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "plain_rmsprop",
     "plain_sgd",
     "warm_start",
+    "whitened",
 ]

@@ -9,7 +9,7 @@ sees only what was released.
 from dataclasses import replace
 
 from adadps.data.examples import Examples, PublicExamples
-from adadps.methods.side import RMSPropStatistics, SideSource, Statistics, oracle, public
+from adadps.methods.side import RMSPropStatistics, SideSource, Statistics, oracle, public, whiten
 from adadps.methods.stages import Chain, adagrad, adam, average, chain, cosine, mix, momentum
 from adadps.methods.stages import precondition, pretrain, reparametrise, rmsprop, sgd
 from adadps.methods.stages.gradients import Privatize, privatize
@@ -50,6 +50,12 @@ def adadps_two_sided(before: SideSource, after: SideSource, privacy: Privatize =
                      *, lr: Schedule) -> Chain:
     """Side information before the clip and after the noise, which it then shapes too."""
     return chain(precondition(before), privacy, precondition(after), sgd(lr))
+
+def whitened(data: PublicExamples, privacy: Privatize = OPEN, *, lr: Schedule,
+             refresh_every: int = 25, median_norm: float | None = None) -> Chain:
+    """A matrix on the inputs of every layer, from public examples, before the clip."""
+    return chain(precondition(whiten(data, refresh_every=refresh_every, median_norm=median_norm)),
+                 privacy, sgd(lr))
 
 def dp_sgd_weighted(side: SideSource, privacy: Privatize = OPEN, *, lr: Schedule,
                     at: str = "weight") -> Chain:

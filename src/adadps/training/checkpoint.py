@@ -32,6 +32,7 @@ from adadps.files import new_folder, remove_abandoned, remove_folder
 from adadps.methods.side.noisy import PendingMeasurement
 from adadps.methods.side.public import GradientMoments
 from adadps.methods.side.source import Transform
+from adadps.methods.side.whitening import WhiteningState
 from adadps.report.result import Measurement, copy_weights, save_tensors
 from adadps.tensors.sums import Params
 
@@ -287,7 +288,7 @@ def _as_checkpoints(checkpoints: Checkpoints | str | Path | None) -> Checkpoints
 
 
 RECORDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (GradientMoments, PendingMeasurement, Transform)
+    kind.__name__: kind for kind in (GradientMoments, PendingMeasurement, Transform, WhiteningState)
 }
 
 

@@ -299,6 +299,7 @@ class DataStepper(Stepper):
             expected_size=self._expected_size,
             noise=self._randomness,
             mean_gradient=self._mean_gradient,
+            differentiate=self._of_public_rows,
             watch=facts.watch if self._debug else _ignore,
             late=True,
         )
@@ -307,6 +308,11 @@ class DataStepper(Stepper):
         batch = self.objective.encoded(public.examples.to(self.device))
         params = self.weights.read(self.objective.reads(batch.features))
         return self.objective.mean_gradient(params, batch)
+
+    def _of_public_rows(self, public: Examples) -> GradientBatch:
+        batch = self.objective.encoded(public.to(self.device))
+        params = self.weights.read(self.objective.reads(batch.features))
+        return self.objective.per_unit(params, batch, None, self._chunk)
 
     def _facts_about(self, drawn: DrawnRows, index: int, facts: BatchFacts) -> dict[str, float]:
         found = {"step": float(index), "batch_size": float(len(drawn.rows))}

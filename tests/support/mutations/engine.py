@@ -82,19 +82,19 @@ MUTATIONS = {
         "tests/engine/test_compiled_training.py -k noise",
     ),
     "sums in float32 are not charged": Mutation(
-        "src/adadps/engine/rules/gradients.py",
+        "src/adadps/engine/rules/layered.py",
         ".sqrt()[real] * (1 + self.charge)",
         ".sqrt()[real]",
         "tests/engine/test_single_precision.py -k neighbours",
     ),
     "the charge depends on what was drawn": Mutation(
-        "src/adadps/engine/rules/gradients.py",
+        "src/adadps/engine/rules/layered.py",
         "        if self.single is None or not any(",
         "        if self.single is None or self.rows > self.single.most_rows or not any(",
         "tests/engine/test_single_precision.py -k whatever_was_drawn",
     ),
     "terms that cancel are summed in float32": Mutation(
-        "src/adadps/engine/rules/gradients.py",
+        "src/adadps/engine/rules/layered.py",
         "return leaf.is_wide and self.affine.of(name).offset is None",
         "return leaf.is_wide",
         "tests/engine/test_single_precision.py -k cancel",
@@ -226,7 +226,7 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_batches.py -k touch_no_table",
     ),
     "synthetic rows weigh as much as others": Mutation(
-        "src/adadps/engine/rules/gradients.py",
+        "src/adadps/engine/rules/layered.py",
         "return LayeredGradients(leaves, finite & real, padding=synthetic)",
         "return LayeredGradients(leaves, finite)",
         "tests/hazards/test_hazards_of_batches.py -k hazard_30",

@@ -11,13 +11,17 @@ the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from adadps.engine.rules.gradients import LeafMap, MaterialisedGradients
+from adadps.engine.rules.gradients import (
+    LeafMap,
+    MaterialisedGradients,
+    PerExampleGradients,
+)
 from adadps.tensors.squares import largest_of_rows
 
 AT_ONCE = 2**22
@@ -35,11 +39,13 @@ class BuiltGradients:
     """One gradient per example, Σ over ``uses`` of build(inputs, output gradients).
 
     ``numbers`` is how many numbers it takes to build one; ``kept`` says that they stay in memory.
+    ``growth`` bounds what matrices that they are multiplied by add to their largest entry.
     """
 
     uses: tuple[tuple[Build, Tensor, Tensor], ...]
     numbers: int
     kept: bool = False
+    growth: float = 1.0
     _pieces: list[Tensor] = field(default_factory=list, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -61,12 +67,15 @@ class BuiltGradients:
     def take(self, rows: Tensor) -> BuiltGradients:
         """Return the gradients of some of the examples."""
         return BuiltGradients(
-            tuple((build, a[rows], b[rows]) for build, a, b in self.uses), self.numbers
+            tuple((build, a[rows], b[rows]) for build, a, b in self.uses),
+            self.numbers,
+            growth=self.growth,
         )
 
     def plus(self, other: BuiltGradients) -> BuiltGradients:
         """Return the gradients of a parameter that is used in both ways."""
-        return BuiltGradients(self.uses + other.uses, self.numbers + other.numbers)
+        growth = max(self.growth, other.growth)
+        return BuiltGradients(self.uses + other.uses, self.numbers + other.numbers, growth=growth)
 
     def finite(self) -> Tensor:
         """Mark the examples whose gradients cannot overflow while they are built."""
@@ -75,7 +84,7 @@ class BuiltGradients:
             positions = b[0].numel()
             bound = bound + largest_of_rows(a) * largest_of_rows(b) * positions
         assert isinstance(bound, Tensor)
-        return bound < torch.finfo(self.uses[0][1].dtype).max / 4
+        return bound * self.growth < torch.finfo(self.uses[0][1].dtype).max / 4
 
     def _built(self) -> Iterator[tuple[slice, MaterialisedGradients]]:
         step = max(1, AT_ONCE // self.numbers)
@@ -89,3 +98,13 @@ class BuiltGradients:
                 if self.kept:
                     self._pieces.append(piece)
             yield rows, MaterialisedGradients(piece)
+
+
+def kept_in_memory(leaves: Mapping[str, PerExampleGradients]) -> dict[str, PerExampleGradients]:
+    """Return the same, with as many built gradients as fit in memory between norms and sums."""
+    left, found = KEPT, dict(leaves)
+    for name, leaf in leaves.items():
+        if isinstance(leaf, BuiltGradients) and leaf.numbers * len(leaf) <= left:
+            left -= leaf.numbers * len(leaf)
+            found[name] = replace(leaf, kept=True)
+    return found

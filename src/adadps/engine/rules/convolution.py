@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -56,6 +57,23 @@ def _padded(layer: Convolution, images: Tensor) -> Tensor:
         return images
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     return functional.pad(images, list(around), mode=mode)
+
+
+def patches_in(built: BuiltGradients) -> tuple[Tensor, Tensor] | None:
+    """Return the patches under the filters and the output gradients there, one row for each place.
+
+    With several groups of channels, each has rows of its own. None stands for other layers.
+    """
+    inputs, outputs = [], []
+    for build, images, b in built.uses:
+        if not isinstance(build, partial) or build.func is not _filters:
+            return None
+        (layer,) = build.args
+        found = _patches(layer, images.flatten(0, 1))
+        own = b.reshape(len(found), layer.out_channels, found.shape[-1])
+        inputs.append(found.movedim(2, 3).flatten(0, 2))
+        outputs.append(own.movedim(1, 2).flatten(0, 1))
+    return torch.cat(inputs), torch.cat(outputs)
 
 
 def of_bias(b: Tensor) -> Tensor:

@@ -128,6 +128,14 @@ def in_cheapest_form(uses: OverTime) -> OverTime | BuiltGradients:
     return BuiltGradients(((_products, uses.inputs, uses.output_gradients),), width * outputs)
 
 
+def before_building(built: BuiltGradients) -> OverTime | None:
+    """Return what `in_cheapest_form` was given; None if these gradients are built otherwise."""
+    if any(build is not _products for build, _, _ in built.uses):
+        return None
+    inputs, outputs = zip(*((a, b) for _, a, b in built.uses), strict=True)
+    return OverTime(torch.cat(inputs, 1), torch.cat(outputs, 1))
+
+
 def _products(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(b.mT, a)
 

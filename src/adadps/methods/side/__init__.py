@@ -27,6 +27,7 @@ from adadps.methods.side.public import (
     public,
 )
 from adadps.methods.side.source import SideSource, Transform, fixed, from_private_data, uniform
+from adadps.methods.side.whitening import whiten
 
 __all__ = [
     "AdaGradStatistics",
@@ -54,5 +55,6 @@ __all__ = [
     "public_texts",
     "tfidf",
     "uniform",
+    "whiten",
     "word_frequencies",
 ]

@@ -31,7 +31,10 @@ fits)."""
 
 @dataclass(frozen=True)
 class Transform:
-    """g ↦ D ∘ (β g + (1 - β) M); without a mean, g ↦ D ∘ g.
+    """g ↦ D ∘ (β g + (1 - β) M); without a mean, g ↦ D ∘ g; with matrices, g ↦ D ∘ (Q g P).
+
+    ``inputs`` has matrices P along the inputs of layers, ``outputs`` matrices Q along their
+    outputs, by the names of their weights.
 
     The noise of a gradient that was clipped with D may be drawn later, and then needs the same D.
     So D is copied, unless the source promises with ``lent=False`` that its tensors never change.
@@ -41,6 +44,8 @@ class Transform:
     mean: Params | None = None
     beta: float = 1.0
     lent: bool = True
+    inputs: Params = field(default_factory=dict)
+    outputs: Params = field(default_factory=dict)
 
     def stable_scale(self) -> Params:
         """Return D in tensors that never change."""

@@ -21,6 +21,7 @@ from adadps.accounting.groups import Groups
 from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION, secure
 from adadps.engine.objective import Objective
+from adadps.engine.rules.whitening import whitened_mean
 from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
 from adadps.errors import OrderError, SideInformationError, require, require_positive
 from adadps.methods.side.source import SideSource, Transform
@@ -173,6 +174,8 @@ class Precondition(ReadsSide):
         transform, following = self.side.observe(state, step)
         if isinstance(signal, dict):
             return _transformed(signal, transform), following
+        if transform.inputs or transform.outputs:
+            signal = signal.whiten(transform.inputs, transform.outputs)
         if transform.mean is not None:
             signal = signal.shift(transform.beta, transform.mean)
         return signal.scale(transform.stable_scale()), following
@@ -190,6 +193,8 @@ def precondition(side: SideSource) -> Precondition:
 
 
 def _transformed(released: Params, transform: Transform) -> Params:
+    if transform.inputs or transform.outputs:
+        released = whitened_mean(released, transform.inputs, transform.outputs)
     shifted = released
     if transform.mean is not None:
         shifted = {
@@ -329,6 +334,7 @@ def _still(objective: Objective, params: Params, index: int = 1) -> Step:
         expected_size=1.0,
         noise=secure(),
         mean_gradient=lambda public: objective.mean_gradient(params, public.examples.to(device)),
+        differentiate=lambda rows: objective.per_unit(params, rows.to(device), None),
     )
 
 
