@@ -31,6 +31,7 @@ from adadps.methods.side import (
     public,
     tfidf,
     uniform,
+    whiten,
     word_frequencies,
 )
 from adadps.types import Accountant, Relation
@@ -70,6 +71,7 @@ PUBLIC: dict[str, Callable[[], SideSource]] = {
     "public rmsprop": lambda: public(survey(), RMSPROP),
     "public adam": lambda: public(survey(), ADAM),
     "public adagrad": lambda: public(survey(), ADAGRAD),
+    "whitening": lambda: whiten(survey(), outputs=True, median_norm=2.0),
 }
 MEASURED: dict[str, Callable[[], SideSource]] = {
     "noisy frequency": lambda: noisy_frequencies(

@@ -55,6 +55,7 @@ METHODS = {
     "warm start": chain(adadps.stages.pretrain(PUBLIC, rmsprop(0.01), epochs=2), SILENT, sgd(0.3)),
     "decaying rate": adadps.dp_sgd(SILENT, lr=lambda t: 0.5 / t),
 }
+WHITENED = adadps.methods.whitened(PUBLIC, SILENT, lr=0.3, refresh_every=3)
 KINDS = {"dense": DENSE, "words": WORDS}
 EVERYONE = poisson(examples=30, expected_size=30)
 SOME = poisson(examples=30, expected_size=6)

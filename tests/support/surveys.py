@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from adadps import public_examples
-from adadps.data.examples import PublicExamples
+from adadps.data.examples import Examples, PublicExamples
+from adadps.engine.rules.gradients import MaterialisedGradients
+from adadps.engine.rules.layered import LayeredGradients
+from adadps.engine.rules.outer import Outer
 from adadps.engine.waist import Step
 from adadps.methods.side import AdaGradStatistics, AdamStatistics, RMSPropStatistics, Transform
 from adadps.tensors.sums import Params
@@ -47,7 +50,21 @@ def gradient_on(batch: PublicExamples) -> Params:
 
 
 def step(index: int = 1, mean_gradient: Callable[[PublicExamples], Params] = gradient_on) -> Step:
-    return Step(index=index, expected_size=8.0, noise=NoNoise(), mean_gradient=mean_gradient)
+    return Step(
+        index=index,
+        expected_size=8.0,
+        noise=NoNoise(),
+        mean_gradient=mean_gradient,
+        differentiate=_of_head,
+    )
+
+
+def _of_head(rows: Examples) -> LayeredGradients:
+    """Stands for a model with one linear layer."""
+    a = rows.features
+    slopes = torch.stack([a[:, 0] - 3, 0.1 * a[:, 1]], 1)
+    leaves = {"head.weight": Outer(a, slopes), "head.bias": MaterialisedGradients(slopes)}
+    return LayeredGradients(leaves, torch.ones(len(a), dtype=torch.bool))
 
 
 def assert_same(found: Transform, expected: Transform) -> None:
@@ -56,3 +73,5 @@ def assert_same(found: Transform, expected: Transform) -> None:
     if found.mean is not None:
         torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0)
     assert found.beta == expected.beta
+    torch.testing.assert_close(found.inputs, expected.inputs, rtol=0, atol=0)
+    torch.testing.assert_close(found.outputs, expected.outputs, rtol=0, atol=0)

@@ -115,6 +115,17 @@ class Objective:
         pieces = pieces_of(batch.targets, units, chunk)
         return ChunkedGradients(tuple(partial(differentiate, rows, part) for rows, part in pieces))
 
+    def of_public_rows(self, params: Params, batch: Examples) -> GradientBatch:
+        """Return the gradient of each public example, in pieces; nothing hides their number."""
+
+        def differentiate(rows: Tensor) -> GradientBatch:
+            with self.isolation():
+                return self.engine.per_unit(params, self._prepared(batch.take(rows)), None)
+
+        rows = torch.arange(len(batch), device=batch.targets.device)
+        pieces = torch.split(rows, self.engine.most_at_once(params))
+        return ChunkedGradients(tuple(partial(differentiate, piece) for piece in pieces))
+
     def encoded(self, batch: Examples) -> Examples:
         """Return the batch with features in the form that the engine reads."""
         return Examples(self.engine.encoded(batch.features), batch.targets)

@@ -312,7 +312,7 @@ class DataStepper(Stepper):
     def _of_public_rows(self, public: Examples) -> GradientBatch:
         batch = self.objective.encoded(public.to(self.device))
         params = self.weights.read(self.objective.reads(batch.features))
-        return self.objective.per_unit(params, batch, None, self._chunk)
+        return self.objective.of_public_rows(params, batch)
 
     def _facts_about(self, drawn: DrawnRows, index: int, facts: BatchFacts) -> dict[str, float]:
         found = {"step": float(index), "batch_size": float(len(drawn.rows))}

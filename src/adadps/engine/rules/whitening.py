@@ -77,8 +77,9 @@ def _layer(
     if isinstance(leaf, BuiltGradients | MaterialisedGradients):
         return _of_gradients(name, leaf, bias, leaves.get(bias), p, q)
     raise SideInformationError(
-        f"Expected the weights of a layer with dense inputs for a matrix, found '{name}', whose "
-        "gradients touch some rows or stand in two layers. Give it a diagonal."
+        f"Expected a layer with dense inputs for a matrix, found '{name}', which reads sparse rows "
+        "or words, or stands in two layers. Give public examples in the form of the private ones: "
+        "then tables of words get a diagonal."
     )
 
 

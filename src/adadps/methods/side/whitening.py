@@ -98,13 +98,13 @@ class Whitening:
 
     def _root(self, name: str, moment: Tensor) -> Tensor:
         """(A / λ̄ + damping · I)^(-exponent), in float32."""
-        values, vectors = torch.linalg.eigh(moment)
-        mean = values.mean()
-        if not bool(torch.isfinite(mean)):
+        if not bool(torch.isfinite(moment).all()):
             raise SideInformationError(
                 f"Expected finite inputs and gradients of '{name}' on public examples, found "
                 "others. Check the public data, or train with a smaller learning rate."
             )
+        values, vectors = torch.linalg.eigh(moment)
+        mean = values.mean()
         relative = values.clamp_min(0) / mean if mean > 0 else torch.zeros_like(values)
         scale = (relative + self.damping).pow(-self.exponent)
         root: Tensor = (vectors * scale) @ vectors.T

@@ -334,7 +334,7 @@ def _still(objective: Objective, params: Params, index: int = 1) -> Step:
         expected_size=1.0,
         noise=secure(),
         mean_gradient=lambda public: objective.mean_gradient(params, public.examples.to(device)),
-        differentiate=lambda rows: objective.per_unit(params, rows.to(device), None),
+        differentiate=lambda rows: objective.of_public_rows(params, rows.to(device)),
     )
 
 
