@@ -23,7 +23,7 @@ from adadps.data.sparse_rows import SparseRows
 from adadps.engine.by_example import PassByExample, modes_of
 from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
 from adadps.engine.passes.vmap import over_examples
-from adadps.engine.rules.built import BuiltGradients, kept_in_memory
+from adadps.engine.rules.built import BuiltGradients
 from adadps.engine.rules.gradients import MaterialisedGradients, PerExampleGradients
 from adadps.engine.rules.layered import LayeredGradients, layered
 from adadps.engine.rules.layers import LayerCall, combined, gradients_of, require_supported
@@ -98,7 +98,7 @@ class GhostEngine:
         ]
         finite = _all([finite, *measured], batch)
         leaves = {name: _without(leaf, finite, synthetic) for name, leaf in leaves.items()}
-        return layered(kept_in_memory(leaves), finite, units, synthetic)
+        return layered(leaves, finite, units, synthetic)
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Return the mean gradient: of a sequence from the same closed forms, else by torch."""

@@ -11,17 +11,13 @@ the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from adadps.engine.rules.gradients import (
-    LeafMap,
-    MaterialisedGradients,
-    PerExampleGradients,
-)
+from adadps.engine.rules.gradients import LeafMap, MaterialisedGradients
 from adadps.tensors.squares import largest_of_rows
 
 AT_ONCE = 2**22
@@ -98,13 +94,3 @@ class BuiltGradients:
                 if self.kept:
                     self._pieces.append(piece)
             yield rows, MaterialisedGradients(piece)
-
-
-def kept_in_memory(leaves: Mapping[str, PerExampleGradients]) -> dict[str, PerExampleGradients]:
-    """Return the same, with as many built gradients as fit in memory between norms and sums."""
-    left, found = KEPT, dict(leaves)
-    for name, leaf in leaves.items():
-        if isinstance(leaf, BuiltGradients) and leaf.numbers * len(leaf) <= left:
-            left -= leaf.numbers * len(leaf)
-            found[name] = replace(leaf, kept=True)
-    return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from adadps.engine.rules.built import kept_in_memory
+from adadps.engine.rules.built import KEPT, BuiltGradients
 from adadps.engine.rules.gradients import Affine, OneProduct, PerExampleGradients
 from adadps.engine.rules.whitening import bias_of, moments_of, whitened
 from adadps.engine.waist import Moments, Units
@@ -52,7 +52,7 @@ class LayeredGradients:
                     f"'{name}' scaled already. Place `precondition(whiten(...))` first."
                 )
         found, finite = whitened(self.leaves, inputs, outputs)
-        leaves = kept_in_memory(found)
+        leaves = _kept_in_memory(found)
         if finite is None:
             return replace(self, leaves=leaves)
         kept = finite if self.units is None else self.units.present(finite)
@@ -150,6 +150,7 @@ def layered(
     leaves: Mapping[str, PerExampleGradients], finite: Tensor, units: Units | None, synthetic: int
 ) -> LayeredGradients:
     """Return gradients of rows of which the last ``synthetic`` are padding, and absent."""
+    leaves = _kept_in_memory(leaves)
     if units is not None:
         padded = units.followed_by(synthetic)
         present = padded.present(finite)
@@ -157,3 +158,13 @@ def layered(
         return LayeredGradients(leaves, present, padded, padding=padded.count - units.count)
     real = torch.arange(len(finite), device=finite.device) < len(finite) - synthetic
     return LayeredGradients(leaves, finite & real, padding=synthetic)
+
+
+def _kept_in_memory(leaves: Mapping[str, PerExampleGradients]) -> dict[str, PerExampleGradients]:
+    """Return the same, with as many built gradients as fit in memory between norms and sums."""
+    left, found = KEPT, dict(leaves)
+    for name, leaf in leaves.items():
+        if isinstance(leaf, BuiltGradients) and leaf.numbers * len(leaf) <= left:
+            left -= leaf.numbers * len(leaf)
+            found[name] = replace(leaf, kept=True)
+    return found
