@@ -122,7 +122,11 @@ LedgerBudget = Annotated[
 
 Features = Annotated[
     TextFeatures,
-    _side(metavar="NAME", help="Texts as words, embeddings or both. Default: shares by rule."),
+    _side(
+        metavar="NAME",
+        help="Texts as words, embeddings or both. auto (default): both, in shares by rule; "
+        "choose: in shares that are chosen on the private rows, for part of epsilon.",
+    ),
 ]
 Vectors = Annotated[
     str | None,
