@@ -8,8 +8,7 @@ if it wins, trained with the share that its constant gives for the run.
 
 Each is trained privately for a few steps on all rows; then the rows that it gets right are counted
 with noise. Rows are scored that were trained on, too: a trial costs a fraction of epsilon, and so
-can hardly know single rows. Another constant takes the place of the rule's only if it is clearly
-ahead in these counts.
+can hardly know single rows. The largest count wins.
 
 What wins changes the weights of the features alone: sampling, noise, steps, clip norm and learning
 rate of the run are planned before the choice, and stay as they are.
@@ -162,7 +161,7 @@ class MixTrials:
             with at_work(f"trying mix {place} of {price.candidates}"):
                 tried.append(self._tried(mix, price))
         counts = noisy_right(tried, self.data, price, randomness or secure())
-        return winner(self.mixes, counts.tolist(), price.clear_lead)
+        return winner(self.mixes, counts.tolist())
 
     def paid_choice(self, price: ChoicePrice, ledger: Ledger) -> tuple[PlannedRun, Paid]:
         """Pay, choose, and return the run with what was chosen."""
@@ -254,18 +253,13 @@ def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, best.unsqueeze(1)).squeeze(1) > 0
 
 
-def winner(mixes: tuple[Mix, ...], counts: list[float], clear_lead: float) -> Mix:
-    """Return the mix with the largest count if it is clearly ahead, else that of the rule.
+def winner(mixes: tuple[Mix, ...], counts: list[float]) -> Mix:
+    """Return the mix with the largest noisy count.
 
-    >>> mixes = Mix(0.05, 0.1), Mix(0.6, 0.8, by_rule=True), Mix(0.95, 0.95)
-    >>> winner(mixes, [900.0, 800.0, 910.0], 100.0).share
-    0.95
-    >>> winner(mixes, [700.0, 800.0, 850.0], 100.0).share
-    0.6
+    >>> winner((Mix(0.05, 0.1), Mix(0.6, 0.8, by_rule=True)), [900.0, 800.0]).share
+    0.05
     """
-    rule = next(place for place, mix in enumerate(mixes) if mix.by_rule)
-    best = max(range(len(mixes)), key=counts.__getitem__)
-    return mixes[best] if counts[best] - counts[rule] > clear_lead else mixes[rule]
+    return mixes[max(range(len(mixes)), key=counts.__getitem__)]
 
 
 def _one_row_per_unit(data: Examples, randomness: Randomness) -> Iterator[Tensor]:
