@@ -70,7 +70,7 @@ CheckOverlap = Annotated[
     typer.Option(
         "--check-overlap",
         help="Do not train; print how many rows of --test are training rows, or rows of training "
-        "users. For your eyes only.",
+        "users, and how many are in --public. For your eyes only.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

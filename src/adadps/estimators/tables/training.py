@@ -16,7 +16,7 @@ from adadps.accounting.ledger.summary import summarise
 from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read
 from adadps.data.tables import read_chunks, users
-from adadps.errors import AssumedPublicWarning, BudgetError
+from adadps.errors import AssumedPublicWarning, BudgetError, SideInformationWarning
 from adadps.estimators.planner.methods import (
     LEAST_SHARE,
     embedding_share,
@@ -27,7 +27,7 @@ from adadps.estimators.tables.chosen_mix import ChosenMix, choose_mix
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
 from adadps.estimators.tables.paid_once import PaidFirst
-from adadps.estimators.tables.public_start import start_at_public_rows
+from adadps.estimators.tables.public_start import start_at_public_rows, why_labels_are_unused
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import (
     TableModel,
@@ -81,6 +81,7 @@ def train_from_table(request: TrainingRequest, say: Say) -> Result:
             first = measured.first
             say(f"Paid for {', '.join(declared.schema.unknown)}: {first.paid.facts[0]}.")
         prepared = _prepare(request, declared, vocabulary, measured, opened)
+        _warn_of_unused_labels(request, prepared.model)
         say("Planning the noise ...")
         if request.features is TextFeatures.CHOOSE:
             chosen = _choose(request, declared, prepared, folder, opened)
@@ -158,6 +159,15 @@ def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
         warnings.warn(text, AssumedPublicWarning, stacklevel=3)
     elif number:
         say(text)
+
+
+def _warn_of_unused_labels(request: TrainingRequest, model: TableModel) -> None:
+    """Say that labels of public rows tell nothing, rather than to ignore them silently."""
+    if request.public is None:
+        return
+    why = why_labels_are_unused(request.public, model.schema.label)
+    if why is not None:
+        warnings.warn(why, SideInformationWarning, stacklevel=3)
 
 
 @declared_read(DeclaredRead.NUMBER)
