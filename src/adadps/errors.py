@@ -32,6 +32,10 @@ class SpeedWarning(UserWarning):
     """A model trains more slowly, or in more memory, than it could."""
 
 
+class SideInformationWarning(UserWarning):
+    """Public knowledge was given that a run cannot use."""
+
+
 class OrderError(AdadpsError):
     """Stages stand in an order that cannot be trained, or cannot be private."""
 

@@ -51,13 +51,15 @@ class Method(StrEnum):
 class TextFeatures(StrEnum):
     """What a text becomes: counts of public words, a public embedding, or both.
 
-    ``auto`` is both, in shares that follow from public numbers.
+    ``auto`` is both, in shares that follow from public numbers; ``choose`` is both, in shares that
+    are chosen on the private rows, as a part of epsilon.
     """
 
     AUTO = "auto"
     WORDS = "words"
     EMBEDDINGS = "embeddings"
     BOTH = "both"
+    CHOOSE = "choose"
 
 
 class NoiseBy(StrEnum):

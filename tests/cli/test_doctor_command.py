@@ -236,3 +236,42 @@ def test_the_doctor_tries_every_form_of_texts(public, features):
     tried = {finding["method"] for finding in told["findings"]}
     assert ("dp-sgd-weighted" in tried) is (features != "embeddings")
     assert f"--features {features}" in told["next_command"]
+
+
+def test_public_texts_give_words_and_vectors(public, tmp_path):
+    """From 1,000 texts on, vectors are fitted to them; the next command has them too."""
+    corpus = write(tmp_path / "corpus.csv", [["text"], *([row[0]] for row in texts(1200))])
+    shown = ask(public, "--public", corpus, "--json")
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    lists = {one["word_list"] for one in told["findings"]}
+    assert lists == {"none", "corpus.csv"}
+    if "--method dp-sgd " not in told["next_command"]:
+        assert f"--public {corpus} --public-because" in told["next_command"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("--features", "embeddings"), "Leave one of them out"),
+        (("--side", "list.csv"), "Leave one of them out"),
+        ((), "Expected words in the"),
+    ],
+)
+def test_public_texts_that_cannot_be_used_are_refused(public, tmp_path, more, why):
+    corpus = write(tmp_path / "corpus.csv", [["text"], ["?"], ["!"]])
+    shown = ask(public, "--public", corpus, *more)
+    assert shown.exit_code != 0
+    assert why in plain(shown.stderr)
+
+
+def test_the_table_that_is_judged_is_not_its_own_public_texts(public):
+    shown = ask(public, "--public", public)
+    assert shown.exit_code == 2
+    assert "found the same table" in plain(shown.stderr)
+
+
+def test_the_doctor_does_not_choose_on_private_rows(public):
+    shown = ask(public, "--features", "choose")
+    assert shown.exit_code == 2
+    assert "looks at private rows" in plain(shown.stderr)

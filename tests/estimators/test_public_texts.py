@@ -21,10 +21,12 @@ from adadps.errors import DataError, SettingError, SideInformationError
 from adadps.estimators import base
 from adadps.estimators.planner.methods import WORDS_BESIDE_FITTED
 from adadps.estimators.tables.features import prepare_for_rows, text_features
+from adadps.estimators.tables.public_start import why_labels_are_unused
 from adadps.estimators.tables.run_folder import VECTORS_FILE, load_model
+from adadps.estimators.tables.schema import Label
 from adadps.methods.side import corpus_frequencies, embeddings, public_texts
 from adadps.types import Method
-from support.commands import runner
+from support.commands import plain, runner
 
 KINDS = {
     "animals": ["cats", "dogs", "cows", "hens", "pigs"],
@@ -338,6 +340,45 @@ def test_labels_that_tell_nothing_change_nothing(tmp_path, labels):
     result, start = started(tmp_path, labels=labels)
     assert "start" not in result["settings"]
     assert not start[:, :20].any()
+    why = why_labels_are_unused(tmp_path / "public.csv", Label("kind", ("animals", "finance")))
+    assert "Check how classes are spelled" in why
+
+
+def test_labels_that_tell_nothing_are_said(tmp_path):
+    table = written(tmp_path / "data.csv", TEXTS, LABELS)
+    other = written(tmp_path / "public.csv", CORPUS[:50], ["Animals"] * 50)
+    given = ["--text", "text", "--label", "kind", "--classes", "animals,finance", "--epochs", "1"]
+    known = ["--public", other, "--public-because", "they were printed", "--words", "20"]
+    shown = command("train", table, *given, *known, "--epsilon", 8, "--out", tmp_path / "model")
+    assert "0 of the 2 classes occur among them" in plain(shown.stderr)
+
+
+@pytest.mark.parametrize(
+    ("label", "why"),
+    [
+        (Label("kind", separator=";"), "rows have several"),
+        (Label("kind", regression=True), "the label is a number"),
+        (Label("absent"), None),
+        (Label("kind", ("animals", "finance")), None),
+    ],
+)
+def test_what_is_said_about_public_labels(tmp_path, label, why):
+    file = written(tmp_path / "public.csv", ["a cat", "a bond"], ["animals", "finance"])
+    said = why_labels_are_unused(file, label)
+    assert said is None if why is None else why in said
+
+
+def test_held_out_rows_are_looked_for_among_public_texts(tmp_path):
+    table = written(tmp_path / "data.csv", TEXTS, LABELS)
+    other = written(tmp_path / "public.csv", CORPUS)
+    test = written(tmp_path / "test.csv", [CORPUS[0].upper(), "quite another text"], LABELS[:2])
+    shown = command(
+        "train", table, "--text", "text", "--label", "kind", "--epsilon", 1, "--test", test,
+        "--public", other, "--public-because", "printed", "--out", tmp_path / "model",
+        "--check-overlap",
+    )  # fmt: skip
+    assert "The texts of 1 of 2 held-out rows stand in the public file." in plain(shown.stderr)
+    assert "0 of 2 held-out rows stand in the training table" in plain(shown.stderr)
 
 
 def test_rows_of_other_classes_are_ignored(tmp_path):

@@ -147,9 +147,9 @@ def test_hazard_33_a_run_that_goes_on_does_not_count_again(table, monkeypatch):
         patch.setattr(training, "fit", interrupted)
         shown = trained(table, "--rare", "other")
         assert shown.exit_code == 130
-        assert "levels, classes and bounds are paid for and kept" in plain(shown.stderr)
+        assert "what was measured first is paid for and kept" in plain(shown.stderr)
     folder = table.parent / "model.checkpoint"
-    kept = (folder / "levels.json").read_bytes()
+    kept = (folder / "measured.json").read_bytes()
     before = summarise(folder)
     assert before["entries"] == 2
     assert before["delta_spent"] == pytest.approx(before["budget"]["delta"] / 10)
@@ -176,7 +176,7 @@ def test_hazard_33_what_was_paid_for_and_lost_is_paid_again(table, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(paid_levels, "measure", crashed)
         assert trained(table, "--rare", "other").exit_code == 130
-    assert not (table.parent / "model.checkpoint" / "levels.json").exists()
+    assert not (table.parent / "model.checkpoint" / "measured.json").exists()
     told = told_by(trained(table, "--rare", "other"))
     privacy = told["privacy"]
     assert [charge["count"] for charge in privacy["charges"]][:2] == [2, 2]

@@ -18,6 +18,7 @@ from adadps import load_result
 from adadps.cli import main as consoles
 from adadps.cli.main import app
 from adadps.estimators.tables import features as table_features
+from support.small_choices import small_choices
 from support.two_worlds import THE_ONE, left_by, metrics
 from support.two_worlds_problems import (
     same,
@@ -110,7 +111,22 @@ COMMANDS = {
     "train, public texts": command("train", "--classes", "y,n", *EXAMPLES, public=TESTED),
     "train, fitted vectors": command("train", "--classes", "y,n", *EXAMPLES, public=TESTED * 300),
 }
+
+
+def choosing(pipeline):
+    """The same pipeline, with trials of two steps on however few rows."""
+
+    def chosen(world, given):
+        with small_choices():
+            pipeline(world, given)
+
+    return chosen
+
+
+CHOOSE = ("--features", "choose")
+COMMANDS["train, features chosen"] = choosing(command("train", *DECLARED, *EXAMPLES, *CHOOSE))
 USER_COMMANDS = {
+    "train, users, features chosen": choosing(command("train", *DECLARED, *OF_USERS, *CHOOSE)),
     "train, users": command("train", *DECLARED, *OF_USERS),
     "train, users, held-out rows": command("train", *DECLARED, *OF_USERS, test=True),
     "federate": command("federate", *DECLARED, *ROUNDS),

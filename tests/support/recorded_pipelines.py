@@ -41,6 +41,7 @@ from support.federations import model as model_of_devices
 from support.federations import rows_of as rows_of_device
 from support.models import Custom
 from support.problems import cross_entropy
+from support.small_choices import small_choices
 
 SIZE, WIDTH, CLASSES, STEPS = 12, 5, 3, 2
 ROWS = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
@@ -299,6 +300,12 @@ def command(name, *more):
     return lambda recording, folder: called(recording, folder, name, *more)
 
 
+def command_that_chooses(recording, folder):
+    with small_choices():
+        called(recording, folder, "train", *DECLARED, "--examples", 40, "--strict",
+               "--features", "choose")  # fmt: skip
+
+
 def command_with_test(recording, folder):
     other = write(
         folder / "test.csv", [["v", f"{text} again", *more] for _, text, *more in TABLE[:6]]
@@ -391,6 +398,10 @@ PIPELINES = {
     "train, read off": (
         command("train", "--numeric", "age", "--categorical", "ward"),
         {Read.FORM, Read.ENCODING, Read.ASSUMED_PUBLIC, Read.NUMBER},
+    ),
+    "train, features chosen": (
+        command_that_chooses,
+        {Read.FORM, Read.ENCODING, Read.PAID_MEASUREMENT},
     ),
     "train, users": (
         command("train", *DECLARED, "--user", "who", "--users", 8, "--strict"),

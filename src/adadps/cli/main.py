@@ -32,7 +32,14 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from adadps import __version__
-from adadps.errors import AdadpsError, ContractError, OrderError, PrivacyWarning, SettingError
+from adadps.errors import (
+    AdadpsError,
+    ContractError,
+    OrderError,
+    PrivacyWarning,
+    SettingError,
+    SideInformationWarning,
+)
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 the data, a file, a ledger or a budget does not allow it; 2 the "
@@ -84,13 +91,15 @@ def errors_as_messages(
 
 @contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Show each privacy warning as one line, on a terminal or not; leave others as they are."""
+    """Show our warnings as one line each, on a terminal or not; leave others as they are."""
+    ours = (PrivacyWarning, SideInformationWarning)
     with warnings.catch_warnings():
-        warnings.simplefilter("default", PrivacyWarning)
+        for category in ours:
+            warnings.simplefilter("default", category)
         usual = warnings.showwarning
 
         def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
-            if not issubclass(category, PrivacyWarning):
+            if not issubclass(category, ours):
                 usual(message, category, *where, **more)
                 return
             text = escape(printable(str(message)))

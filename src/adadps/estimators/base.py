@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from adadps.accounting.epsilon import grouping_of
 from adadps.accounting.ledger import Ledger
-from adadps.accounting.noisy_counts.price import CountedColumns, Paid, Price, pay, price_of
+from adadps.accounting.noisy_counts.choice import ChoicePrice
+from adadps.accounting.noisy_counts.price import Charged, CountedColumns, Paid, Price, price_of
 from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.losses import Loss
@@ -35,7 +36,14 @@ from adadps.estimators.checks import (
     side_information,
     unchanged_on_error,
 )
-from adadps.estimators.paid import MeasuredFacts
+from adadps.estimators.paid import MeasuredFacts, pay_before
+from adadps.estimators.paid_mix import (
+    MixTrials,
+    candidates,
+    price_of_mix,
+    require_one_choice,
+    require_weighted,
+)
 from adadps.estimators.planner.methods import (
     PreparedMethod,
     linear_layer,
@@ -61,9 +69,8 @@ from adadps.estimators.text import PublicVectorizer, directions_of
 from adadps.methods.side import Embeddings
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
-from adadps.training.describe import plan_of
 from adadps.training.fit import fit as train
-from adadps.types import Method, Relation
+from adadps.types import Method, Relation, TextFeatures
 
 
 @dataclass(frozen=True)
@@ -137,13 +144,16 @@ class PrivateEstimator(StatedEstimator, ABC):
             earlier = getattr(self, "_ledger", None) if continued else None
             terms = terms_for(options, examples=count, earlier=earlier, one_by_one=one_by_one)
             price = None if continued else self._price(X, y, classes, count, terms)
+            choice = self._price_of_mix(count, terms, price, one_by_one=one_by_one)
             found = None if price is None else self._placeholders(X, y, classes)
             if continued:
                 X, y = self._trainable(X, y, None)
             task = self._task(X, y, continued=continued, classes=classes, found=found)
             model = self._model(task, X, continued)
             prepared = self._prepared(model, X.shape[1])
-            plan = self._plan(prepared, count, task, terms, price)
+            plan = self._plan(prepared, count, task, terms, price or choice)
+            if choice is not None:
+                require_weighted(plan.method)
             if continued and plan.method != self.result_.settings["method"]:
                 raise _another("method")
             paid = None
@@ -156,13 +166,16 @@ class PrivateEstimator(StatedEstimator, ABC):
                 shared = ledger.entries > 0
                 trials = self._trials(ledger, continued=continued)
                 if price is not None:
-                    run = _pay(ledger, price, plan)
+                    run = pay_before(ledger, price, plan)
                     found = self._measure(X, y, classes, price)
                     paid = Paid(run, price.events, (price.in_words(), *found.facts))
                     X, y = self._trainable(X, y, found)
                     task = self._task(X, y, continued=False, classes=classes, found=found)
                     model = self._model(task, X, continued=False)
                     data = self._private(X, task, plan.chain)
+                if choice is not None:
+                    trials = self._trials_of_mix(choice, plan, prepared, task, model, data)
+                    plan, paid = trials.paid_choice(choice, ledger)
                 self._facts = self._facts_with(task, count, continued)
                 result = self._run(model, task, data, plan, ledger, trials, paid)
                 self._remember_ledger(ledger)
@@ -295,6 +308,30 @@ class PrivateEstimator(StatedEstimator, ABC):
             relation=Relation.ADD_OR_REMOVE_ONE,
         )
 
+    def _price_of_mix(
+        self, count: int, terms: EstimatorBudget, price: Price | None, *, one_by_one: bool
+    ) -> ChoicePrice | None:
+        """Return the price of choosing the mix of words and embeddings, None if it is given."""
+        side = self.side
+        if not isinstance(side, PublicVectorizer) or side.features != TextFeatures.CHOOSE:
+            return None
+        others = price is not None or self.module is not None
+        require_one_choice(one_by_one=one_by_one, others=others, classifies=is_classifier(self))
+        return price_of_mix(count, terms.run, terms.accountant)
+
+    def _trials_of_mix(
+        self,
+        choice: ChoicePrice,
+        plan: PlannedRun,
+        prepare: Any,
+        task: LearningTask,
+        model: nn.Module,
+        data: Examples,
+    ) -> MixTrials:
+        start = copy.deepcopy(model)
+        mixes = candidates(choice, task.outputs, plan.settings.budget.epsilon)
+        return MixTrials(plan, prepare, mixes, lambda _: copy.deepcopy(start), task.loss, data)
+
     def _private(self, X: Table, task: LearningTask, method: Chain) -> Examples:
         side, words = self.side, None
         if isinstance(side, PublicVectorizer) and side.public_texts is not None:
@@ -307,7 +344,7 @@ class PrivateEstimator(StatedEstimator, ABC):
         count: int,
         task: LearningTask,
         terms: EstimatorBudget,
-        price: Price | None,
+        price: Charged | None,
     ) -> PlannedRun:
         return plan_training(
             prepared,
@@ -402,16 +439,6 @@ class PrivateEstimator(StatedEstimator, ABC):
         tags.input_tags.sparse = True
         tags.non_deterministic = True
         return tags
-
-
-def _pay(ledger: Ledger, price: Price, plan: PlannedRun) -> str:
-    """Open the run on its ledger under its whole plan, and charge the measurement."""
-    settings, method = plan.settings, plan.chain
-    sampler, accountant = settings.sampler, settings.accountant
-    step = sampler.step_event(settings.noise_multiplier, 1, accountant, grouping_of(method))
-    whole = plan_of(method, sampler, settings.steps, accountant, price.events)
-    charged = sampler.charged_steps(settings.steps)
-    return pay(ledger, price, whole, step=step, charged_steps=charged, own=False)
 
 
 def _another(what: str) -> SettingError:

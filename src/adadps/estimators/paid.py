@@ -1,4 +1,7 @@
-"""``"paid"``: classes and bounds that an estimator measures with noise, as a part of epsilon."""
+"""``"paid"``: classes and bounds that an estimator measures with noise, as a part of epsilon.
+
+Whatever an estimator measures before its first step is paid for here (`pay_before`).
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from adadps.accounting.epsilon import grouping_of
+from adadps.accounting.ledger import Ledger
 from adadps.accounting.noisy_counts.histograms import NameCounts, OctaveCounts
-from adadps.accounting.noisy_counts.price import Price
+from adadps.accounting.noisy_counts.price import Charged, Price, pay
 from adadps.data.bounds import Bounds, is_sparse
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.noise.randomness import Randomness
 from adadps.errors import AssumedPublicWarning, DataError
 from adadps.estimators.labels import Labels
+from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.rows import Table
+from adadps.training.describe import plan_of
 
 PAID = "paid"
 HOW = "measured with noise"
@@ -105,3 +112,13 @@ def warn_of_reading(what: str, name: str, why: str) -> None:
         AssumedPublicWarning,
         stacklevel=6,
     )
+
+
+def pay_before(ledger: Ledger, price: Charged, plan: PlannedRun) -> str:
+    """Open the run on its ledger under its whole plan, charge the price, and return its name."""
+    settings, method = plan.settings, plan.chain
+    sampler, accountant = settings.sampler, settings.accountant
+    step = sampler.step_event(settings.noise_multiplier, 1, accountant, grouping_of(method))
+    whole = plan_of(method, sampler, settings.steps, accountant, price.events)
+    charged = sampler.charged_steps(settings.steps)
+    return pay(ledger, price, whole, step=step, charged_steps=charged, own=False)

@@ -25,7 +25,8 @@ def make_text_pipeline(
 ) -> Pipeline:
     """Return a pipeline of `PublicVectorizer` and `AdaDPSClassifier`, which knows its features.
 
-    ``features`` are words, embeddings, or both, in shares by rule; ``public_texts`` are what
+    ``features`` are words, embeddings, or both, in shares by rule; with "choose" the shares are
+    chosen on the private texts, as a part of epsilon. ``public_texts`` are what
     `adadps.side.public_texts` returns; ``options`` are those of the classifier.
 
     >>> model = make_text_pipeline(epsilon=1, words=500)

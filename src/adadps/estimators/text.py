@@ -120,9 +120,10 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ``TfidfVectorizer`` puts words and statistics of private texts into the model, outside of
     epsilon.
 
-    ``features`` is words, embeddings or both (auto is both). Words and embeddings of a text have
-    norm 1 each, and the embeddings come last. ``embeddings`` is what `adadps.side.embeddings`
-    returns, or a source for it; by default, the vectors of the package wordllama.
+    ``features`` is words, embeddings or both (auto and choose are both). Words and embeddings of a
+    text have norm 1 each, and the embeddings come last. ``embeddings`` is what
+    `adadps.side.embeddings` returns, or a source for it; by default, the vectors of the package
+    wordllama.
 
     ``public_texts`` are what `adadps.side.public_texts` returns: texts like the private ones that
     anyone may know. The vocabulary and its frequencies then come from them, and beside embeddings

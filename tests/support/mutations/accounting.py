@@ -130,4 +130,16 @@ MUTATIONS = {
         "        pass\n",
         "tests/hazards/test_hazards_levels.py -k within_what_was_given",
     ),
+    "the counts of several candidates have the noise of one": Mutation(
+        "src/adadps/accounting/noisy_counts/choice.py",
+        "return self.noise_multiplier * math.sqrt(self.candidates)",
+        "return self.noise_multiplier",
+        "tests/hazards/test_hazards_of_chosen_features.py -k all_candidates",
+    ),
+    "the trials of one candidate are charged for all": Mutation(
+        "src/adadps/accounting/noisy_counts/choice.py",
+        "self.trial_noise, self.candidates * self.steps, self.accountant, self.sampler.alone",
+        "self.trial_noise, self.steps, self.accountant, self.sampler.alone",
+        "tests/hazards/test_hazards_of_chosen_features.py -k all_candidates",
+    ),
 }

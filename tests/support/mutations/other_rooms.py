@@ -181,10 +181,28 @@ MUTATIONS = {
         "tests/property/test_counting_properties.py -k many_rows",
     ),
     "a resumed run counts again": Mutation(
-        "src/adadps/estimators/tables/paid_levels.py",
+        "src/adadps/estimators/tables/paid_once.py",
         "    if held is not None:\n        return held\n",
         "",
         "tests/hazards/test_hazards_levels.py -k goes_on",
+    ),
+    "right rows are counted without noise": Mutation(
+        "src/adadps/estimators/paid_mix.py",
+        "return randomness.release(counts, standard_deviation=price.deviation)",
+        "return counts",
+        "tests/hazards/test_hazards_of_chosen_features.py -k stated_noise",
+    ),
+    "a user is scored with every row": Mutation(
+        "src/adadps/estimators/paid_mix.py",
+        "    if data.users is not None:\n        mixed",
+        "    if False:\n        mixed",
+        "tests/hazards/test_hazards_of_chosen_features.py -k by_one_at_most",
+    ),
+    "features are chosen before that is paid for": Mutation(
+        "src/adadps/estimators/paid_mix.py",
+        "run = pay_before(ledger, price, self.plan)",
+        'run = ""',
+        "tests/hazards/test_hazards_of_chosen_features.py -k chooses_and_pays",
     ),
     "bounds are read off without a word": Mutation(
         "src/adadps/estimators/regressor.py",

@@ -114,6 +114,8 @@ def _how(run: dict[str, Any]) -> str:
     ]
     bought = run["entries"] - run["steps_reserved"]
     what = "side information" if run["side_information"] else "levels, classes and bounds"
+    if any(charge["event"].startswith("SelfComposed") for charge in run["events"]):
+        what = "the choice of features"  # steps of its trials are charged together
     lines += [f"{bought} charged for {what}"] if bought else []
     return "\n".join(lines) or "–"
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from scipy.stats import norm
@@ -149,6 +150,22 @@ def price_of(
     return price
 
 
+class Charged(Protocol):
+    """What a run pays before its first step: counts (`Price`), or a choice (`ChoicePrice`)."""
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours."""
+
+    @property
+    def accountant(self) -> Accountant:
+        """Who composes it with the steps of the run."""
+
+    @property
+    def events(self) -> tuple[DpEvent, ...]:
+        """What the ledger is charged with."""
+
+
 @dataclass(frozen=True)
 class Paid:
     """What a run paid before its first step, under which name, and what it learnt for that."""
@@ -159,7 +176,7 @@ class Paid:
 
 
 def pay(
-    ledger: Ledger, price: Price, plan: RunFacts, *, step: DpEvent, charged_steps: int, own: bool
+    ledger: Ledger, price: Charged, plan: RunFacts, *, step: DpEvent, charged_steps: int, own: bool
 ) -> str:
     """Open a run with this plan, charge the price, and return the name of the run.
 
@@ -178,7 +195,7 @@ def pay(
         raise BudgetError(
             f"Expected room for a whole run on the ledger of epsilon = {ledger.budget.epsilon:g} "
             f"at delta = {ledger.budget.delta:g}, found {ledger.entries} charges on it and a plan "
-            "that does not fit beside them. Nothing was counted. Give the run less epsilon; if "
+            "that does not fit beside them. Nothing was measured. Give the run less epsilon; if "
             "nothing is left, no further run fits."
         )
     for event in price.events:

@@ -80,6 +80,14 @@ def doctor(
         list[Path] | None,
         _TRIED(help="Public FILE with columns word and frequency, tried too; may be repeated."),
     ] = None,
+    public_texts: Annotated[
+        Path | None,
+        _TRIED(
+            "--public",
+            metavar="FILE",
+            help="Further public texts, the source of vocabulary, frequencies and vectors.",
+        ),
+    ] = None,
     features: Annotated[
         TextFeatures, _TRIED(metavar="NAME", help="Texts as words, embeddings or both.")
     ] = TextFeatures.AUTO,
@@ -127,6 +135,7 @@ def doctor(
             epsilon=epsilon,
             delta=delta,
             side=tuple(side or ()),
+            public_texts=public_texts,
             folds=folds,
             steps=steps,
             batch_size=batch_size,

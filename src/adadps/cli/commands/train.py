@@ -70,7 +70,7 @@ CheckOverlap = Annotated[
     typer.Option(
         "--check-overlap",
         help="Do not train; print how many rows of --test are training rows, or rows of training "
-        "users. For your eyes only.",
+        "users, and how many are in --public. For your eyes only.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -122,7 +122,11 @@ LedgerBudget = Annotated[
 
 Features = Annotated[
     TextFeatures,
-    _side(metavar="NAME", help="Texts as words, embeddings or both. Default: shares by rule."),
+    _side(
+        metavar="NAME",
+        help="Texts as words, embeddings or both. auto (default): both, in shares by rule; "
+        "choose: in shares that are chosen on the private rows, for part of epsilon.",
+    ),
 ]
 Vectors = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from adadps.estimators.doctor.examination import FOLDS, Findings, examine
 from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import Settings
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
-from adadps.estimators.text import frequencies_from_file, public_vocabulary
-from adadps.methods.side import Frequencies, embeddings, word_frequencies
+from adadps.estimators.tables.schema import Label, Schema
+from adadps.estimators.text import TableVocabulary, VocabularySource, frequencies_from_file
+from adadps.methods.side import Frequencies, embeddings
 from adadps.types import Method, TextFeatures
 
 WORDS, LANGUAGE = 10_000, "en"
@@ -48,6 +49,7 @@ class DoctorRequest:
     epsilon: float
     delta: float | None = None
     side: Sequence[Path] = ()
+    public_texts: Path | None = None
     folds: int = FOLDS
     steps: int | None = None
     batch_size: float | None = None
@@ -59,17 +61,22 @@ class DoctorRequest:
 
 @dataclass(frozen=True)
 class TrainableMethod:
-    """A method of `adadps train`, and the file of its word frequencies (None for wordfreq)."""
+    """A method of `adadps train`, and the file of its word frequencies, or of public texts.
+
+    Both are None for wordfreq.
+    """
 
     method: Method
     side: Path | None = None
+    texts: Path | None = None
 
     @property
     def word_list(self) -> str:
         """Return where word frequencies come from, in a word."""
         if not takes_side_information(self.method):
             return "none"
-        return "wordfreq" if self.side is None else self.side.name
+        file = self.side or self.texts
+        return "wordfreq" if file is None else file.name
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ class TableFindings:
 
 def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFindings:
     """Compare what `adadps train` can do with word frequencies, including those in given files."""
+    _require_possible(request)
     if request.text == request.label:
         raise SettingError(
             f"Expected different columns for texts and labels, found '{request.text}' for both. "
@@ -107,9 +115,9 @@ def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFi
     table = read_table(request.public)
     texts, labels = table.column(request.text), table.column(request.label)
     alone = request.features is TextFeatures.EMBEDDINGS
-    words = () if alone else public_vocabulary(request.words, request.language)
+    vocabulary = _vocabulary(request)
     vectors = None if request.features is TextFeatures.WORDS else embeddings()
-    features = text_features(words, vectors)
+    features = text_features(vocabulary.words, vectors, vocabulary.fitted)
     rows = features.of_texts(texts)
     if rows[:, : features.words].nnz == 0 and not (alone and rows.nnz):
         raise DataError(
@@ -117,7 +125,7 @@ def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFi
             "the column of the texts, or choose another --language."
         )
     share = embedding_share(request.examples, len(set(labels)), request.epsilon)
-    methods, candidates = _candidates(request, features, share)
+    methods, candidates = _candidates(request, features, share, vocabulary.frequencies)
     found = examine(
         rows,
         _numbered(labels),
@@ -156,6 +164,8 @@ def next_command(
     parts = ["adadps", "train", PRIVATE_TABLE, "--text", request.text, "--label", request.label]
     parts += _class_option(labels)
     parts += ["--method", advised.method.value, *_side_options(advised.side)]
+    if advised.texts is not None:
+        parts += ["--public", str(advised.texts), "--public-because", WHY]
     parts += ["--examples", str(request.examples), "--epsilon", _number(request.epsilon)]
     given = {
         "--delta": request.delta,
@@ -171,15 +181,57 @@ def next_command(
     return shlex.join([*parts, "--out", MODEL])
 
 
+def _require_possible(request: DoctorRequest) -> None:
+    """Refuse what `adadps train` would refuse, or what the doctor cannot judge."""
+    if request.features is TextFeatures.CHOOSE:
+        raise SettingError(
+            "Expected features that the doctor can compare, found --features choose, which looks "
+            "at private rows for a part of epsilon. Leave --features out here, and add it to the "
+            "command that follows."
+        )
+    texts = request.public_texts
+    if texts is None:
+        return
+    if request.features is TextFeatures.EMBEDDINGS or request.side:
+        raise SettingError(
+            "Expected words whose frequencies come from the texts of --public, found --features "
+            "embeddings or --side. Leave one of them out."
+        )
+    if texts.exists() and request.public.exists() and texts.samefile(request.public):
+        raise SettingError(
+            "Expected other texts for --public than those that are judged, found the same table. "
+            "What is fitted to the rows that are held out looks better than it is: give another "
+            "table, or split this one."
+        )
+
+
+def _vocabulary(request: DoctorRequest) -> TableVocabulary:
+    """Return the words, and what public texts tell about them, if there are any."""
+    if request.features is TextFeatures.EMBEDDINGS:
+        return TableVocabulary((), "")
+    source = VocabularySource(
+        words=request.words,
+        language=request.language,
+        public=request.public_texts,
+        public_because=BECAUSE if request.public_texts else None,
+        fits_vectors=request.features is not TextFeatures.WORDS,
+    )
+    found = source.read(Schema((request.text,), (), (), Label(request.label)), (), informed=True)
+    assert found.frequencies is not None  # they were asked for
+    # The rows that are judged stand for private ones: none is left out for being public.
+    return replace(found, frequencies=replace(found.frequencies, rows=None))
+
+
 def _candidates(
-    request: DoctorRequest, features: RowFeatures, share: float
+    request: DoctorRequest, features: RowFeatures, share: float, usual: Frequencies | None
 ) -> tuple[dict[str, TrainableMethod], list[Candidate]]:
-    """Return every method that reads word frequencies, with wordfreq's and those of each file."""
+    """Return every method that reads word frequencies, with the usual ones and each file's."""
     words = features.vocabulary
-    if not words:
+    if not words or usual is None:
         return {DP_SGD: TrainableMethod(Method.DP_SGD)}, []
+    texts = request.public_texts
     known: dict[str, tuple[Path | None, Frequencies]] = {
-        "wordfreq": (None, word_frequencies(words, request.language))
+        "wordfreq" if texts is None else texts.name: (None, usual)
     }
     for path in request.side:
         if path.name in known:
@@ -193,7 +245,7 @@ def _candidates(
     for called, (file, frequencies) in known.items():
         for method in INFORMED:
             name = f"{method.value} with {called}"
-            methods[name] = TrainableMethod(method, file)
+            methods[name] = TrainableMethod(method, file, texts)
             side = prepare_for_rows(method, features, frequencies, share).side
             candidates.append(Candidate(name, method, side))
     return methods, candidates

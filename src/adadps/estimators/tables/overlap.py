@@ -28,6 +28,7 @@ def overlap_in_words(request: TrainingRequest) -> str:
     """Return how many held-out rows, or rows of the same users, the training table has.
 
     Rows are the same if their texts are; without texts, if all columns that both tables have are.
+    Held-out rows are also looked for among public texts: a model that starts there knows them.
     """
     schema, test, user = request.declared().schema, request.test, request.user
     if test is None:
@@ -41,7 +42,12 @@ def overlap_in_words(request: TrainingRequest) -> str:
         held_out, trained = (_identities_of_users(path, user) for path in (test, request.data))
         what = "belong to users who are also"
     found, of = int(held_out.within([trained]).sum()), len(held_out)
-    return f"{found} of {of} held-out rows {what} in the training table.\n{FOR_YOU_ALONE}"
+    told = [f"{found} of {of} held-out rows {what} in the training table."]
+    if request.public is not None:
+        seen = row_identities(test, schema.texts, ())
+        known = int(seen.within([row_identities(request.public, schema.texts, ())]).sum())
+        told.append(f"The texts of {known} of {of} held-out rows stand in the public file.")
+    return "\n".join([*told, FOR_YOU_ALONE])
 
 
 def row_identities(path: Path, texts: Sequence[str], others: Sequence[str]) -> Identities:

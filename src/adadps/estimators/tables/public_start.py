@@ -23,6 +23,7 @@ from adadps.data.provenance import Provenance, digest_of
 from adadps.data.tables import Table, read_chunks
 from adadps.estimators.planner.methods import PreparedMethod, along_features
 from adadps.estimators.tables.run_folder import TableModel
+from adadps.estimators.tables.schema import Label
 from adadps.types import Method
 
 STRENGTH = 10.0
@@ -40,7 +41,8 @@ def start_at_public_rows(
     """Set the weights to those of a model of the labelled public rows; return their provenance.
 
     Rows whose label is not one of the declared classes are ignored. Nothing happens without
-    labels, where rows have several, or where fewer than two classes occur.
+    labels, where rows have several, or where fewer than two classes occur; the user is told that
+    (`why_labels_are_unused`).
     """
     label = model.schema.label
     one_class = not label.regression and label.separator is None
@@ -65,6 +67,29 @@ def start_at_public_rows(
         public_because,
         digest_of([torch.from_numpy(weights)]),
     )
+
+
+def why_labels_are_unused(public: Path, label: Label) -> str | None:
+    """Return why training does not start at the labels of the public rows; None if it does.
+
+    Without a column of labels there is nothing to tell.
+    """
+    if not _has_column(public, label.column):
+        return None
+    if label.regression:
+        why = "a start is made for classes, and the label is a number"
+    elif label.separator is not None:
+        why = "a start is made for one label per row, and rows have several"
+    else:
+        names = {name for chunk in read_chunks(public) for name in chunk.texts(label.column)}
+        found = len(names & set(label.known_classes))
+        if found > 1:
+            return None
+        why = (
+            f"{found} of the {len(label.known_classes)} classes occur among them, and a start "
+            "takes two. Check how classes are spelled in both tables"
+        )
+    return f"The column '{label.column}' of {public} is not used: {why}."
 
 
 def _has_column(public: Path, column: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from adadps.accounting.epsilon import Budget, require_epsilon
 from adadps.errors import DataError, SettingError
+from adadps.estimators.paid_mix import require_classes, require_weighted
 from adadps.estimators.planner.methods import resolved, takes_side_information
 from adadps.estimators.planner.plan import FederatedSettings, GivenSettings, UserColumn
 from adadps.estimators.tables.schema import Schema, examples_of, read_schema_file, schema_of
@@ -141,6 +142,8 @@ class TrainingRequest:
         informed = bool(schema.texts) and self.features is not TextFeatures.EMBEDDINGS
         method = resolved(method, informed=informed, on_devices=on_devices)
         self._require_side(schema, method)
+        if self.features is TextFeatures.CHOOSE:
+            self._require_choice(schema, method, pays)
         if self.user is None:
             return Declared(schema, examples, method, pays=pays)
         usual = ROWS_PER_USER if self.federation is None else ROWS_OF_A_DEVICE
@@ -236,6 +239,23 @@ class TrainingRequest:
             raise SettingError(
                 "Expected vectors for --embeddings-because, found none. Add --embeddings SOURCE."
             )
+
+    def _require_choice(self, schema: Schema, method: Method, pays: bool) -> None:
+        """Refuse what the mix of words and embeddings cannot be chosen for."""
+        if self.federation is not None:
+            raise SettingError(
+                "Expected features by the rule in a federation, found --features choose: "
+                "candidates would be tried on rows that do not leave their devices. Leave "
+                "--features out, or name them."
+            )
+        if pays:
+            raise SettingError(
+                f"Expected declared columns for --features choose, found that "
+                f"{', '.join(schema.unknown)} would be measured by --rare other. One run pays for "
+                "one of them: declare what is known, or leave the mix to the rule."
+            )
+        require_classes(not schema.label.regression)
+        require_weighted(method)
 
     def text_embeddings(self, schema: Schema) -> Embeddings | None:
         """Return the public vectors of texts; None where texts are words alone."""

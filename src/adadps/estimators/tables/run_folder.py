@@ -52,7 +52,7 @@ from adadps.report.saved_result import RESTORE, load_result, of_another_format, 
 from adadps.training.checkpoint import LEDGER, Checkpoint, Checkpoints
 from adadps.types import Accountant
 
-LEVELS = "levels.json"
+MEASURED = "measured.json"
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
 """Checkpoints per run: `OFTEN`, or `SELDOM` where there are more than `LARGE` weights."""
 
@@ -123,9 +123,9 @@ class TableRunFolder:
         return self.path / LEDGER
 
     @property
-    def levels(self) -> Path:
-        """Return the file of levels, classes and bounds that this run has paid for."""
-        return self.path / LEVELS
+    def measured(self) -> Path:
+        """Return the file of what this run has paid for and measured before its first step."""
+        return self.path / MEASURED
 
     def checkpoints(self, *, steps: int, weights: int) -> Checkpoints:
         """Return how often the run writes a checkpoint here."""
@@ -165,7 +165,7 @@ class TableRunFolder:
         held = self.latest()
         if held is None:
             own = self.own_ledger
-            return _entries(own) if own.exists() else int(self.levels.exists())
+            return _entries(own) if own.exists() else int(self.measured.exists())
         with DiskLedger(self.ledger or self.own_ledger) as ledger:
             return sum(count for _, count in ledger.charged(held.run))
 
@@ -178,10 +178,10 @@ class TableRunFolder:
             return f"no model was written; {self.path} cannot be read ({error})"
         if not paid:
             return f"no model was written, and nothing was spent. To start again:\n{command}"
-        if held is None and self.levels.exists():
+        if held is None and self.measured.exists():
             return (
-                f"no model was written; levels, classes and bounds are paid for and kept in "
-                f"{self.levels}, and no step is. To resume:\n{command}"
+                f"no model was written; what was measured first is paid for and kept in "
+                f"{self.measured}, and no step is. To resume:\n{command}"
             )
         if held is None:
             return (
@@ -203,7 +203,7 @@ class TableRunFolder:
     def _remove_steps(self) -> None:
         with suppress(OSError):
             Checkpoints(self.path).remove()
-            remove_file(self.levels)
+            remove_file(self.measured)
             remove_if_empty(self.path)
 
 

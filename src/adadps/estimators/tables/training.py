@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from torch import nn
+
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.examples import Examples, RowStore
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read
 from adadps.data.tables import read_chunks, users
-from adadps.errors import AssumedPublicWarning, BudgetError
+from adadps.errors import AssumedPublicWarning, BudgetError, SideInformationWarning
 from adadps.estimators.planner.methods import (
     LEAST_SHARE,
     embedding_share,
     takes_side_information,
 )
 from adadps.estimators.planner.plan import PlannedRun
+from adadps.estimators.tables.chosen_mix import ChosenMix, choose_mix
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
-from adadps.estimators.tables.public_start import start_at_public_rows
+from adadps.estimators.tables.paid_once import PaidFirst
+from adadps.estimators.tables.public_start import start_at_public_rows, why_labels_are_unused
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.run_folder import (
     TableModel,
@@ -71,13 +75,20 @@ def train_from_table(request: TrainingRequest, say: Say) -> Result:
             say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
         say(f"Reading {request.data} ...")
         vocabulary = _vocabulary(request, declared)
-        measured = None
+        measured, first = None, None
         if declared.pays:
             measured = measure_levels(request, declared, vocabulary, folder, opened)
-            say(f"Paid for {', '.join(declared.schema.unknown)}: {measured.paid.facts[0]}.")
+            first = measured.first
+            say(f"Paid for {', '.join(declared.schema.unknown)}: {first.paid.facts[0]}.")
         prepared = _prepare(request, declared, vocabulary, measured, opened)
+        _warn_of_unused_labels(request, prepared.model)
         say("Planning the noise ...")
-        plan = _plan(request, declared, prepared, measured)
+        if request.features is TextFeatures.CHOOSE:
+            chosen = _choose(request, declared, prepared, folder, opened)
+            plan, first = chosen.plan, chosen.first
+            say(f"Paid for {'; '.join(first.paid.facts)}.")
+        else:
+            plan = _plan(request, declared, prepared, measured)
         settings = plan.settings
         _warn(declared, prepared.read_off, say)
         say(
@@ -88,7 +99,7 @@ def train_from_table(request: TrainingRequest, say: Say) -> Result:
         latest = folder.latest()
         if latest is not None:
             say(f"Resuming from step {latest.taken} of {latest.planned}, by {folder.path} ...")
-        result = _train(request, prepared, plan, folder, measured)
+        result = _train(request, prepared, plan, folder, first)
         save_model(prepared.model, result, draft)
     folder.finish(request.out)
     return result
@@ -150,6 +161,15 @@ def _warn(declared: Declared, read_off: list[str], say: Say) -> None:
         say(text)
 
 
+def _warn_of_unused_labels(request: TrainingRequest, model: TableModel) -> None:
+    """Say that labels of public rows tell nothing, rather than to ignore them silently."""
+    if request.public is None:
+        return
+    why = why_labels_are_unused(request.public, model.schema.label)
+    if why is not None:
+        warnings.warn(why, SideInformationWarning, stacklevel=3)
+
+
 @declared_read(DeclaredRead.NUMBER)
 def _count_in_file(request: TrainingRequest) -> int:
     """Count the units of privacy before their features are made, which depend on the number."""
@@ -205,19 +225,49 @@ def _plan(
     )
 
 
+def _choose(
+    request: TrainingRequest,
+    declared: Declared,
+    prepared: _Prepared,
+    folder: TableRunFolder,
+    opened: ExitStack,
+) -> ChosenMix:
+    """Plan the run, and choose the mix of words and embeddings for a part of its budget."""
+    return choose_mix(
+        request,
+        declared,
+        prepared.model,
+        prepared.vocabulary.frequencies,
+        prepared.train,
+        folder,
+        opened,
+        units=declared.count or _count(prepared.train),
+        layer=lambda plan: _untrained(request, prepared.model, plan)[0],
+        most_rows_at_once=ROWS_DIFFERENTIATED_AT_ONCE,
+    )
+
+
+def _untrained(
+    request: TrainingRequest, model: TableModel, plan: PlannedRun
+) -> tuple[nn.Linear, Provenance | None]:
+    """Return the model before training, and where its weights come from if from public rows."""
+    layer = model.layer()
+    if request.public is None or request.public_because is None:
+        return layer, None
+    given = (request.public, request.public_because)
+    return layer, start_at_public_rows(layer, *given, model, plan.prepared)
+
+
 def _train(
     request: TrainingRequest,
     prepared: _Prepared,
     plan: PlannedRun,
     folder: TableRunFolder,
-    measured: MeasuredSchema | None,
+    first: PaidFirst | None,
 ) -> Result:
     model, settings = prepared.model, plan.settings
-    layer, targets = model.layer(), model.targets
-    start = None
-    if request.public is not None and request.public_because is not None:
-        given = (request.public, request.public_because)
-        start = start_at_public_rows(layer, *given, model, plan.prepared)
+    layer, start = _untrained(request, model, plan)
+    targets = model.targets
     sources = [held.provenance for held in model.features.vectors]
     evaluations = []
     if prepared.test is not None:
@@ -228,7 +278,7 @@ def _train(
     rows = settings.sampler.expected_size * (plan.users.most if plan.users else 1)
     many = rows > ROWS_DIFFERENTIATED_AT_ONCE
     settings.sampler.require_declared(_count(prepared.train))
-    shared = nullcontext(measured.ledger) if measured else shared_ledger(request, settings.budget)
+    shared = nullcontext(first.ledger) if first else shared_ledger(request, settings.budget)
     with shared or nullcontext() as ledger:
         try:
             result = fit(
@@ -245,7 +295,7 @@ def _train(
                 physical_batch_size=ROWS_DIFFERENTIATED_AT_ONCE if many else None,
                 assumed_public=prepared.assumed_public,
                 checkpoints=folder.checkpoints(steps=settings.steps, weights=layer.weight.numel()),
-                measured=measured.paid if measured else None,
+                measured=first.paid if first else None,
                 tuning_trials=request.trials,
                 feature_sources=[*sources, *([start] if start else [])],
                 settings={**plan.describe(), "model": model.in_words, **_told(start)},
