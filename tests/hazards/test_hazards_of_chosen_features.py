@@ -297,6 +297,7 @@ def test_a_pipeline_chooses_and_pays():
     privacy = model["model"].privacy_
     assert privacy.epsilon <= 20
     assert len(privacy.measured) == 2
+    assert privacy.tuning_trials == 1, "the trials of a choice are a part of epsilon"
     assert [charge["count"] for charge in privacy.charges] == [1, 1, 8]
     assert (model.predict(TEXTS) == np.array(LABELS)).mean() > 0.9
 

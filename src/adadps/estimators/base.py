@@ -174,8 +174,8 @@ class PrivateEstimator(StatedEstimator, ABC):
                     model = self._model(task, X, continued=False)
                     data = self._private(X, task, plan.chain)
                 if choice is not None:
-                    trials = self._trials_of_mix(choice, plan, prepared, task, model, data)
-                    plan, paid = trials.paid_choice(choice, ledger)
+                    mixes = self._trials_of_mix(choice, plan, prepared, task, model, data)
+                    plan, paid = mixes.paid_choice(choice, ledger)
                 self._facts = self._facts_with(task, count, continued)
                 result = self._run(model, task, data, plan, ledger, trials, paid)
                 self._remember_ledger(ledger)
