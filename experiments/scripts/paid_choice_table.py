@@ -22,7 +22,7 @@ from adadps.accounting.epsilon import Budget
 from adadps.accounting.events import default_delta
 from adadps.data.sparse_rows import sparse_linear
 from adadps.engine.noise.randomness import secure
-from adadps.estimators.paid_mix import Mix, MixTrials, candidates, is_right, price_of_mix
+from adadps.estimators.paid_mix import CandidateMix, MixTrials, candidates, is_right, price_of_mix
 from adadps.estimators.planner.plan import LossFacts, first_gradient, plan_training
 from adadps.estimators.tables.features import prepare_for_rows, text_features
 from adadps.estimators.text import directions_of
@@ -40,12 +40,12 @@ FAMILIES, MARGINS = (SHARES, CONSTANTS), (0.0, 2.0)
 """Margins count standard deviations of the noise of a difference between two counts."""
 
 
-def families(price, outputs: int, epsilon: float) -> dict[str, list[Mix]]:
+def families(price, outputs: int, epsilon: float) -> dict[str, list[CandidateMix]]:
     """Return the candidates: other shares, or shares by other constants of the rule."""
     constants = candidates(price, outputs, epsilon)
     rule = next(mix.share for mix in constants if mix.by_rule)
-    other = Mix(0.5, 0.5) if rule < 0.2 else Mix(0.05, 0.05)
-    fixed = [Mix(rule, rule, by_rule=True), other, Mix(0.95, 0.95)]
+    other = CandidateMix(0.5, 0.5) if rule < 0.2 else CandidateMix(0.05, 0.05)
+    fixed = [CandidateMix(rule, rule, by_rule=True), other, CandidateMix(0.95, 0.95)]
     return {SHARES: fixed, CONSTANTS: list(constants)}
 
 
@@ -90,7 +90,7 @@ def cell(name: str, epsilon: float) -> dict:
     for mix in (mix for lines in found.values() for mix in lines):
         share = f"{mix['share']:.4f}"
         if share not in finals:
-            finals[share] = accuracy(trials.chosen(Mix(mix["share"], 0.0)))
+            finals[share] = accuracy(trials.chosen(CandidateMix(mix["share"], 0.0)))
         mix["accuracy"] = finals[share]
     return {
         "problem": name,
@@ -103,7 +103,7 @@ def cell(name: str, epsilon: float) -> dict:
     }
 
 
-def tried(trials: MixTrials, mix: Mix, price, train, test) -> dict:
+def tried(trials: MixTrials, mix: CandidateMix, price, train, test) -> dict:
     """Return a candidate's trial: its noisy count, and, as these sets are public, what it is of."""
     weights = trials._tried(mix, price)
     right = is_right(train.features.times(weights.T.contiguous()), train.targets).double()

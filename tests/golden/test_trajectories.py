@@ -68,6 +68,7 @@ from support.trajectories import (
     rmsprop_of,
     third_door,
     trained,
+    whitened_gradients,
 )
 
 
@@ -102,6 +103,10 @@ def cases() -> dict[str, Case]:
         "adadps_two_sided": Case(
             methods.adadps_two_sided(SIDE, SIDE, PRIVACY, lr=LR),
             lambda w, t: D * noised(D * private_gradients(w, t), t),
+        ),
+        "whitened": Case(
+            methods.whitened(PUBLIC, PRIVACY, lr=LR, refresh_every=1),
+            lambda w, t: noised(whitened_gradients(w, t), t),
         ),
         "dp_sgd_weighted": Case(methods.dp_sgd_weighted(SIDE, PRIVACY, lr=LR), third_door),
         "dp_r_pub": Case(methods.dp_r_pub(PUBLIC, RMSPROP, PRIVACY, lr=LR), dp_r_pub()),

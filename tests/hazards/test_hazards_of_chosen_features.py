@@ -20,7 +20,7 @@ from adadps.accounting.samplers import poisson
 from adadps.engine.noise.randomness import secure
 from adadps.errors import SettingError
 from adadps.estimators.paid_mix import (
-    Mix,
+    CandidateMix,
     MixTrials,
     candidates,
     noisy_right,
@@ -275,7 +275,7 @@ def test_the_rule_is_one_of_three_mixes_in_rising_order():
 
 
 def test_the_largest_noisy_count_wins():
-    mixes = (Mix(0.1, 0.1), Mix(0.3, 0.3, by_rule=True), Mix(0.6, 0.6))
+    mixes = (CandidateMix(0.1, 0.1), CandidateMix(0.3, 0.3, by_rule=True), CandidateMix(0.6, 0.6))
     assert winner(mixes, [10.0, 0.0, 9.0]) is mixes[0]
     assert winner(mixes, [0.0, 10.0, 10.5]) is mixes[2]
 
@@ -297,7 +297,7 @@ def test_a_pipeline_chooses_and_pays():
     privacy = model["model"].privacy_
     assert privacy.epsilon <= 20
     assert len(privacy.measured) == 2
-    assert privacy.tuning_trials == 1, "the trials of a choice are a part of epsilon"
+    assert privacy.tuning_trials is None, "trials of a choice are a part of epsilon, not extra"
     assert [charge["count"] for charge in privacy.charges] == [1, 1, 8]
     assert (model.predict(TEXTS) == np.array(LABELS)).mean() > 0.9
 

@@ -102,6 +102,7 @@ def trained(method: Chain, batches: tuple[list[int], ...] = BATCHES) -> list[Vec
             expected_size=EXPECTED_SIZE,
             noise=Known(Z[index - 1]),
             mean_gradient=lambda public: held.mean_gradient(params, public.examples),
+            differentiate=lambda public: held.of_public_rows(params, public),
         )
         update, states = method.apply(gradients or ChunkedGradients(()), states, step)
         for name, value in params.items():
@@ -122,6 +123,18 @@ def gradients(w: Vector, x: Vector, y: Vector) -> Vector:
 def private_gradients(w: Vector, t: int, x: Vector = X) -> Vector:
     rows = BATCHES[t - 1]
     return gradients(w, x[rows], Y[rows])
+
+
+def whitened_gradients(w: Vector, t: int, damping: float = 0.1) -> Vector:
+    """Each gradient, of weights and bias together, times (A / λ̄ + damping I)^(-1/2)."""
+    inputs = np.append(PUBLIC.batch(t).examples.features.numpy(), np.ones((4, 1)), axis=1)
+    values, vectors = np.linalg.eigh(inputs.T @ inputs)
+    root = (vectors / np.sqrt(values / values.mean() + damping)) @ vectors.T
+    root = root.astype(np.float32).astype(np.float64)
+    each = private_gradients(w, t)
+    weight, bias = each[:, :WEIGHTS].reshape(-1, OUTPUTS, INPUTS), each[:, WEIGHTS:, None]
+    turned = np.concatenate([weight, bias], axis=2) @ root
+    return np.concatenate([turned[..., :INPUTS].reshape(-1, WEIGHTS), turned[..., INPUTS]], axis=1)
 
 
 def public_gradient(w: Vector, t: int, data: PublicExamples = PUBLIC) -> Vector:

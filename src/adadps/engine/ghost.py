@@ -12,6 +12,7 @@ stored gradients.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -98,7 +99,8 @@ class GhostEngine:
         ]
         finite = _all([finite, *measured], batch)
         leaves = {name: _without(leaf, finite, synthetic) for name, leaf in leaves.items()}
-        return layered(leaves, finite, units, synthetic)
+        held = layered(leaves, finite, units, synthetic)
+        return replace(held, shared=frozenset(stored) | frozenset(self._names.values()))
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Return the mean gradient: of a sequence from the same closed forms, else by torch."""

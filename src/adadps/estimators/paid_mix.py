@@ -62,7 +62,7 @@ HOW = "the mix of words and embeddings, chosen with noise"
 
 
 @dataclass(frozen=True)
-class Mix:
+class CandidateMix:
     """One candidate: the share of embeddings in a text's squared norm, in the run and on trial."""
 
     share: float
@@ -73,14 +73,14 @@ class Mix:
     def in_words(self) -> str:
         """Describe the mix for people.
 
-        >>> Mix(0.95, 0.95).in_words
+        >>> CandidateMix(0.95, 0.95).in_words
         'embeddings have 95 % of a text'
         """
         told = f"embeddings have {100 * self.share:.3g} % of a text"
         return f"{told}, as by the rule" if self.by_rule else told
 
 
-def candidates(price: ChoicePrice, outputs: int, epsilon: float) -> tuple[Mix, ...]:
+def candidates(price: ChoicePrice, outputs: int, epsilon: float) -> tuple[CandidateMix, ...]:
     """Return the mix by the rule between two others, by rising share."""
     examples, of_a_trial = price.sampler.examples, price.alone / math.sqrt(price.candidates)
 
@@ -90,7 +90,7 @@ def candidates(price: ChoicePrice, outputs: int, epsilon: float) -> tuple[Mix, .
 
     by_rule = embedding_share(examples, outputs, epsilon)
     return tuple(
-        Mix(by_rule if factor == 1 else share(factor, epsilon), share(factor, of_a_trial),
+        CandidateMix(by_rule if factor == 1 else share(factor, epsilon), share(factor, of_a_trial),
             by_rule=factor == 1)
         for factor in FACTORS
     )  # fmt: skip
@@ -148,13 +148,13 @@ class MixTrials:
 
     plan: PlannedRun
     prepare: PrepareByShare
-    mixes: tuple[Mix, ...]
+    mixes: tuple[CandidateMix, ...]
     layer: Callable[[PlannedRun], nn.Module]
     loss: Loss
     data: Examples
     most_rows_at_once: int | None = None
 
-    def choose(self, price: ChoicePrice, randomness: Randomness | None = None) -> Mix:
+    def choose(self, price: ChoicePrice, randomness: Randomness | None = None) -> CandidateMix:
         """Train, score and choose. Call this once, after the price is paid."""
         tried = []
         for place, mix in enumerate(self.mixes, 1):
@@ -169,11 +169,11 @@ class MixTrials:
         mix = self.choose(price)
         return self.chosen(mix), Paid(run, price.events, facts_of(price, mix))
 
-    def chosen(self, mix: Mix) -> PlannedRun:
+    def chosen(self, mix: CandidateMix) -> PlannedRun:
         """Return the run as it was planned, with another mix."""
         return replace(self.plan, prepared=self.prepare(mix.share))
 
-    def _tried(self, mix: Mix, price: ChoicePrice) -> Tensor:
+    def _tried(self, mix: CandidateMix, price: ChoicePrice) -> Tensor:
         """Return weights of the features for each output, after a short private training.
 
         Its steps are part of the price, which is charged to the ledger of the run. The ledger that
@@ -198,7 +198,7 @@ class MixTrials:
         return run.params["weight"].detach().double() * weights_of(prepared)
 
 
-def facts_of(price: ChoicePrice, mix: Mix) -> tuple[str, ...]:
+def facts_of(price: ChoicePrice, mix: CandidateMix) -> tuple[str, ...]:
     """Return what was paid and what was chosen, in words."""
     return price.in_words(), f"{HOW}: {mix.in_words}"
 
@@ -253,10 +253,10 @@ def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
     return targets.gather(1, best.unsqueeze(1)).squeeze(1) > 0
 
 
-def winner(mixes: tuple[Mix, ...], counts: list[float]) -> Mix:
+def winner(mixes: tuple[CandidateMix, ...], counts: list[float]) -> CandidateMix:
     """Return the mix with the largest noisy count.
 
-    >>> winner((Mix(0.05, 0.1), Mix(0.6, 0.8, by_rule=True)), [900.0, 800.0]).share
+    >>> winner((CandidateMix(0.05, 0.1), CandidateMix(0.6, 0.8, by_rule=True)), [900.0, 800.0]).share
     0.05
     """
     return mixes[max(range(len(mixes)), key=counts.__getitem__)]

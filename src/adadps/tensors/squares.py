@@ -288,7 +288,18 @@ def sum_dtype(diagonal: Tensor) -> torch.dtype:
 
     Otherwise return float64, which costs little on a small D.
     """
-    exact = torch.get_float32_matmul_precision() == "highest"
-    if exact and diagonal.numel() >= LARGE and not torch.is_autocast_enabled(diagonal.device.type):
-        return torch.float32
-    return torch.float64
+    large = diagonal.numel() >= LARGE
+    return torch.float32 if large and multiplies_all_digits(diagonal.device) else torch.float64
+
+
+def multiplies_all_digits(device: torch.device) -> bool:
+    """Does torch multiply matrices of float32 there without dropping digits (bfloat16, TF32)?
+
+    Where a precision was set for one backend alone (``torch.backends....fp32_precision``), torch
+    refuses to say; then the answer is no.
+    """
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:
+        return False
+    return exact and not torch.is_autocast_enabled(device.type)

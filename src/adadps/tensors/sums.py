@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adadps.tensors.loops import LINE_TYPES, in_main_memory
+from adadps.tensors.squares import largest_of, multiplies_all_digits
 
 Line = npt.NDArray[Any]
 """A tensor's memory as one line of float32 or float64."""
@@ -168,10 +169,19 @@ class OuterSum:
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Both factors in the precision in which they are multiplied."""
         if self._held is None:
-            held = self._left.float(), self._right.float()
-            single = self.terms_in_single is not None and all(map(_fits_single, held))
-            self._held = held if single else (self._left.double(), self._right.double())
+            single = self.terms_in_single is not None and self._fits_single()
+            dtype = torch.float32 if single else torch.float64
+            self._held = self._left.to(dtype), self._right.to(dtype)
         return self._held
+
+    def _fits_single(self) -> bool:
+        """Are all entries numbers, and so small that underflow beside them is nothing?
+
+        D multiplies what underflow has taken away.
+        """
+        most = MOST_IN_SINGLE / max(1.0, 1.0 if self.full is None else largest_of(self.full))
+        ends = (end for factor in (self._left, self._right) for end in torch.aminmax(factor))
+        return all(-most <= float(end) <= most for end in ends)
 
     def lies_like(self, weights: Tensor) -> bool:
         """Can compiled loops add it to ``weights`` row by row?"""
@@ -193,17 +203,11 @@ def _products(left: Tensor, right: Tensor, terms: int | None) -> Tensor:
     return total
 
 
-def _fits_single(factor: Tensor) -> bool:
-    """Are all entries numbers, and so small that underflow beside them is nothing?"""
-    least, most = torch.aminmax(factor)
-    return bool((least >= -MOST_IN_SINGLE) & (most <= MOST_IN_SINGLE))
-
-
 # --- sums in float32 ---
 
 MOST_IN_SINGLE = 1e15
-"""Factors with larger entries are multiplied in float64. Then float32 does not overflow, and loses
-at most 1e-20 to underflow."""
+"""Factors with larger entries, or with larger ones than this divided by the largest entry of D, are
+multiplied in float64. Then float32 does not overflow, and loses at most 1e-20 to underflow."""
 
 LEAST_CLIP_NORM = 1e-9
 """Beside smaller clip norms, underflow would matter."""
@@ -272,8 +276,7 @@ class SinglePrecision:
 
         None stands for float64, also where torch would multiply float32 with fewer digits.
         """
-        full = torch.get_float32_matmul_precision() == "highest"
-        exact = full and not torch.is_autocast_enabled(device.type)
+        exact = multiplies_all_digits(device)
         return self.terms if exact and rows <= self.most_rows else None
 
 

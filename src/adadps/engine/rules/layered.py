@@ -24,7 +24,8 @@ class LayeredGradients:
 
     The last ``padding`` units are synthetic: they are absent, and no result contains them. With
     ``single``, wide layers are summed in float32, and norms are raised by what that costs; ``rows``
-    is the size of the whole batch, of which this may be a piece.
+    is the size of the whole batch, of which this may be a piece. ``shared`` names parameters that
+    are used in several places, or in others than their own layer.
     """
 
     leaves: Mapping[str, PerExampleGradients]
@@ -34,6 +35,7 @@ class LayeredGradients:
     padding: int = 0
     single: SinglePrecision | None = None
     rows: int = 0
+    shared: frozenset[str] = frozenset()
 
     def scale(self, diagonal: Params) -> LayeredGradients:
         """D ∘ g."""
@@ -45,7 +47,7 @@ class LayeredGradients:
 
     def whiten(self, inputs: Params, outputs: Params) -> LayeredGradients:
         """Multiply gradients by matrices along the inputs and the outputs of their layers."""
-        for name in {*inputs, *outputs}:
+        for name in dict.fromkeys([*inputs, *outputs]):
             if self.affine.maps.get(name) or self.affine.maps.get(bias_of(name)):
                 raise OrderError(
                     "Expected matrices before any scale or shift of the same weights, found "
@@ -61,7 +63,8 @@ class LayeredGradients:
     def moments(self) -> Moments:
         """Return second moments of what layers read and write, summed over all rows but padding."""
         rows = torch.arange(len(self.present) - self.padding, device=self.present.device)
-        return moments_of({name: leaf.take(rows) for name, leaf in self.leaves.items()})
+        leaves = {name: leaf.take(rows) for name, leaf in self.leaves.items()}
+        return moments_of(leaves, self.shared)
 
     def in_single(self, single: SinglePrecision, rows: int) -> LayeredGradients:
         """Return the same, with sums of wide layers in float32; the whole batch has ``rows``."""

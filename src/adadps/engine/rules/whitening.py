@@ -14,7 +14,7 @@ Of a table of words only the diagonal is measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -109,9 +109,13 @@ def _of_products(
         finite &= _finite(constant)
     found: dict[str, PerExampleGradients] = {}
     a, b = _kept(a, finite), _kept(b, finite)
-    if isinstance(of_bias, MaterialisedGradients) and (constant is not None or q is not None):
-        own = b if constant is None else b * _kept(constant, finite).unsqueeze(-1)
+    if constant is not None:
+        own = b * _kept(constant, finite).unsqueeze(-1)
         found[bias] = MaterialisedGradients(own.sum(1) if own.ndim > 2 else own)
+    elif q is not None and isinstance(of_bias, MaterialisedGradients):
+        turned = _turned(bias, of_bias, q)
+        finite &= turned.finite()
+        found[bias] = turned.where(finite)
     found[name] = Outer(a, b) if isinstance(leaf, Outer) else in_cheapest_form(OverTime(a, b))
     return found, finite
 
@@ -136,11 +140,16 @@ def _of_gradients(
         finite = _finite(product)
         found[name] = MaterialisedGradients(_kept(product, finite))
     if q is not None and isinstance(of_bias, MaterialisedGradients):
-        own = of_bias.gradients
-        turned = own @ _fitting(bias, q, own).to(own.dtype).T
-        finite = finite & _finite(turned)
-        found[bias] = MaterialisedGradients(_kept(turned, finite))
+        turned = _turned(bias, of_bias, q)
+        finite = finite & turned.finite()
+        found[bias] = turned.where(finite)
     return found, finite
+
+
+def _turned(bias: str, leaf: MaterialisedGradients, q: Tensor) -> MaterialisedGradients:
+    """Q g for the gradient g of a bias: the sum over all its uses."""
+    own = leaf.gradients
+    return MaterialisedGradients(own @ _fitting(bias, q, own).to(own.dtype).T)
 
 
 def _multiplied(
@@ -219,8 +228,11 @@ def whitened_mean(gradient: Params, inputs: Params, outputs: Params) -> Params:
 # --- second moments ---
 
 
-def moments_of(leaves: Leaves) -> Moments:
-    """Return the second moments of all layers that can be whitened, summed over the examples."""
+def moments_of(leaves: Leaves, shared: Collection[str] = ()) -> Moments:
+    """Return the second moments of all layers that can be whitened, summed over the examples.
+
+    ``shared`` parameters have further uses: the gradient of such a bias is not that of an input 1.
+    """
     found = Moments()
     for name, held in leaves.items():
         leaf = before_building(held) or held if isinstance(held, BuiltGradients) else held
@@ -228,7 +240,9 @@ def moments_of(leaves: Leaves) -> Moments:
             a, b = (
                 rows.reshape(-1, rows.shape[-1]) for rows in (leaf.inputs, leaf.output_gradients)
             )
-            biased = isinstance(leaves.get(bias_of(name)), MaterialisedGradients)
+            bias = bias_of(name)
+            biased = isinstance(leaves.get(bias), MaterialisedGradients)
+            biased = biased and not {name, bias} & set(shared)
             found.inputs[name] = _square(_with_one(a) if biased else a)
             found.outputs[name] = _square(b)
         elif isinstance(leaf, BuiltGradients) and (use := patches_in(leaf)) is not None:

@@ -12,7 +12,7 @@ from torch import nn
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.examples import Examples
-from adadps.estimators.paid_mix import Mix, MixTrials, candidates, facts_of, price_of_mix
+from adadps.estimators.paid_mix import CandidateMix, MixTrials, candidates, facts_of, price_of_mix
 from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_once import Content, PaidFirst, measured_once
@@ -32,7 +32,7 @@ class ChosenMix:
     """The run with the mix that was chosen, and the payment for the choice."""
 
     plan: PlannedRun
-    mix: Mix
+    mix: CandidateMix
     first: PaidFirst
 
 
@@ -86,7 +86,7 @@ def choose_mix(
         mix = trials.choose(price)
         return {"mix": trials.mixes.index(mix)}
 
-    def known(content: Content) -> Mix:
+    def known(content: Content) -> CandidateMix:
         place = content["mix"]
         if not isinstance(place, int) or not 0 <= place < len(trials.mixes):
             raise ValueError(place)

@@ -14,6 +14,7 @@ K-FAC, from E[b bᵀ], stands on the other side.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,9 +24,13 @@ from torch import Tensor
 from adadps.data.examples import PublicExamples
 from adadps.data.provenance import Provenance
 from adadps.engine.waist import GradientBatch, Step
-from adadps.errors import SideInformationError, require
+from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.source import Transform
 from adadps.tensors.sums import Params
+
+
+LEAST_DAMPING = 1e-12
+"""With less, matrices could leave the range of float32, and no gradient would be finite."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,13 @@ def whiten(
     'two points'
     """
     require(refresh_every >= 1, "refresh_every >= 1", refresh_every, "Refresh at least once.")
-    require(damping > 0, "damping > 0", damping, "It keeps directions without inputs finite.")
+    require(
+        LEAST_DAMPING <= damping < math.inf,
+        f"a finite damping of at least {LEAST_DAMPING:g}",
+        damping,
+        "It keeps directions without inputs finite.",
+    )
     require(0 < exponent <= 1, "0 < exponent <= 1", exponent, "1/2 whitens, 1 inverts.")
     if median_norm is not None:
-        require(median_norm > 0, "median_norm > 0", median_norm, "2 clips at half the median.")
+        require_positive("median_norm", median_norm)
     return Whitening(examples, refresh_every, damping, exponent, outputs, median_norm)

@@ -264,6 +264,11 @@ class Reparametrise(ReadsSide):
                 f"Name one of the model's: {', '.join(params)}."
             )
         transform, _ = self.side.observe(self.side.init(params), _still(objective, params))
+        if transform.inputs or transform.outputs:
+            raise SideInformationError(
+                "Expected one number per feature to reparametrise with, found matrices from "
+                f"'{self.provenance.source}'. Use `precondition(whiten(...))`."
+            )
         return objective.reparametrised(_per_feature(transform.scale[self.at], params[self.at]))
 
     def resume(self, objective: Objective) -> Objective:
