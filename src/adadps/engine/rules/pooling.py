@@ -46,7 +46,7 @@ class _LargestOfWindow(torch.autograd.Function):
     """The largest numbers of each window, and where they were found."""
 
     @staticmethod
-    def forward(images: Tensor, window: Window) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(images: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         """Return values and winners, (images × channels × height × width) each."""
         values, winners = largest(images.contiguous().flatten(0, 1), window)
         shape = (*images.shape[:2], *values.shape[1:])
@@ -60,7 +60,7 @@ class _LargestOfWindow(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, gradients: Tensor, _: Any) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradients: Tensor, _: Any) -> tuple[Tensor, None]:
         """Give the gradient of each window to its winner."""
         (winners,) = ctx.saved_tensors
         return _ToWinners.apply(gradients, winners, ctx.image), None  # type: ignore[no-untyped-call]
@@ -77,10 +77,10 @@ class _ToWinners(torch.autograd.Function):
     """Gradients of windows, added up where the largest numbers were."""
 
     @staticmethod
-    def forward(gradients: Tensor, winners: Tensor, image: tuple[int, int]) -> Tensor:  # type: ignore[override]
+    def forward(gradients: Tensor, winners: Tensor, image: tuple[int, int]) -> Tensor:
         """Return gradients of images."""
-        flat = (t.contiguous().flatten(0, 1) for t in (gradients, winners))
-        return to_winners(*flat, image).view(*gradients.shape[:2], *image)
+        flat, won = (t.contiguous().flatten(0, 1) for t in (gradients, winners))
+        return to_winners(flat, won, image).view(*gradients.shape[:2], *image)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -88,7 +88,7 @@ class _ToWinners(torch.autograd.Function):
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None, None]:
         """Take what stands where the winners were."""
         (winners,) = ctx.saved_tensors
         found = above.flatten(-2).gather(-1, winners.flatten(-2).long())
