@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from adadps.tensors import loops, recurrence_loops, squares, token_loops
+from adadps.tensors import loops, pooling, recurrence_loops, squares, token_loops
 from adadps.tensors.recurrences import Cell, Start, backward, forward
 from support import ground_truth
 from support.engine_checks import trainable
@@ -26,6 +26,7 @@ LOOPS = [
     (squares, "_sums_of_squares"), (squares, "_unit_squares"), (squares, "_inner_products"),
     (squares, "_largest_bits"), (squares, "_weighted_rows"),
     (token_loops, "squares"), (token_loops, "weighted"),
+    (pooling, "_largest"), (pooling, "_to_winners"),
 ]  # fmt: skip
 
 

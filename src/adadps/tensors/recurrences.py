@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from adadps.tensors import recurrence_loops as loops
-from adadps.tensors.loops import WORTH_A_THREAD, in_main_memory, run_all
+from adadps.tensors.loops import WORTH_A_THREAD, as_array, in_main_memory, run_all
 
 
 class Cell(Enum):
@@ -83,19 +83,19 @@ def forward(cell: Cell, gates: Tensor, start: Start) -> States:
     sequences, time, width = gates.shape
     size = width // cell.gates
     hidden = gates.new_empty(sequences, time, size)
-    given = [_array(t) for t in (gates, start.weight.T.contiguous())]
-    h0, c0 = _array(start.hidden), _array(start.cell)
+    given = [as_array(t) for t in (gates, start.weight.T.contiguous())]
+    h0, c0 = as_array(start.hidden), as_array(start.cell)
     work = gates.numel() * size
     if cell in (Cell.TANH, Cell.RELU):
-        out = (cell is Cell.RELU, h0, _array(hidden))
+        out = (cell is Cell.RELU, h0, as_array(hidden))
         _in_blocks(loops.rnn_forward, sequences, work, *given, *out)
         return States(hidden, gates.new_empty(0), gates.new_empty(0))
     memory, active = torch.empty_like(hidden), torch.empty_like(gates)
-    filled = [_array(hidden), _array(memory), _array(active)]
+    filled = [as_array(hidden), as_array(memory), as_array(active)]
     if cell is Cell.LSTM:
         _in_blocks(loops.lstm_forward, sequences, work, *given, h0, c0, *filled)
     else:
-        bias = _array(start.bias)
+        bias = as_array(start.bias)
         _in_blocks(loops.gru_forward, sequences, work, *given, bias, h0, *filled)
     return States(hidden, memory, active)
 
@@ -108,31 +108,25 @@ def backward(
         return _differentiated(cell, gates, start, d_hidden, d_cell)
     sequences, _, size = states.hidden.shape
     work = gates.numel() * size
-    weight = _array(start.weight)
+    weight = as_array(start.weight)
     d_gates, d_h0 = torch.empty_like(gates), torch.empty_like(start.hidden)
     d_c0 = d_cell.clone()
-    above = _array(d_hidden)
-    out = (_array(d_gates), _array(d_h0))
+    above = as_array(d_hidden)
+    out = (as_array(d_gates), as_array(d_h0))
     if cell in (Cell.TANH, Cell.RELU):
-        given = (_array(states.hidden), weight, cell is Cell.RELU, above)
+        given = (as_array(states.hidden), weight, cell is Cell.RELU, above)
         _in_blocks(loops.rnn_backward, sequences, work, *given, *out)
         return Slopes(d_gates, d_gates, d_h0, d_c0)
-    active, memory = _array(states.active), _array(states.memory)
+    active, memory = as_array(states.active), as_array(states.memory)
     if cell is Cell.LSTM:
-        held = (active, weight, memory, _array(start.cell), above)
-        _in_blocks(loops.lstm_backward, sequences, work, *held, *out, _array(d_c0))
+        held = (active, weight, memory, as_array(start.cell), above)
+        _in_blocks(loops.lstm_backward, sequences, work, *held, *out, as_array(d_c0))
         return Slopes(d_gates, d_gates, d_h0, d_c0)
     d_products = torch.empty_like(gates)
-    held = (active, weight, memory, _array(states.hidden), _array(start.hidden))
-    filled = (_array(d_gates), _array(d_products), _array(d_h0))
+    held = (active, weight, memory, as_array(states.hidden), as_array(start.hidden))
+    filled = (as_array(d_gates), as_array(d_products), as_array(d_h0))
     _in_blocks(loops.gru_backward, sequences, work, *held, above, *filled)
     return Slopes(d_gates, d_products, d_h0, d_c0)
-
-
-def _array(tensor: Tensor) -> Any:
-    """The tensor's memory for a loop, which is no read of values in Python."""
-    with torch._C.DisableTorchFunction():
-        return tensor.detach().numpy()
 
 
 def _is_compiled(gates: Tensor, start: Start) -> bool:

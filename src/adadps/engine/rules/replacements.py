@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adadps.engine.rules.attention import run_attention
+from adadps.engine.rules.pooling import run_max_pool
 from adadps.engine.rules.recurrent import run_recurrent
 from adadps.engine.rules.tape import Part, Replacement, Tape
 
@@ -92,4 +93,5 @@ _REPLACEMENTS: dict[type[nn.Module], Replacement] = {
     nn.GRUCell: _run_cell,
     nn.RNNCell: _run_cell,
     nn.MultiheadAttention: run_attention,
+    nn.MaxPool2d: run_max_pool,
 }
