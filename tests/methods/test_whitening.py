@@ -8,7 +8,7 @@ import adadps
 from adadps.errors import OrderError, SettingError, SideInformationError
 from adadps.methods.side import fixed, whiten
 from adadps.methods.side.whitening import Whitening
-from adadps.methods.stages import chain, precondition, privatize, sgd
+from adadps.methods.stages import chain, precondition, privatize, reparametrise, sgd
 from support.models import Custom
 
 SILENT = privatize(clip_norm=0.5, noise_multiplier=0.0)
@@ -256,3 +256,51 @@ def test_public_examples_with_infinite_moments_are_refused():
     method = chain(precondition(whiten(public(wrong))), SILENT, sgd(0.1))
     with pytest.raises(SideInformationError, match="finite"):
         trained(network().double(), method, features.double(), labels)
+
+
+class SharedBias(nn.Module):
+    """Two layers with one bias."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.bias = self.first.bias
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def test_a_bias_with_two_uses_is_not_whitened_with_either_layer():
+    features, labels = data()
+    others, _ = data(seed=5)
+    model = SharedBias()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    adadps.losses.cross_entropy(model(features), labels).mean().backward()
+    gradient = {name: value.grad.clone() for name, value in model.named_parameters()}
+    read = {"first": others, "second": torch.tanh(model.first(others)).detach()}
+    expected = {"first.bias": before["first.bias"] - gradient["first.bias"]}
+    for layer, inputs in read.items():
+        name = f"{layer}.weight"
+        expected[name] = before[name] - gradient[name] @ power(inputs.T @ inputs)
+    loose = privatize(clip_norm=1e6, noise_multiplier=0.0)
+    method = chain(precondition(whiten(public(others))), loose, sgd(1.0))
+    found = trained(model, method, features, labels, steps=1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_matrices_cannot_reparametrise():
+    features, labels = data()
+    method = chain(reparametrise(whiten(public(features)), at="weight"), SILENT, sgd(1.0))
+    with pytest.raises(SideInformationError, match="found matrices"):
+        trained(nn.Linear(4, 2), method, features, labels)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"damping": 1e-30}, {"damping": float("inf")}, {"damping": float("nan")},
+     {"median_norm": float("nan")}, {"median_norm": float("inf")}, {"median_norm": 0}],
+)  # fmt: skip
+def test_numbers_that_would_leave_nothing_finite_are_refused(options):
+    with pytest.raises(SettingError):
+        whiten(public(data()[0]), **options)

@@ -99,8 +99,8 @@ class GhostEngine:
         ]
         finite = _all([finite, *measured], batch)
         leaves = {name: _without(leaf, finite, synthetic) for name, leaf in leaves.items()}
-        held = layered(leaves, finite, units, synthetic)
-        return replace(held, shared=frozenset(stored) | frozenset(self._names.values()))
+        batched = layered(leaves, finite, units, synthetic)
+        return replace(batched, shared=frozenset(stored) | frozenset(self._names.values()))
 
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Return the mean gradient: of a sequence from the same closed forms, else by torch."""

@@ -256,7 +256,8 @@ def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 def winner(mixes: tuple[CandidateMix, ...], counts: list[float]) -> CandidateMix:
     """Return the mix with the largest noisy count.
 
-    >>> winner((CandidateMix(0.05, 0.1), CandidateMix(0.6, 0.8, by_rule=True)), [900.0, 800.0]).share
+    >>> few, many = CandidateMix(0.05, 0.1), CandidateMix(0.6, 0.8, by_rule=True)
+    >>> winner((few, many), [900.0, 800.0]).share
     0.05
     """
     return mixes[max(range(len(mixes)), key=counts.__getitem__)]

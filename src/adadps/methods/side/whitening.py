@@ -28,7 +28,6 @@ from adadps.errors import SideInformationError, require, require_positive
 from adadps.methods.side.source import Transform
 from adadps.tensors.sums import Params
 
-
 LEAST_DAMPING = 1e-12
 """With less, matrices could leave the range of float32, and no gradient would be finite."""
 
