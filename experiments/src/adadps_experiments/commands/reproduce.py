@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
-    "defaults", "federated",
+    "defaults", "federated", "mnist-ae", "mnist",
 )  # fmt: skip
 NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb",),
@@ -187,6 +187,8 @@ def _require_effect(experiment: str, **given: object) -> None:
         "toy": ("winners", "dataset"),
         "moments": tuple(given),
         "defaults": ("dataset",),
+        "mnist-ae": ("dataset",),
+        "mnist": ("dataset",),
     }
     unused = known.get(experiment, ())
     for name in unused:
@@ -318,10 +320,31 @@ def _federated(asked: Reproduction) -> None:
     asked.print_paths()
 
 
+def _images(asked: Reproduction) -> None:
+    from adadps_experiments.reproduce.images import table
+    from adadps_experiments.reproduce.results import read_winners
+
+    get_if_absent(["mnist"])
+    if asked.tune:
+        asked.save_winners(table.tune(asked.experiment, asked.trials(), asked.workers))
+        return
+    winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
+    say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
+    records = table.run_rows(
+        asked.experiment, winners, asked.seeds, runs, asked.workers, quick=asked.quick
+    )
+    rows = table.rows_of(asked.experiment, records)
+    asked.save_rows(rows, table.figure_of(asked.experiment, records))
+    out.print(table_of_rows(table.title_of(asked.experiment), table.COLUMNS, rows))
+    asked.print_paths()
+
+
 _RUNNERS: dict[str, Callable[[Reproduction], None]] = {
     "toy": _toy,
     "moments": _moments,
     "defaults": _defaults,
     "federated": _federated,
+    "mnist-ae": _images,
+    "mnist": _images,
 }
 """Experiments that are not among those on text."""

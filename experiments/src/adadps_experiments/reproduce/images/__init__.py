@@ -1,0 +1,1 @@
+"""The paper's experiments on images: an autoencoder and a classifier."""
