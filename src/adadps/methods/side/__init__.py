@@ -18,6 +18,7 @@ from adadps.methods.side.frequency import (
     word_frequencies,
 )
 from adadps.methods.side.noisy import noisy_frequencies
+from adadps.methods.side.probes import image_probes, token_probes
 from adadps.methods.side.public import (
     AdaGradStatistics,
     AdamStatistics,
@@ -49,11 +50,13 @@ __all__ = [
     "from_private_data",
     "given_frequencies",
     "idf",
+    "image_probes",
     "noisy_frequencies",
     "oracle",
     "public",
     "public_texts",
     "tfidf",
+    "token_probes",
     "uniform",
     "whiten",
     "word_frequencies",

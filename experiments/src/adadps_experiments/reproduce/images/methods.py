@@ -71,7 +71,8 @@ class Given:
 
     def public(self, size: int = STATISTICS_BATCH) -> PublicExamples:
         """Return the public images in batches."""
-        return self.problem.public_in_batches(size, self.seed)
+        held = len(self.problem.public.targets)
+        return self.problem.public_in_batches(min(size, held), self.seed)
 
     def clipped(self, side: SideSource | None = None) -> tuple[Any, LinearDecay]:
         """Return the stage that clips and noises, and the learning rate for the length."""

@@ -1,0 +1,172 @@
+"""`adadps reproduce mnist-ae` and `mnist`: the same chance for every method, and a true epsilon."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
+from adadps.errors import DataError
+from adadps_experiments.reproduce.images import jobs as image_jobs
+from adadps_experiments.reproduce.images import problems, table
+from adadps_experiments.reproduce.images.jobs import ImageJob, run
+from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given
+from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
+from adadps_experiments.reproduce.records import RecordFile
+
+ROWS, PIXELS = 300, 784
+
+
+def images(rows=ROWS, seed=0):
+    draws = torch.Generator().manual_seed(seed)
+    return torch.rand(rows, PIXELS, generator=draws)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A few random images, and a small autoencoder."""
+    held = (images(ROWS), torch.arange(ROWS) % 10, images(40, 1), torch.arange(40) % 10)
+    monkeypatch.setattr(problems, "_mnist", lambda: held)
+    monkeypatch.setattr(problems, "PUBLIC", 60)
+    monkeypatch.setattr(problems, "WIDTHS", (784, 8, 4, 8, 784))
+    monkeypatch.setitem(
+        SIZES, "mnist-ae", problems.ImageSize(50, 2, 1, (1.6, 3.0), 1e-3, True, "loss", 100.0)
+    )
+    monkeypatch.setitem(
+        SIZES, "mnist", problems.ImageSize(50, 1, 1, (1.25,), 1e-3, False, "accuracy")
+    )
+    monkeypatch.setattr(image_jobs, "PUBLIC_EPOCHS", 2)
+    image_jobs._problem.cache_clear()
+    yield
+    image_jobs._problem.cache_clear()
+
+
+def test_every_method_has_eight_settings():
+    for method in IMAGE_METHODS.values():
+        assert len({json.dumps(setting) for setting in method.settings}) == 8, method.label
+
+
+def test_five_methods_and_one_without_privacy_have_all_seeds():
+    main = [name for name, method in IMAGE_METHODS.items() if method.main]
+    assert main == ["dp-sgd", "dp-adam", "adadps", "whitened", "warm-whitened", "adam"]
+
+
+def test_public_validation_and_test_images_are_apart(small):
+    whole, tuned = (problems.problem("mnist", tuning=tuning) for tuning in (False, True))
+    rows = {
+        "public": whole.public.features,
+        "trained": tuned.train.features,
+        "validation": tuned.test.features,
+        "test": whole.test.features,
+    }
+    sets = {name: {row.tobytes() for row in held.numpy()} for name, held in rows.items()}
+    assert sum(map(len, sets.values())) == len(set().union(*sets.values())) == ROWS + 40
+    assert len(tuned.train) + len(tuned.test) == len(whole.train) == ROWS - 60
+
+
+@pytest.mark.parametrize("method", IMAGE_METHODS)
+def test_every_method_trains(small, method):
+    setting = dict(IMAGE_METHODS[method].settings[0])
+    record = run(ImageJob("mnist-ae", method, setting, 1.6, 0, tuning=True))
+    json.dumps(record, allow_nan=False)
+    assert 0 < record["values"]["score"] < 1
+    assert record["private"] is IMAGE_METHODS[method].private
+    if record["private"]:
+        assert 1.55 < record["epsilon_pld"] <= 1.6 < record["epsilon_rdp"] < 2.2
+        sampler = poisson(examples=record["examples"], expected_size=50)
+        chain = dp_sgd(
+            privatize(clip_norm=1.0, noise_multiplier=record["noise_multiplier"]), lr=1.0
+        )
+        alone = epsilon_of_run(
+            chain, sampler, record["steps"], delta=1e-3, accountant=Accountant.PLD
+        )
+        assert record["epsilon_pld"] == pytest.approx(alone), "side information costs nothing"
+    else:
+        assert record["epsilon_pld"] is None
+
+
+def test_lengths_do_not_depend_on_the_scale_of_the_loss(small):
+    given = problems.problem("mnist-ae", tuning=True)
+    clips = {}
+    for factor in (1.0, 100.0):
+        scaled = ImageProblem(
+            given.train, given.test, given.public, given.model,
+            lambda out, target, factor=factor: factor * given.loss(out, target), given.metric,
+        )  # fmt: skip
+        asked = Given(scaled, {"clip": 0.5, "length": 3.0}, 1.0, 10, 0)
+        stage, rate = asked.clipped()
+        clips[factor] = stage.clip_norm
+        assert rate(1) * stage.clip_norm == pytest.approx(3.0)
+        assert rate(6) == pytest.approx(rate(1) / 2)
+    assert clips[100.0] == pytest.approx(100 * clips[1.0], rel=1e-4)
+
+
+def recorded(path, job, score):
+    held = RecordFile(path)
+    held.add({"job": job.describe(), "values": {"score": score}})
+    return held
+
+
+@pytest.mark.parametrize(("experiment", "best"), [("mnist-ae", 0), ("mnist", 2)])
+def test_the_best_setting_wins_and_its_edges_are_tried(tmp_path, experiment, best):
+    trials = [
+        ImageJob(experiment, "adam", {"rate": rate}, 1.0, 0, tuning=True)
+        for rate in (0.1, 0.2, 0.4)
+    ]
+    for job, score in zip(trials, (0.1, 0.5, 0.9), strict=True):
+        held = recorded(tmp_path / "trials.jsonl", job, score)
+    found = table._winner(trials, held)
+    assert found["winner"] == trials[best].setting
+    further = table._further(trials, held)
+    assert [job.setting["rate"] for job in further] == [0.05 if best == 0 else 0.8]
+
+
+def test_a_run_that_diverged_never_wins(tmp_path):
+    trials = [
+        ImageJob("mnist-ae", "adam", {"rate": rate}, 1.0, 0, tuning=True) for rate in (0.1, 0.2)
+    ]
+    recorded(tmp_path / "trials.jsonl", trials[0], None)
+    held = recorded(tmp_path / "trials.jsonl", trials[1], 0.5)
+    assert table._winner(trials, held)["winner"] == {"rate": 0.2}
+    assert math.isinf(table._cost(trials[0], held))
+
+
+def test_rows_and_the_figure(small):
+    winners = {
+        "datasets": {
+            "mnist-ae": {
+                "methods": {
+                    name: {"winner": dict(method.settings[0])}
+                    for name, method in IMAGE_METHODS.items()
+                }
+            }
+        }
+    }
+    records = {}
+    for name in table.QUICK:
+        job = ImageJob("mnist-ae", name, dict(IMAGE_METHODS[name].settings[0]), 1.6, 0, epochs=1)
+        records[name, 1.6] = [run(job)]
+    rows = table.rows_of("mnist-ae", records)
+    assert [row["paper"] for row in rows] == [5.013, 3.566, None]
+    for row, mine in zip(rows, records.values(), strict=True):
+        assert row["mean"] == pytest.approx(100 * mine[0]["values"]["score"])
+    assert table.figure_of("mnist-ae", records).startswith(b"\x89PNG")
+    assert table.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
+    with pytest.raises(DataError, match="--tune first"):
+        table.setting_of("mnist", "adam", winners)
+
+
+def test_a_classifier_is_trained_too(small):
+    setting = dict(IMAGE_METHODS["whitened"].settings[0])
+    record = run(ImageJob("mnist", "whitened", setting, 1.25, 0, tuning=True))
+    assert 0 <= record["values"]["score"] <= 1
+    assert record["digits"] is None
+    assert table.figure_of("mnist", {("whitened", 1.25): [record]}).startswith(b"\x89PNG")
+
+
+def test_the_loss_is_that_of_a_pixel():
+    outputs, targets = torch.zeros(3, 784), torch.full((3, 784), 0.5)
+    assert problems.mean_pixel_loss(outputs, targets) == pytest.approx(0.25)
+    assert np.allclose(problems.pixel_loss(outputs, targets), 0.25)
