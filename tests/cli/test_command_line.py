@@ -33,6 +33,8 @@ def plain(text):
         ["predict"],
         ["card"],
         ["report"],
+        ["doctor"],
+        ["federate"],
         ["demo"],
         ["reproduce"],
         ["bench"],
