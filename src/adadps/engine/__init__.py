@@ -7,7 +7,7 @@
 - `rules`: gradients of each kind of layer from its inputs and output gradients, for the ghost
   engine. A rule for a new layer is a function in `rules.layers`, entered in its table `_RULES`;
   layers that can also run on whole batches are listed in `_WITH_WEIGHTS` of `rules.sequence`. New
-  forms of gradients implement `rules.gradients.PerExampleGradients` and join the tests in `tests/contract`.
+  forms of gradients implement `rules.gradients.PerExampleGradients` and join `tests/contract`.
 - `objective`: model, loss and engine together: padded passes over pieces of a batch (`chunked`),
   in isolation: a pass leaves no state and no error text behind, and its draws are unpredictable.
 - `passes`: what that takes: what a pass must leave as it was, and secret generators
