@@ -7,11 +7,12 @@ import torch
 from adadps import public_examples
 from adadps.engine.rules.gradients import MaterialisedGradients
 from adadps.engine.rules.layered import LayeredGradients
-from adadps.engine.waist import Step
+from adadps.engine.waist import Released, Step
 from adadps.methods.side import RMSPropStatistics, fixed
 from adadps.methods.stages import (
     adagrad,
     adam,
+    adam_bc,
     average,
     mix,
     momentum,
@@ -39,6 +40,7 @@ STAGES = {
     "momentum": momentum(0.9),
     "sgd": sgd(0.1),
     "adam": adam(0.1),
+    "adam_bc": adam_bc(0.1),
     "rmsprop": rmsprop(0.1),
     "adagrad": adagrad(0.1),
 }
@@ -49,6 +51,7 @@ PREPARATIONS = {
 }
 EVERY = {**STAGES, **PREPARATIONS}
 UPDATES = ("sgd", "adam", "rmsprop", "adagrad")
+"""Those that can stand behind any post-processing; `adam_bc` follows the release."""
 
 
 def parameters() -> Params:
@@ -66,7 +69,7 @@ def per_unit() -> LayeredGradients:
 
 def released() -> Params:
     weight = torch.arange(6, dtype=torch.float64).reshape(3, 2) - 2
-    return {"weight": weight, "bias": weight[:, 0].clone()}
+    return Released({"weight": weight, "bias": weight[:, 0].clone()})
 
 
 class Loud:

@@ -1,6 +1,7 @@
 """Methods: chains of stages, and the side information that they read.
 
 - `paper`: every method of the paper, one expression each.
+- `successors`: methods that came after it, in the same words.
 - `stages`: what a chain is made of, and `chain`, which checks the order. A new stage is a frozen
   dataclass with a ``rule``; its contract is tests/contract/test_stage_rules.py.
 - `side`: sources of side information. A new source has the methods of `SideSource`; its contract is
@@ -29,6 +30,7 @@ from adadps.methods.paper import (
     warm_start,
     whitened,
 )
+from adadps.methods.successors import dp_adam_bc
 
 __all__ = [
     "adadps",
@@ -37,6 +39,7 @@ __all__ = [
     "adas",
     "dp_adagrad",
     "dp_adam",
+    "dp_adam_bc",
     "dp_adam_pub",
     "dp_r_pub",
     "dp_rmsprop",

@@ -18,7 +18,7 @@ from adadps.methods.stages.gradients import (
 from adadps.methods.stages.local import train_locally
 from adadps.methods.stages.mixing import cosine, mix, momentum
 from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
-from adadps.methods.stages.updates import adagrad, adam, inverse_sqrt, rmsprop, sgd
+from adadps.methods.stages.updates import adagrad, adam, adam_bc, inverse_sqrt, rmsprop, sgd
 from adadps.methods.stages.users import Users, by_user
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Users",
     "adagrad",
     "adam",
+    "adam_bc",
     "average",
     "by_each_device",
     "by_label",

@@ -116,6 +116,13 @@ class TakesLateNoise(Protocol):
     takes_late_noise: bool
 
 
+@runtime_checkable
+class FollowsRelease(Protocol):
+    """A stage that has to know the noise in what it gets, so that nothing may change it before."""
+
+    follows_release: bool
+
+
 @dataclass(frozen=True)
 class Chain:
     """A method: stages in a legal order. Build it with `chain`."""
@@ -249,7 +256,7 @@ def chain(*stages: Stage | Preparation) -> Chain:
 
 
 def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
-    kind, before = Kind.EXAMPLES, "first"
+    kind, before, last = Kind.EXAMPLES, "first", None
     for stage in stages:
         if not isinstance(stage, Stage | Preparation):
             raise OrderError(
@@ -263,7 +270,12 @@ def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
                 f"Cannot place `{stage}` {before}: it needs {needs}, found {kind.value}. "
                 f"{_cure(stage, kind)}"
             )
-        kind, before = stage.rule[kind], f"after `{stage}`"
+        if isinstance(stage, FollowsRelease) and not isinstance(last, Release):
+            raise OrderError(
+                f"Cannot place `{stage}` {before}: it needs the noise of the release as it was "
+                "added. Move it right after `privatize(...)` or `average()`."
+            )
+        kind, before, last = stage.rule[kind], f"after `{stage}`", stage
     if kind is not Kind.UPDATE:
         end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
         raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
