@@ -123,9 +123,10 @@ def test_the_stages_that_read_public_data_say_where_it_came_from():
     assert sources == dict.fromkeys(reading, "a book")
 
 
-def test_only_privatize_and_average_turn_units_into_a_sum():
+def test_only_releases_turn_units_into_a_sum():
     assert {name for name, stage in EVERY.items() if isinstance(stage, Release)} == {
         "privatize",
+        "clip_automatically",
         "average",
     }
 

@@ -19,6 +19,10 @@ def cases() -> dict[str, tuple[Chain, Direction]]:
             methods.dp_adam_bc(PRIVACY, lr=LR, floor=formulas.FLOOR),
             formulas.dp_adam_bc(),
         ),
+        "dp_sgd_auto_clip": (
+            methods.dp_sgd_auto_clip(PRIVACY, lr=LR, stability=formulas.STABILITY),
+            formulas.auto_clip,
+        ),
     }
 
 

@@ -54,6 +54,7 @@ METHODS = {
     "weighted": adadps.methods.dp_sgd_weighted(FREQUENT, SILENT, lr=0.3),
     "warm start": chain(adadps.stages.pretrain(PUBLIC, rmsprop(0.01), epochs=2), SILENT, sgd(0.3)),
     "dp_adam_bc": adadps.methods.dp_adam_bc(SILENT, lr=0.1),
+    "dp_sgd_auto_clip": adadps.methods.dp_sgd_auto_clip(SILENT, lr=0.3),
     "decaying rate": adadps.dp_sgd(SILENT, lr=lambda t: 0.5 / t),
 }
 WHITENED = adadps.methods.whitened(PUBLIC, SILENT, lr=0.3, refresh_every=3)

@@ -14,6 +14,7 @@ from adadps.methods.stages import (
     adam,
     adam_bc,
     average,
+    clip_automatically,
     mix,
     momentum,
     precondition,
@@ -35,6 +36,7 @@ PRIVACY = privatize(clip_norm=1.0, noise_multiplier=2.0)
 STAGES = {
     "precondition": precondition(SIDE),
     "privatize": PRIVACY,
+    "clip_automatically": clip_automatically(PRIVACY),
     "average": average(),
     "mix": mix(DATA, 0.5),
     "momentum": momentum(0.9),

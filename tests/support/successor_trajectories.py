@@ -11,10 +11,12 @@ from support.trajectories import (
     Direction,
     MovingAverage,
     Vector,
+    Z,
     dp_gradient,
+    private_gradients,
 )
 
-FLOOR = 0.05
+FLOOR, STABILITY = 0.05, 0.5
 
 
 def dp_adam_bc() -> Direction:
@@ -27,3 +29,9 @@ def dp_adam_bc() -> Direction:
         return first.add_debiased(g) / np.sqrt(np.maximum(v, FLOOR))
 
     return direction
+
+
+def auto_clip(w: Vector, t: int) -> Vector:
+    """(1/b) (Σ C g / (‖g‖ + γ) + N(0, σ²C²))."""
+    scaled = [C * g / (np.linalg.norm(g) + STABILITY) for g in private_gradients(w, t)]
+    return (sum(scaled) + SIGMA * C * Z[t - 1]) / EXPECTED_SIZE

@@ -30,7 +30,7 @@ from adadps.methods.paper import (
     warm_start,
     whitened,
 )
-from adadps.methods.successors import dp_adam_bc
+from adadps.methods.successors import dp_adam_bc, dp_sgd_auto_clip
 
 __all__ = [
     "adadps",
@@ -44,6 +44,7 @@ __all__ = [
     "dp_r_pub",
     "dp_rmsprop",
     "dp_sgd",
+    "dp_sgd_auto_clip",
     "dp_sgd_weighted",
     "ideal",
     "pda_dpmd",

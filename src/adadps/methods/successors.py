@@ -7,7 +7,7 @@ pays for.
 """
 
 from adadps.methods.paper import OPEN
-from adadps.methods.stages import Chain, adam_bc, chain
+from adadps.methods.stages import Chain, adam_bc, chain, clip_automatically, sgd
 from adadps.methods.stages.gradients import Privatize
 from adadps.engine.waist import Schedule
 
@@ -17,3 +17,7 @@ from adadps.engine.waist import Schedule
 def dp_adam_bc(privacy: Privatize = OPEN, *, lr: Schedule, floor: float = 1e-8) -> Chain:
     """Adam with the variance of the noise subtracted from its second moment (DP-AdamBC)."""
     return chain(privacy, adam_bc(lr, floor=floor))
+
+def dp_sgd_auto_clip(privacy: Privatize = OPEN, *, lr: Schedule, stability: float = 0.01) -> Chain:
+    """Gradients divided by their norms instead of clipped: no clip norm to tune (AUTO-S)."""
+    return chain(clip_automatically(privacy, stability=stability), sgd(lr))

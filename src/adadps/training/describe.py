@@ -79,7 +79,7 @@ def plan_of(
             *(text_of(event) for event in besides),
             *(text_of(event) for event in side),
             _price_of_a_step(method, sampler, accountant),
-            f"clip norm {method.release.clip_norm!r}",
+            _clip_of(method),
         ),
         paid_first=len(side),
     )
@@ -90,6 +90,11 @@ def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) ->
         return "not private"
     sigma, units = method.release.noise_multiplier, units_of(method, sampler)
     return text_of(units.step_event(sigma, 1, accountant, grouping_of(method)))
+
+
+def _clip_of(method: Chain) -> str:
+    clipping = getattr(method.release, "clipping", None)
+    return f"clip norm {method.release.clip_norm!r}" + (f"; {clipping}" if clipping else "")
 
 
 def number_read_off(sampler: Sampler) -> str:

@@ -177,6 +177,9 @@ class Stepper(ABC):
     def _hold(self, params: Params, method: Chain, randomness: Randomness) -> None:
         self.method, self.own_params, self._randomness = method, params, randomness
         self.weights = Weights(self.model, params, randomness)
+        clipping = getattr(method.release, "clipping", None)
+        if clipping is not None:
+            self.settings["clipping"] = clipping
 
     def initialise(self) -> None:
         """Set the method's state before its first step."""

@@ -21,6 +21,18 @@ MUTATIONS = {
         "                    if True:\n                        for",
         "tests/hazards/test_hazards_files.py -k of_the_living",
     ),
+    "automatic clipping ignores the norm": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "self.clip_norm / (norms + self.stability), nan=0.0)",
+        "self.clip_norm / (0 * norms + self.stability), nan=0.0)",
+        "tests/methods/test_automatic_clipping.py -k moves_the_sum",
+    ),
+    "automatic clipping raises short gradients to the clip norm and beyond": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "self.clip_norm / (norms + self.stability), nan=0.0)",
+        "self.clip_norm / (norms - self.stability / 2).abs(), nan=0.0)",
+        "tests/methods/test_automatic_clipping.py -k moves_the_sum",
+    ),
     "late noise is halved": Mutation(
         "src/adadps/tensors/kernels.py",
         "(keep * change + deviation * normal)",

@@ -113,6 +113,11 @@ class Privatize:
             return self.groups.noise.on_device(self.noise_multiplier)
         return 0.0
 
+    @property
+    def clipping(self) -> str | None:
+        """How gradients are clipped, if not by min(1, C/‖g‖)."""
+        return None
+
     def _weights(self, norms: Tensor, step: Step) -> Tensor:
         step.watch("norms", norms)
         if step.answers is not None and self.noise_on_devices:

@@ -85,7 +85,8 @@ def task_of(method: Chain) -> Task:
     _require_given(method)
     release = method.release
     noise = users.noise.on_device(release.noise_multiplier)
-    clips_as_it_comes = isinstance(method.steps[0], Release)
+    plain = getattr(release, "clipping", None) is None  # any other clip is the server's alone
+    clips_as_it_comes = plain and isinstance(method.steps[0], Release)
     if noise and not clips_as_it_comes:
         raise ContractError(
             f"Expected `privatize` right after `train_locally` where devices add noise, found "
