@@ -1,4 +1,4 @@
-"""Three exact steps of every successor of the paper's methods, from its formula in plain numpy."""
+"""Six exact steps of every successor of the paper's methods, from its formula in plain numpy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import numpy as np
 import pytest
 
 from adadps.methods import successors as methods
-from adadps.methods.stages import Chain
+from adadps.methods.stages import Chain, inverse_sqrt
 from support import successor_trajectories as formulas
-from support.trajectories import LR, PRIVACY, Direction, descended, trained
+from support.trajectories import BATCHES, LR, PRIVACY, RATE, Direction, descended, trained
+
+
+def dp2(delay: int, reuse: int) -> Chain:
+    return methods.dp2(
+        PRIVACY,
+        lr=LR,
+        preconditioned_lr=inverse_sqrt(RATE / 2),
+        delay=delay,
+        reuse=reuse,
+        decay=0.6,
+        epsilon=0.2,
+        gain=1.5,
+    )
 
 
 def cases() -> dict[str, tuple[Chain, Direction]]:
@@ -23,14 +36,22 @@ def cases() -> dict[str, tuple[Chain, Direction]]:
             methods.dp_sgd_auto_clip(PRIVACY, lr=LR, stability=formulas.STABILITY),
             formulas.auto_clip,
         ),
+        "dp2": (dp2(delay=1, reuse=1), formulas.dp2(1, 1, 0.5)),
+        "dp2 with an average of two": (dp2(delay=2, reuse=1), formulas.dp2(2, 1, 0.5)),
+        "dp2 that reuses its estimate": (dp2(delay=1, reuse=2), formulas.dp2(1, 2, 0.5)),
+        "scale_then_privatize": (
+            methods.scale_then_privatize(PRIVACY, lr=LR, betas=(0.8, 0.7), epsilon=0.1),
+            formulas.scale_then_privatize(),
+        ),
     }
 
 
 @pytest.mark.parametrize("name", cases().keys())
-def test_three_steps(name):
+def test_six_steps(name):
     method, direction = cases()[name]
-    expected = list(descended(direction))
-    np.testing.assert_allclose(trained(method), expected, rtol=1e-9, atol=1e-12)
+    expected = list(descended(direction, steps=6))
+    found = trained(method, batches=BATCHES * 2)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_every_successor_has_a_trajectory():

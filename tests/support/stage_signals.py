@@ -24,6 +24,7 @@ from adadps.methods.stages import (
     rmsprop,
     sgd,
     train_locally,
+    unscale,
 )
 from adadps.tensors.sums import Params
 
@@ -40,6 +41,7 @@ STAGES = {
     "average": average(),
     "mix": mix(DATA, 0.5),
     "momentum": momentum(0.9),
+    "unscale": unscale(SIDE),
     "sgd": sgd(0.1),
     "adam": adam(0.1),
     "adam_bc": adam_bc(0.1),
@@ -83,4 +85,11 @@ class Loud:
 
 def step(index: int = 1) -> Step:
     gradient = {name: torch.ones_like(p) for name, p in parameters().items()}
-    return Step(index=index, expected_size=4.0, noise=Loud(), mean_gradient=lambda _batch: gradient)
+    applied = {id(SIDE): SIDE.init(parameters()).scale}
+    return Step(
+        index=index,
+        expected_size=4.0,
+        noise=Loud(),
+        mean_gradient=lambda _batch: gradient,
+        applied=applied,
+    )

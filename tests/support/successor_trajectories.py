@@ -7,12 +7,14 @@ import numpy as np
 from support.trajectories import (
     EXPECTED_SIZE,
     SIGMA,
+    START,
     C,
     Direction,
     MovingAverage,
     Vector,
     Z,
     dp_gradient,
+    noised,
     private_gradients,
 )
 
@@ -35,3 +37,40 @@ def auto_clip(w: Vector, t: int) -> Vector:
     """(1/b) (Σ C g / (‖g‖ + γ) + N(0, σ²C²))."""
     scaled = [C * g / (np.linalg.norm(g) + STABILITY) for g in private_gradients(w, t)]
     return (sum(scaled) + SIGMA * C * Z[t - 1]) / EXPECTED_SIZE
+
+
+def dp2(delay: int, reuse: int, factor: float) -> Direction:
+    """DP²: G sums s releases with D = 1, then D = √v + ε with v ← β v + (1 - β) (G/s)².
+
+    The learning rate is ``factor`` times as large where gradients are divided by D.
+    """
+    v, total = np.zeros_like(START), np.zeros_like(START)
+
+    def direction(w: Vector, t: int) -> Vector:
+        nonlocal v, total
+        place = (t - 1) % (delay + reuse)
+        if place == delay:
+            v = 0.6 * v + 0.4 * (total / delay) ** 2
+        if place >= delay:
+            total = np.zeros_like(START)
+            return factor * noised(1.5 * private_gradients(w, t) / (np.sqrt(v) + 0.2), t)
+        released = noised(private_gradients(w, t), t)
+        total = total + released
+        return released
+
+    return direction
+
+
+def scale_then_privatize() -> Direction:
+    """D = m/(√v̂ + ε) of the releases so far, clip and noise, divide by D, then Adam."""
+    first, second = MovingAverage(0.8), MovingAverage(0.7)
+
+    def direction(w: Vector, t: int) -> Vector:
+        d = np.ones_like(START)
+        if second.count:
+            root = np.sqrt(second.value / (1 - 0.7**second.count)) + 0.1
+            d = np.sqrt((root**2).mean()) / root
+        g = noised(d * private_gradients(w, t), t) / d
+        return first.add_debiased(g) / (np.sqrt(second.add_debiased(g**2)) + 0.1)
+
+    return direction

@@ -280,6 +280,7 @@ class Step:
     ``watch`` receives un-noised facts about private data; it does nothing outside of debugging.
     ``late`` allows noise to be drawn later and sums to stay row-sparse. ``answers`` is the number
     of answers from devices outside of this process; None if all gradients are computed in it.
+    ``applied`` holds D of the preconditioners before the clip, by the identity of their source.
     """
 
     index: int
@@ -290,6 +291,7 @@ class Step:
     late: bool = False
     answers: int | None = None
     differentiate: Callable[[Examples], GradientBatch] = _no_public_rows
+    applied: dict[int, Params] = field(default_factory=dict, repr=False)
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
 
     def release(self, total: Sum, deviation: float) -> Leaf:

@@ -30,13 +30,14 @@ from adadps.methods.paper import (
     warm_start,
     whitened,
 )
-from adadps.methods.successors import dp_adam_bc, dp_sgd_auto_clip
+from adadps.methods.successors import dp2, dp_adam_bc, dp_sgd_auto_clip, scale_then_privatize
 
 __all__ = [
     "adadps",
     "adadps_public",
     "adadps_two_sided",
     "adas",
+    "dp2",
     "dp_adagrad",
     "dp_adam",
     "dp_adam_bc",
@@ -51,6 +52,7 @@ __all__ = [
     "plain_adam",
     "plain_rmsprop",
     "plain_sgd",
+    "scale_then_privatize",
     "warm_start",
     "whitened",
 ]

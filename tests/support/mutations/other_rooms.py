@@ -33,6 +33,18 @@ MUTATIONS = {
         "self.clip_norm / (norms - self.stability / 2).abs(), nan=0.0)",
         "tests/methods/test_automatic_clipping.py -k moves_the_sum",
     ),
+    "a chain learns from releases whose noise is not drawn": Mutation(
+        "src/adadps/methods/stages/chain.py",
+        "if any(isinstance(stage, Learns) for stage in self.steps):",
+        "if False:",
+        "tests/methods/test_own_releases.py -k drawn_at_once",
+    ),
+    "a chain learns from the sum before its noise": Mutation(
+        "src/adadps/methods/stages/gradients.py",
+        "(name, step.release(value, deviation) / units)",
+        "(name, step.release(value, 0.0) / units)",
+        "tests/methods/test_own_releases.py -k noisy_releases_only",
+    ),
     "late noise is halved": Mutation(
         "src/adadps/tensors/kernels.py",
         "(keep * change + deviation * normal)",
@@ -107,7 +119,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "src/adadps/methods/stages/gradients.py",
-        "return signal.scale(transform.stable_scale()), following",
+        "return signal.scale(scale), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),

@@ -17,9 +17,17 @@ from adadps.methods.stages.gradients import (
     reparametrise,
 )
 from adadps.methods.stages.local import train_locally
-from adadps.methods.stages.mixing import cosine, mix, momentum
+from adadps.methods.stages.mixing import cosine, mix, momentum, unscale
 from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
-from adadps.methods.stages.updates import adagrad, adam, adam_bc, inverse_sqrt, rmsprop, sgd
+from adadps.methods.stages.updates import (
+    adagrad,
+    adam,
+    adam_bc,
+    alternate,
+    inverse_sqrt,
+    rmsprop,
+    sgd,
+)
 from adadps.methods.stages.users import Users, by_user
 
 __all__ = [
@@ -30,6 +38,7 @@ __all__ = [
     "adagrad",
     "adam",
     "adam_bc",
+    "alternate",
     "average",
     "by_each_device",
     "by_label",
@@ -51,4 +60,5 @@ __all__ = [
     "rmsprop",
     "sgd",
     "train_locally",
+    "unscale",
 ]

@@ -32,7 +32,7 @@ from adadps.engine.waist import (
     zeros_like,
 )
 from adadps.errors import OrderError, SideInformationError, require, require_positive
-from adadps.methods.side.source import SideSource, Transform
+from adadps.methods.side.source import LearnsFromReleases, SideSource, Transform
 from adadps.methods.stages.chain import AFTER_RELEASE, FollowsRelease, ReadsPublic, ReadsSide, Stage
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params, Sums
@@ -206,10 +206,23 @@ class Precondition(ReadsSide):
             signal = signal.whiten(transform.inputs, transform.outputs)
         if transform.mean is not None:
             signal = signal.shift(transform.beta, transform.mean)
-        return signal.scale(transform.stable_scale()), following
+        scale = transform.stable_scale()
+        if not (transform.inputs or transform.outputs or transform.mean):
+            step.applied[id(self.side)] = scale
+        return signal.scale(scale), following
 
     def __str__(self) -> str:
         return f"precondition({self.provenance.source})"
+
+
+@dataclass(frozen=True)
+class PreconditionByReleases(Precondition):
+    """The same by a source that learns from what its run has released."""
+
+    def learn(self, state: Any, released: Params, step: Step) -> Any:
+        """Pass on what was released to the source."""
+        assert isinstance(self.side, LearnsFromReleases)
+        return self.side.learn(state, released, step)
 
 
 def precondition(side: SideSource) -> Precondition:
@@ -217,7 +230,9 @@ def precondition(side: SideSource) -> Precondition:
 
     Before `privatize` this is AdaDPS; after it, the noise is scaled along with the gradient.
     """
-    return Precondition(side)
+    return (
+        PreconditionByReleases(side) if isinstance(side, LearnsFromReleases) else Precondition(side)
+    )
 
 
 def _transformed(released: Params, transform: Transform) -> Params:
@@ -347,6 +362,11 @@ def reparametrise(side: SideSource, *, at: str = "weight") -> Reparametrise:
     Every row then has norm 1, so that one clip norm fits all of them. ``at`` names the parameter
     whose last axis runs over the features.
     """
+    if isinstance(side, LearnsFromReleases):
+        raise SideInformationError(
+            "Expected side information that is known before the first step, found "
+            f"'{side.provenance.source}'. Use `precondition(...)`, which follows it."
+        )
     return Reparametrise(side, at)
 
 

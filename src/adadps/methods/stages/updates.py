@@ -259,6 +259,36 @@ def inverse_sqrt(start: float) -> InverseSqrt:
     return InverseSqrt(start)
 
 
+@dataclass(frozen=True)
+class Alternating:
+    """One schedule for ``steps`` steps, another one for ``other_steps``, and so on."""
+
+    first: Schedule
+    steps: int
+    second: Schedule
+    other_steps: int
+
+    def __call__(self, index: int) -> float:
+        """Return the value at step ``index``."""
+        place = (index - 1) % (self.steps + self.other_steps)
+        return at(self.first if place < self.steps else self.second, index)
+
+    def __str__(self) -> str:
+        first, second = described(self.first), described(self.second)
+        return f"{first} for {self.steps}, {second} for {self.other_steps} steps"
+
+
+def alternate(first: Schedule, steps: int, second: Schedule, other_steps: int) -> Alternating:
+    """Return ``first`` for some steps, then ``second`` for others, and so on.
+
+    >>> [alternate(1.0, 2, 0.1, 1)(index) for index in (1, 2, 3, 4)]
+    [1.0, 1.0, 0.1, 1.0]
+    """
+    for count in (steps, other_steps):
+        require(count >= 1, "at least one step", count, "Give the number of steps of each phase.")
+    return Alternating(first, steps, second, other_steps)
+
+
 def described(schedule: Schedule) -> str:
     """Describe a schedule by a text that is the same in every process.
 

@@ -137,7 +137,8 @@ def _require_given(method: Chain) -> None:
         side = getattr(stage, "side", None)
         if type(side) not in (Fixed, Uniform):
             raise ContractError(
-                f"Expected side information that is given, found `{stage}`, which reads data. "
+                f"Expected side information that is given, found `{stage}`, which changes with "
+                "the run or reads data. "
                 "Compute it before the run, and give `side.fixed(...)` or `side.frequency(...)`."
             )
         require_price_for(Unit.USER, stage)
