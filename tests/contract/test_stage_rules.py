@@ -126,6 +126,7 @@ def test_the_stages_that_read_public_data_say_where_it_came_from():
 def test_only_releases_turn_units_into_a_sum():
     assert {name for name, stage in EVERY.items() if isinstance(stage, Release)} == {
         "privatize",
+        "clip_adaptively",
         "clip_automatically",
         "average",
     }

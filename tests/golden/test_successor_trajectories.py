@@ -43,6 +43,10 @@ def cases() -> dict[str, tuple[Chain, Direction]]:
             methods.scale_then_privatize(PRIVACY, lr=LR, betas=(0.8, 0.7), epsilon=0.1),
             formulas.scale_then_privatize(),
         ),
+        "dp_sgd_adaptive_clip": (
+            methods.dp_sgd_adaptive_clip(PRIVACY, lr=LR, quantile=0.4, rate=0.7, share=0.2),
+            formulas.adaptive_clip(0.4, 0.7, 0.2),
+        ),
     }
 
 

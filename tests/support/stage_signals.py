@@ -14,6 +14,7 @@ from adadps.methods.stages import (
     adam,
     adam_bc,
     average,
+    clip_adaptively,
     clip_automatically,
     mix,
     momentum,
@@ -37,6 +38,7 @@ PRIVACY = privatize(clip_norm=1.0, noise_multiplier=2.0)
 STAGES = {
     "precondition": precondition(SIDE),
     "privatize": PRIVACY,
+    "clip_adaptively": clip_adaptively(PRIVACY),
     "clip_automatically": clip_automatically(PRIVACY),
     "average": average(),
     "mix": mix(DATA, 0.5),

@@ -8,6 +8,7 @@ from support.trajectories import (
     EXPECTED_SIZE,
     SIGMA,
     START,
+    WEIGHTS,
     C,
     Direction,
     MovingAverage,
@@ -72,5 +73,23 @@ def scale_then_privatize() -> Direction:
             d = np.sqrt((root**2).mean()) / root
         g = noised(d * private_gradients(w, t), t) / d
         return first.add_debiased(g) / (np.sqrt(second.add_debiased(g**2)) + 0.1)
+
+    return direction
+
+
+def adaptive_clip(quantile: float, rate: float, share: float) -> Direction:
+    """Noise of σC/√(1-share) on the sum and ½σ/√share on Σ(±½); then the next C."""
+    bound = C
+
+    def direction(w: Vector, t: int) -> Vector:
+        nonlocal bound
+        each, z = private_gradients(w, t), Z[t - 1]
+        norms = np.linalg.norm(each, axis=1)
+        total = sum(g * min(1.0, bound / norm) for g, norm in zip(each, norms, strict=True))
+        noise = SIGMA * bound / np.sqrt(1 - share) * z
+        count = np.where(norms <= bound, 0.5, -0.5).sum()
+        count += 0.5 * SIGMA / np.sqrt(share) * z[WEIGHTS]
+        bound = bound * np.exp(-rate * (0.5 + count / EXPECTED_SIZE - quantile))
+        return (total + noise) / EXPECTED_SIZE
 
     return direction

@@ -64,7 +64,11 @@ class Known:
 
     def __init__(self, z: Vector) -> None:
         weight, bias = torch.tensor(z).split([WEIGHTS, OUTPUTS])
-        self.by_shape = {(OUTPUTS, INPUTS): weight.reshape(OUTPUTS, INPUTS), (OUTPUTS,): bias}
+        self.by_shape = {
+            (OUTPUTS, INPUTS): weight.reshape(OUTPUTS, INPUTS),
+            (OUTPUTS,): bias,
+            (): bias[0],  # a single number, such as a count
+        }
 
     def release(self, total: Tensor, *, standard_deviation: float) -> Tensor:
         return total + standard_deviation * self.by_shape[tuple(total.shape)]

@@ -30,7 +30,13 @@ from adadps.methods.paper import (
     warm_start,
     whitened,
 )
-from adadps.methods.successors import dp2, dp_adam_bc, dp_sgd_auto_clip, scale_then_privatize
+from adadps.methods.successors import (
+    dp2,
+    dp_adam_bc,
+    dp_sgd_adaptive_clip,
+    dp_sgd_auto_clip,
+    scale_then_privatize,
+)
 
 __all__ = [
     "adadps",
@@ -45,6 +51,7 @@ __all__ = [
     "dp_r_pub",
     "dp_rmsprop",
     "dp_sgd",
+    "dp_sgd_adaptive_clip",
     "dp_sgd_auto_clip",
     "dp_sgd_weighted",
     "ideal",

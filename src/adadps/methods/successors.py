@@ -9,7 +9,7 @@ pays for.
 from adadps.methods.paper import OPEN
 from adadps.methods.side import delayed_releases, release_moments
 from adadps.methods.stages import Chain, adam, adam_bc, alternate, chain, clip_automatically
-from adadps.methods.stages import precondition, sgd, unscale
+from adadps.methods.stages import clip_adaptively, precondition, sgd, unscale
 from adadps.methods.stages.gradients import Privatize
 from adadps.engine.waist import Schedule
 
@@ -38,3 +38,8 @@ def scale_then_privatize(privacy: Privatize = OPEN, *, lr: Schedule,
     """Adam whose own second moment scales gradients before the clip, and back after the noise."""
     own = release_moments(decay=betas[1], epsilon=epsilon)
     return chain(precondition(own), privacy, unscale(own), adam(lr, betas=betas, epsilon=epsilon))
+
+def dp_sgd_adaptive_clip(privacy: Privatize = OPEN, *, lr: Schedule, quantile: float = 0.5,
+                         rate: float = 0.2, share: float = 0.01) -> Chain:
+    """A clip norm that follows a quantile of the norms; its noisy count is a part of the price."""
+    return chain(clip_adaptively(privacy, quantile=quantile, rate=rate, share=share), sgd(lr))

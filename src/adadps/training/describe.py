@@ -24,6 +24,7 @@ from adadps.data.provenance import Provenance, digest_of
 from adadps.engine.waist import Schedule, at
 from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
+from adadps.methods.stages.clipping import AdaptiveClip
 from adadps.methods.stages.gradients import Precondition, Reparametrise
 from adadps.methods.stages.updates import UpdateRule
 from adadps.tensors.sums import Params
@@ -206,7 +207,7 @@ def _noise_scale(
     """
     after = method.steps[method.steps.index(_as_stage(method.release)) + 1 : -1]
     fixed = [scale for stage, place, scale in scales if place == AFTER]
-    if len(fixed) != len(after):
+    if len(fixed) != len(after) or isinstance(method.release, AdaptiveClip):
         return None
     if not fixed:
         return {"typical": 1.0, "largest": 1.0}

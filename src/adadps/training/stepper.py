@@ -352,7 +352,8 @@ class BatchFacts:
 
     def of_norms(self, clip_norm: float) -> dict[str, float]:
         """Return the share of examples that were clipped, and the largest norm."""
-        norms = self._seen.get("norms")
+        norms, moved = self._seen.get("norms"), self._seen.get("clip_norm")
+        clip_norm = clip_norm if moved is None else float(moved[-1])
         if norms is None or not len(norms):  # an empty batch
             return {}
         return {

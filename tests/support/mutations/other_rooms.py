@@ -33,6 +33,30 @@ MUTATIONS = {
         "self.clip_norm / (norms - self.stability / 2).abs(), nan=0.0)",
         "tests/methods/test_automatic_clipping.py -k moves_the_sum",
     ),
+    "gradients leave no room for the count": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "super()._noise(step) / math.sqrt(1 - self.share)",
+        "super()._noise(step)",
+        "tests/methods/test_adaptive_clipping.py -k jointly",
+    ),
+    "the count has half of its noise": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "0.5 * self.noise_multiplier / math.sqrt(self.share)",
+        "0.25 * self.noise_multiplier / math.sqrt(self.share)",
+        "tests/methods/test_adaptive_clipping.py -k jointly",
+    ),
+    "units are counted from 0 to 1": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "torch.where(norms <= clip_norm, 0.5, -0.5)",
+        "torch.where(norms <= clip_norm, 1.0, 0.0)",
+        "tests/methods/test_adaptive_clipping.py -k jointly",
+    ),
+    "a unit that is blanked out is counted": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "return torch.where(norms > 0, signs, 0.0)",
+        "return signs",
+        "tests/methods/test_adaptive_clipping.py -k blanked",
+    ),
     "a chain learns from releases whose noise is not drawn": Mutation(
         "src/adadps/methods/stages/chain.py",
         "if any(isinstance(stage, Learns) for stage in self.steps):",

@@ -8,7 +8,7 @@ any other place. A stage that reads side information or public data inherits fro
 
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
 from adadps.methods.stages.chain import Chain, Stage, chain
-from adadps.methods.stages.clipping import clip_automatically
+from adadps.methods.stages.clipping import clip_adaptively, clip_automatically
 from adadps.methods.stages.gradients import (
     average,
     precondition,
@@ -46,6 +46,7 @@ __all__ = [
     "by_server",
     "by_user",
     "chain",
+    "clip_adaptively",
     "clip_automatically",
     "cosine",
     "in_advance",

@@ -64,13 +64,11 @@ class Privatize:
         """Gives released gradients."""
         return {Kind.PER_UNIT: Kind.RELEASED}
 
-    def init(self, params: Params) -> Params:
+    def init(self, params: Params) -> Any:
         """The parameters, whose shapes an empty batch's sum will have."""
         return params
 
-    def apply(
-        self, signal: GradientBatch, state: Params, step: Step
-    ) -> tuple[dict[str, Leaf], Params]:
+    def apply(self, signal: GradientBatch, state: Any, step: Step) -> tuple[Released, Any]:
         """Clip, add, noise; an empty batch is noised like any other."""
         self._require_chosen()
         total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
