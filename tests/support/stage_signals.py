@@ -7,7 +7,7 @@ import torch
 from adadps import public_examples
 from adadps.engine.rules.gradients import MaterialisedGradients
 from adadps.engine.rules.layered import LayeredGradients
-from adadps.engine.waist import Released, Step
+from adadps.engine.waist import ReleasedGradient, Step
 from adadps.methods.side import RMSPropStatistics, fixed
 from adadps.methods.stages import (
     adagrad,
@@ -75,7 +75,7 @@ def per_unit() -> LayeredGradients:
 
 def released() -> Params:
     weight = torch.arange(6, dtype=torch.float64).reshape(3, 2) - 2
-    return Released({"weight": weight, "bias": weight[:, 0].clone()})
+    return ReleasedGradient({"weight": weight, "bias": weight[:, 0].clone()})
 
 
 class Loud:

@@ -257,7 +257,7 @@ class Update(dict[str, Leaf]):
     keep: float = 1.0
 
 
-class Released(dict[str, Leaf]):
+class ReleasedGradient(dict[str, Leaf]):
     """A sum over the units divided by their expected number, as it comes from its release.
 
     ``deviation`` is the standard deviation of the noise in each of its entries. What a later stage

@@ -258,7 +258,7 @@ class Chain:
         for stage, state in zip(self.steps, states, strict=True):
             signal, advanced = stage.apply(signal, state, step)
             following.append(advanced)
-            if stage is self.release:
+            if isinstance(stage, Release):
                 released = signal
         learnt = (
             stage.learn(state, released, step) if isinstance(stage, Learns) else state

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adadps.engine.waist import GradientBatch, Released, Step, clip_weights, reduce, zeros_like
+from adadps.engine.waist import (
+    GradientBatch,
+    ReleasedGradient,
+    Step,
+    clip_weights,
+    reduce,
+    zeros_like,
+)
 from adadps.errors import ContractError, require
 from adadps.methods.stages.gradients import Privatize
 from adadps.methods.stages.users import Users
@@ -94,7 +101,7 @@ class AdaptiveClip(Privatize):
 
     def apply(
         self, signal: GradientBatch, state: tuple[Params, float], step: Step
-    ) -> tuple[Released, tuple[Params, float]]:
+    ) -> tuple[ReleasedGradient, tuple[Params, float]]:
         """Clip at C of past steps, and let the next C follow from a noisy count."""
         self._require_chosen()
         params, clip_norm = state

@@ -25,7 +25,7 @@ from adadps.engine.rules.whitening import whitened_mean
 from adadps.engine.waist import (
     GradientBatch,
     Leaf,
-    Released,
+    ReleasedGradient,
     Step,
     clip_weights,
     reduce,
@@ -68,7 +68,7 @@ class Privatize:
         """The parameters, whose shapes an empty batch's sum will have."""
         return params
 
-    def apply(self, signal: GradientBatch, state: Any, step: Step) -> tuple[Released, Any]:
+    def apply(self, signal: GradientBatch, state: Any, step: Step) -> tuple[ReleasedGradient, Any]:
         """Clip, add, noise; an empty batch is noised like any other."""
         self._require_chosen()
         total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
@@ -81,12 +81,12 @@ class Privatize:
                 "Train with `fit` or `PrivateRun`, which choose them, or give both here."
             )
 
-    def _noised(self, total: Sums, clip_norm: float, step: Step) -> Released:
+    def _noised(self, total: Sums, clip_norm: float, step: Step) -> ReleasedGradient:
         """(total + N(0, σ²C²)) / b, with the expected number of units b."""
         size = step.expected_size
         units = self.groups.expected_units(size) if self.groups else size
         deviation = self._noise(step) * clip_norm if self.noise_multiplier else 0.0
-        released = Released(
+        released = ReleasedGradient(
             (name, step.release(value, deviation) / units) for name, value in total.items()
         )
         on_devices = self._noise_of_answers(step) * clip_norm if self.noise_multiplier else 0.0
@@ -268,7 +268,7 @@ class Average:
         """Sum the gradients and divide by the expected batch size."""
         total = reduce(signal, torch.ones_like) or zeros_like(state)
         exposed = {name: step.release(value, 0.0) for name, value in total.items()}
-        return Released(
+        return ReleasedGradient(
             (name, value / step.expected_size) for name, value in exposed.items()
         ), state
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
-from adadps.engine.waist import Leaf, Released, Schedule, Step, Update, at
+from adadps.engine.waist import Leaf, ReleasedGradient, Schedule, Step, Update, at
 from adadps.errors import OrderError, SettingError, require, require_positive
 from adadps.methods.stages.chain import TO_UPDATE
 from adadps.tensors.sums import Params
@@ -113,13 +113,13 @@ class AdamBC(Adam):
         self, signal: Params, state: tuple[Params, Params], step: Step
     ) -> tuple[Update, tuple[Params, Params]]:
         """Subtract from the second moment what the noise adds to it."""
-        if not isinstance(signal, Released):
+        if not isinstance(signal, ReleasedGradient):
             raise OrderError(
                 "Expected what `privatize(...)` or `average()` gives, whose noise is known, found "
                 f"something else before `{self}`. Place it right after the release."
             )
-        first, second = self._moments(signal, state)
-        (beta1, beta2), t, noise = self.betas, step.index, signal.deviation**2
+        noise, (beta1, beta2), t = signal.deviation**2, self.betas, step.index
+        first, second = self._moments(cast(Params, signal), state)
         update = {
             name: -self.rate(step)
             * (first[name] / (1 - beta1**t))
