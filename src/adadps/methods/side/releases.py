@@ -45,12 +45,10 @@ class DelayedReleases:
     @property
     def provenance(self) -> Provenance:
         """The run itself."""
-        averaged = (
-            "its own last release" if self.delay == 1 else f"averages of {self.delay} of its own"
-        )
-        settings = f"β={self.decay:g}, ε={self.epsilon:g}, gain={self.gain:g}"
+        settings = f"s={self.delay}, reuse={self.reuse}, β={self.decay:g}, ε={self.epsilon:g}"
+        gain = "" if self.gain == 1 else f", gain={self.gain:g}"
         return Provenance(
-            f"{averaged} releases, for {self.reuse} steps each ({settings})", public_because=OWN
+            f"delayed averages of its own releases: {settings}{gain}", public_because=OWN
         )
 
     def init(self, params: Params) -> tuple[Params, Params]:
