@@ -21,6 +21,7 @@ from adadps.methods.side import (
     AdaGradStatistics,
     SideSource,
     corpus_frequencies,
+    delayed_releases,
     fixed,
     frequencies_of_private_data,
     frequency,
@@ -29,6 +30,7 @@ from adadps.methods.side import (
     noisy_frequencies,
     oracle,
     public,
+    release_moments,
     tfidf,
     uniform,
     whiten,
@@ -72,6 +74,8 @@ PUBLIC: dict[str, Callable[[], SideSource]] = {
     "public adam": lambda: public(survey(), ADAM),
     "public adagrad": lambda: public(survey(), ADAGRAD),
     "whitening": lambda: whiten(survey(), outputs=True, median_norm=2.0),
+    "delayed releases": lambda: delayed_releases(delay=2),
+    "moments of releases": release_moments,
 }
 MEASURED: dict[str, Callable[[], SideSource]] = {
     "noisy frequency": lambda: noisy_frequencies(

@@ -59,7 +59,7 @@ def test_every_stage_of_the_package_stands_in_these_tables():
     joins = {"Chain", "Groups", "Stage", "Users", "chain"}
     groups = {"by_label", "by_position", "by_user", "in_advance"}
     noise = {"by_server", "in_shares", "by_each_device"}
-    schedules = {"cosine", "inverse_sqrt"}
+    schedules = {"alternate", "cosine", "inverse_sqrt"}
     assert set(EVERY) == set(stages.__all__) - joins - groups - noise - schedules
 
 
@@ -119,13 +119,15 @@ def assert_same(found: object, expected: object) -> None:
 
 def test_the_stages_that_read_public_data_say_where_it_came_from():
     sources = {n: s.provenance.source for n, s in EVERY.items() if isinstance(s, Informed)}
-    reading = ("precondition", "mix", "reparametrise", "pretrain")
+    reading = ("precondition", "mix", "unscale", "reparametrise", "pretrain")
     assert sources == dict.fromkeys(reading, "a book")
 
 
-def test_only_privatize_and_average_turn_units_into_a_sum():
+def test_only_releases_turn_units_into_a_sum():
     assert {name for name, stage in EVERY.items() if isinstance(stage, Release)} == {
         "privatize",
+        "clip_adaptively",
+        "clip_automatically",
         "average",
     }
 

@@ -1,14 +1,18 @@
 """Whitening by public examples: its formula, its limits, and what it costs (nothing)."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import adadps
+from adadps.engine.passes.validation import objective
 from adadps.errors import OrderError, SettingError, SideInformationError
 from adadps.methods.side import fixed, whiten
 from adadps.methods.side.whitening import Whitening
 from adadps.methods.stages import chain, precondition, privatize, reparametrise, sgd
+from support.ground_truth import gradients_one_by_one
 from support.models import Custom
 
 SILENT = privatize(clip_norm=0.5, noise_multiplier=0.0)
@@ -137,6 +141,35 @@ def first_transform(source, model, features):
     )
     first_transform.seen = seen
     return seen[0]
+
+
+@pytest.mark.parametrize("outputs", [False, True], ids=["inputs", "inputs and outputs"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_norms_are_those_of_autograd_on_one_example_at_a_time(bias, outputs):
+    """Each layer's gradient [G, g of the bias] from its own backward pass, times the matrices."""
+    features, labels = data(rows=12)
+    others, _ = data(seed=5)
+    model = network(bias=bias)
+    source = whiten(public(others), damping=DAMPING, outputs=outputs)
+    transform = first_transform(source, copy.deepcopy(model), features)
+    batch = adadps.examples(features, labels)
+    held = objective(model, adadps.losses.cross_entropy, batch)
+    found = held.per_unit(held.params(), batch, None)
+    found = found.whiten(transform.inputs, transform.outputs).scale(transform.scale).norms()
+    wanted = []
+    for each in gradients_one_by_one(model, adadps.losses.cross_entropy, batch):
+        squares = 0.0
+        for layer in ("0", "2"):
+            gradient = each[f"{layer}.weight"]
+            if bias:
+                gradient = torch.cat([gradient, each[f"{layer}.bias"].unsqueeze(1)], 1)
+            turned = gradient @ transform.inputs[f"{layer}.weight"].double()
+            if outputs:
+                turned = transform.outputs[f"{layer}.weight"].double() @ turned
+            squares += float(turned.square().sum())
+        wanted.append(squares**0.5)
+    assert set(transform.inputs) == {"0.weight", "2.weight"}
+    torch.testing.assert_close(found, torch.tensor(wanted).double(), rtol=1e-4, atol=1e-6)
 
 
 def test_matrices_are_refreshed_at_the_current_weights():

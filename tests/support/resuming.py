@@ -53,6 +53,11 @@ METHODS = {
     ),
     "weighted": adadps.methods.dp_sgd_weighted(FREQUENT, SILENT, lr=0.3),
     "warm start": chain(adadps.stages.pretrain(PUBLIC, rmsprop(0.01), epochs=2), SILENT, sgd(0.3)),
+    "dp_adam_bc": adadps.methods.dp_adam_bc(SILENT, lr=0.1),
+    "dp_sgd_auto_clip": adadps.methods.dp_sgd_auto_clip(SILENT, lr=0.3),
+    "dp2": adadps.methods.dp2(SILENT, lr=0.3, preconditioned_lr=0.01, delay=3, reuse=2),
+    "scale_then_privatize": adadps.methods.scale_then_privatize(SILENT, lr=0.1),
+    "dp_sgd_adaptive_clip": adadps.methods.dp_sgd_adaptive_clip(SILENT, lr=0.3),
     "decaying rate": adadps.dp_sgd(SILENT, lr=lambda t: 0.5 / t),
 }
 WHITENED = adadps.methods.whitened(PUBLIC, SILENT, lr=0.3, refresh_every=3)

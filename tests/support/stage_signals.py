@@ -7,12 +7,15 @@ import torch
 from adadps import public_examples
 from adadps.engine.rules.gradients import MaterialisedGradients
 from adadps.engine.rules.layered import LayeredGradients
-from adadps.engine.waist import Step
+from adadps.engine.waist import ReleasedGradient, Step
 from adadps.methods.side import RMSPropStatistics, fixed
 from adadps.methods.stages import (
     adagrad,
     adam,
+    adam_bc,
     average,
+    clip_adaptively,
+    clip_automatically,
     mix,
     momentum,
     precondition,
@@ -22,6 +25,7 @@ from adadps.methods.stages import (
     rmsprop,
     sgd,
     train_locally,
+    unscale,
 )
 from adadps.tensors.sums import Params
 
@@ -34,11 +38,15 @@ PRIVACY = privatize(clip_norm=1.0, noise_multiplier=2.0)
 STAGES = {
     "precondition": precondition(SIDE),
     "privatize": PRIVACY,
+    "clip_adaptively": clip_adaptively(PRIVACY),
+    "clip_automatically": clip_automatically(PRIVACY),
     "average": average(),
     "mix": mix(DATA, 0.5),
     "momentum": momentum(0.9),
+    "unscale": unscale(SIDE),
     "sgd": sgd(0.1),
     "adam": adam(0.1),
+    "adam_bc": adam_bc(0.1),
     "rmsprop": rmsprop(0.1),
     "adagrad": adagrad(0.1),
 }
@@ -49,6 +57,7 @@ PREPARATIONS = {
 }
 EVERY = {**STAGES, **PREPARATIONS}
 UPDATES = ("sgd", "adam", "rmsprop", "adagrad")
+"""Those that can stand behind any post-processing; `adam_bc` follows the release."""
 
 
 def parameters() -> Params:
@@ -66,7 +75,7 @@ def per_unit() -> LayeredGradients:
 
 def released() -> Params:
     weight = torch.arange(6, dtype=torch.float64).reshape(3, 2) - 2
-    return {"weight": weight, "bias": weight[:, 0].clone()}
+    return ReleasedGradient({"weight": weight, "bias": weight[:, 0].clone()})
 
 
 class Loud:
@@ -78,4 +87,11 @@ class Loud:
 
 def step(index: int = 1) -> Step:
     gradient = {name: torch.ones_like(p) for name, p in parameters().items()}
-    return Step(index=index, expected_size=4.0, noise=Loud(), mean_gradient=lambda _batch: gradient)
+    applied = {id(SIDE): SIDE.init(parameters()).scale}
+    return Step(
+        index=index,
+        expected_size=4.0,
+        noise=Loud(),
+        mean_gradient=lambda _batch: gradient,
+        applied=applied,
+    )

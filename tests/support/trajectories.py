@@ -41,7 +41,7 @@ def draw(*shape: int) -> Vector:
 
 X, Y = draw(8, INPUTS), draw(8, OUTPUTS)
 PUBLIC_X, PUBLIC_Y = draw(6, INPUTS), draw(6, OUTPUTS)
-START, Z = draw(WEIGHTS + OUTPUTS), draw(3, WEIGHTS + OUTPUTS)
+START, Z = draw(WEIGHTS + OUTPUTS), draw(6, WEIGHTS + OUTPUTS)
 BATCHES = ([0, 1, 2, 3, 4], [5, 2], [6, 0, 7])
 EXPECTED_SIZE, C, SIGMA, RATE = 4.5, 3.0, 0.5, 0.3
 
@@ -64,7 +64,11 @@ class Known:
 
     def __init__(self, z: Vector) -> None:
         weight, bias = torch.tensor(z).split([WEIGHTS, OUTPUTS])
-        self.by_shape = {(OUTPUTS, INPUTS): weight.reshape(OUTPUTS, INPUTS), (OUTPUTS,): bias}
+        self.by_shape = {
+            (OUTPUTS, INPUTS): weight.reshape(OUTPUTS, INPUTS),
+            (OUTPUTS,): bias,
+            (): bias[0],  # a single number, such as a count
+        }
 
     def release(self, total: Tensor, *, standard_deviation: float) -> Tensor:
         return total + standard_deviation * self.by_shape[tuple(total.shape)]
@@ -121,7 +125,7 @@ def gradients(w: Vector, x: Vector, y: Vector) -> Vector:
 
 
 def private_gradients(w: Vector, t: int, x: Vector = X) -> Vector:
-    rows = BATCHES[t - 1]
+    rows = BATCHES[(t - 1) % len(BATCHES)]
     return gradients(w, x[rows], Y[rows])
 
 
@@ -151,10 +155,12 @@ def noised(each: Vector, t: int) -> Vector:
     return (sum(clipped(g) for g in each) + SIGMA * C * Z[t - 1]) / EXPECTED_SIZE
 
 
-def descended(direction: Direction, start: Vector = START) -> Iterator[Vector]:
+def descended(
+    direction: Direction, start: Vector = START, steps: int = len(BATCHES)
+) -> Iterator[Vector]:
     """w ← w - α/√t · direction."""
     w = start
-    for t in range(1, len(BATCHES) + 1):
+    for t in range(1, steps + 1):
         w = w - RATE / np.sqrt(t) * direction(w, t)
         yield w
 

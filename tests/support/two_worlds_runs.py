@@ -13,6 +13,7 @@ from adadps import (
     Relation,
     dp_adam,
     examples,
+    methods,
     on_held_out,
     privatize,
 )
@@ -21,6 +22,15 @@ from adadps.methods.stages import by_label, chain, sgd
 from support.problems import cross_entropy
 from support.two_worlds import metrics
 from support.two_worlds_problems import CLIP, SAMPLERS, SIGMA, relation_of
+
+BY_NAME = {
+    "dp_adam": lambda release: dp_adam(release, lr=0.1),
+    "dp_adam_bc": lambda release: methods.dp_adam_bc(release, lr=0.1),
+    "auto clip": lambda release: methods.dp_sgd_auto_clip(release, lr=0.5),
+    "adaptive clip": lambda release: methods.dp_sgd_adaptive_clip(release, lr=0.5),
+    "dp2": lambda release: methods.dp2(release, lr=0.5, preconditioned_lr=0.1, delay=1),
+    "scaled": lambda release: methods.scale_then_privatize(release, lr=0.1),
+}
 
 
 @dataclass(frozen=True)
@@ -36,15 +46,15 @@ class Options:
     steps: int
 
     def chain(self, release):
-        if self.method == "dp_adam":
-            return dp_adam(release, lr=0.1)
+        if self.method in BY_NAME:
+            return BY_NAME[self.method](release)
         return chain(release, sgd(0.5, weight_decay=0.1 if self.method == "decay" else 0.0))
 
 
 OPTIONS = st.builds(
     Options,
     sampler=st.sampled_from(list(SAMPLERS)),
-    method=st.sampled_from(["dp_sgd", "dp_adam", "decay"]),
+    method=st.sampled_from(["dp_sgd", "decay", *BY_NAME]),
     checkpoints=st.booleans(),
     ledger=st.sampled_from(["memory", "disk"]),
     physical_batch_size=st.sampled_from([None, 1, 2]),

@@ -10,7 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from adadps.engine.waist import GradientBatch, Moments, Units, added
+from adadps.engine.moments import Moments
+from adadps.engine.waist import GradientBatch, Units, added
 from adadps.tensors.sums import Params, Sums
 
 

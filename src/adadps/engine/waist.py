@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, Features, PublicExamples
 from adadps.engine.losses import Loss
+from adadps.engine.moments import Moments
 from adadps.engine.noise.late import DIGITS, LateRows
 from adadps.engine.noise.late_parameter import can_be_late, hidden, make_late, make_plain, published
 from adadps.errors import ContractError
@@ -42,44 +43,6 @@ from adadps.tensors.sums import (
     Sums,
     dense,
 )
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Second moments of the inputs and output gradients of layers, by the names of their weights.
-
-    ``inputs`` hold E[a aᵀ], with a 1 appended to a where there is a bias; ``outputs`` E[b bᵀ];
-    ``words`` E[a²] for tables, one number for each word along ``axes``.
-    """
-
-    inputs: Params = field(default_factory=dict)
-    outputs: Params = field(default_factory=dict)
-    words: Params = field(default_factory=dict)
-    axes: dict[str, int] = field(default_factory=dict)
-
-    def plus(self, other: Moments) -> Moments:
-        """Add up the moments of two pieces of a batch."""
-        return Moments(
-            _sums_of(self.inputs, other.inputs),
-            _sums_of(self.outputs, other.outputs),
-            _sums_of(self.words, other.words),
-            {**self.axes, **other.axes},
-        )
-
-    def divided(self, count: int) -> Moments:
-        """Divide by the number of examples."""
-        inputs, outputs, words = (
-            {name: value / count for name, value in held.items()}
-            for held in (self.inputs, self.outputs, self.words)
-        )
-        return Moments(inputs, outputs, words, self.axes)
-
-
-def _sums_of(one: Params, other: Params) -> Params:
-    return {
-        name: one[name] + other[name] if name in one and name in other else {**one, **other}[name]
-        for name in {**one, **other}
-    }
 
 
 class GradientBatch(Protocol):
@@ -294,6 +257,16 @@ class Update(dict[str, Leaf]):
     keep: float = 1.0
 
 
+class ReleasedGradient(dict[str, Leaf]):
+    """A sum over the units divided by their expected number, as it comes from its release.
+
+    ``deviation`` is the standard deviation of the noise in each of its entries. What a later stage
+    makes of it is a plain dictionary, in which nobody knows the noise any more.
+    """
+
+    deviation: float = 0.0
+
+
 def _no_public_rows(_rows: Examples) -> GradientBatch:
     raise ContractError("Expected a method without public gradients, found one that needs them.")
 
@@ -307,6 +280,7 @@ class Step:
     ``watch`` receives un-noised facts about private data; it does nothing outside of debugging.
     ``late`` allows noise to be drawn later and sums to stay row-sparse. ``answers`` is the number
     of answers from devices outside of this process; None if all gradients are computed in it.
+    ``applied`` holds D of the preconditioners before the clip, by the identity of their source.
     """
 
     index: int
@@ -317,6 +291,7 @@ class Step:
     late: bool = False
     answers: int | None = None
     differentiate: Callable[[Examples], GradientBatch] = _no_public_rows
+    applied: dict[int, Params] = field(default_factory=dict, repr=False)
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
 
     def release(self, total: Sum, deviation: float) -> Leaf:

@@ -24,6 +24,7 @@ from adadps.data.provenance import Provenance, digest_of
 from adadps.engine.waist import Schedule, at
 from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
+from adadps.methods.stages.clipping import AdaptiveClip
 from adadps.methods.stages.gradients import Precondition, Reparametrise
 from adadps.methods.stages.updates import UpdateRule
 from adadps.tensors.sums import Params
@@ -79,7 +80,7 @@ def plan_of(
             *(text_of(event) for event in besides),
             *(text_of(event) for event in side),
             _price_of_a_step(method, sampler, accountant),
-            f"clip norm {method.release.clip_norm!r}",
+            _clip_of(method),
         ),
         paid_first=len(side),
     )
@@ -90,6 +91,11 @@ def _price_of_a_step(method: Chain, sampler: Sampler, accountant: Accountant) ->
         return "not private"
     sigma, units = method.release.noise_multiplier, units_of(method, sampler)
     return text_of(units.step_event(sigma, 1, accountant, grouping_of(method)))
+
+
+def _clip_of(method: Chain) -> str:
+    clipping = getattr(method.release, "clipping", None)
+    return f"clip norm {method.release.clip_norm!r}" + (f"; {clipping}" if clipping else "")
 
 
 def number_read_off(sampler: Sampler) -> str:
@@ -201,7 +207,7 @@ def _noise_scale(
     """
     after = method.steps[method.steps.index(_as_stage(method.release)) + 1 : -1]
     fixed = [scale for stage, place, scale in scales if place == AFTER]
-    if len(fixed) != len(after):
+    if len(fixed) != len(after) or isinstance(method.release, AdaptiveClip):
         return None
     if not fixed:
         return {"typical": 1.0, "largest": 1.0}

@@ -177,6 +177,9 @@ class Stepper(ABC):
     def _hold(self, params: Params, method: Chain, randomness: Randomness) -> None:
         self.method, self.own_params, self._randomness = method, params, randomness
         self.weights = Weights(self.model, params, randomness)
+        clipping = getattr(method.release, "clipping", None)
+        if clipping is not None:
+            self.settings["clipping"] = clipping
 
     def initialise(self) -> None:
         """Set the method's state before its first step."""
@@ -349,7 +352,8 @@ class BatchFacts:
 
     def of_norms(self, clip_norm: float) -> dict[str, float]:
         """Return the share of examples that were clipped, and the largest norm."""
-        norms = self._seen.get("norms")
+        norms, moved = self._seen.get("norms"), self._seen.get("clip_norm")
+        clip_norm = clip_norm if moved is None else float(moved[-1])
         if norms is None or not len(norms):  # an empty batch
             return {}
         return {

@@ -21,6 +21,54 @@ MUTATIONS = {
         "                    if True:\n                        for",
         "tests/hazards/test_hazards_files.py -k of_the_living",
     ),
+    "automatic clipping ignores the norm": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "self.clip_norm / (norms + self.stability), nan=0.0)",
+        "self.clip_norm / (0 * norms + self.stability), nan=0.0)",
+        "tests/methods/test_automatic_clipping.py -k moves_the_sum",
+    ),
+    "automatic clipping raises short gradients to the clip norm and beyond": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "self.clip_norm / (norms + self.stability), nan=0.0)",
+        "self.clip_norm / (norms - self.stability / 2).abs(), nan=0.0)",
+        "tests/methods/test_automatic_clipping.py -k moves_the_sum",
+    ),
+    "gradients leave no room for the count": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "super()._noise(step) / math.sqrt(1 - self.share)",
+        "super()._noise(step)",
+        "tests/methods/test_adaptive_clipping.py -k jointly",
+    ),
+    "the count has half of its noise": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "0.5 * self.noise_multiplier / math.sqrt(self.share)",
+        "0.25 * self.noise_multiplier / math.sqrt(self.share)",
+        "tests/methods/test_adaptive_clipping.py -k jointly",
+    ),
+    "units are counted from 0 to 1": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "torch.where(norms <= clip_norm, 0.5, -0.5)",
+        "torch.where(norms <= clip_norm, 1.0, 0.0)",
+        "tests/methods/test_adaptive_clipping.py -k jointly",
+    ),
+    "a unit that is blanked out is counted": Mutation(
+        "src/adadps/methods/stages/clipping.py",
+        "return torch.where(norms > 0, signs, 0.0)",
+        "return signs",
+        "tests/methods/test_adaptive_clipping.py -k blanked",
+    ),
+    "a chain learns from releases whose noise is not drawn": Mutation(
+        "src/adadps/methods/stages/chain.py",
+        "if any(isinstance(stage, Learns) for stage in self.steps):",
+        "if False:",
+        "tests/methods/test_own_releases.py -k drawn_at_once",
+    ),
+    "a chain learns from the sum before its noise": Mutation(
+        "src/adadps/methods/stages/gradients.py",
+        "(name, step.release(value, deviation) / units)",
+        "(name, step.release(value, 0.0) / units)",
+        "tests/methods/test_own_releases.py -k noisy_releases_only",
+    ),
     "late noise is halved": Mutation(
         "src/adadps/tensors/kernels.py",
         "(keep * change + deviation * normal)",
@@ -95,7 +143,7 @@ MUTATIONS = {
     ),
     "the scale is removed": Mutation(
         "src/adadps/methods/stages/gradients.py",
-        "return signal.scale(transform.stable_scale()), following",
+        "return signal.scale(scale), following",
         "return signal, following",
         "tests/property/test_identities.py -k third_door_or_swapping_or_public_statistics",
     ),

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from adadps.engine.moments import Moments
 from adadps.engine.rules.built import KEPT, BuiltGradients
 from adadps.engine.rules.gradients import Affine, OneProduct, PerExampleGradients
 from adadps.engine.rules.whitening import bias_of, moments_of, whitened
-from adadps.engine.waist import Moments, Units
+from adadps.engine.waist import Units
 from adadps.errors import OrderError
 from adadps.tensors.squares import CANCELLED
 from adadps.tensors.sums import OuterSum, Params, RowSparse, SinglePrecision, Sum, Sums, dense

@@ -21,6 +21,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from adadps.engine.moments import Moments
 from adadps.engine.rules.built import Build, BuiltGradients
 from adadps.engine.rules.convolution import patches_in
 from adadps.engine.rules.gradients import (
@@ -30,7 +31,6 @@ from adadps.engine.rules.gradients import (
 )
 from adadps.engine.rules.outer import Outer, OverTime, before_building, in_cheapest_form
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
-from adadps.engine.waist import Moments
 from adadps.errors import SideInformationError
 from adadps.tensors.sums import Params
 

@@ -27,6 +27,7 @@ from adadps.methods.side.public import (
     oracle,
     public,
 )
+from adadps.methods.side.releases import delayed_releases, release_moments
 from adadps.methods.side.source import SideSource, Transform, fixed, from_private_data, uniform
 from adadps.methods.side.whitening import whiten
 
@@ -41,6 +42,7 @@ __all__ = [
     "Statistics",
     "Transform",
     "corpus_frequencies",
+    "delayed_releases",
     "embeddings",
     "embeddings_described",
     "embeddings_from_texts",
@@ -55,6 +57,7 @@ __all__ = [
     "oracle",
     "public",
     "public_texts",
+    "release_moments",
     "tfidf",
     "token_probes",
     "uniform",

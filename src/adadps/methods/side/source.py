@@ -83,6 +83,14 @@ class MeasuredSource(Protocol):
         """Return what a ledger with this relation and accountant is charged."""
 
 
+@runtime_checkable
+class LearnsFromReleases(Protocol):
+    """A source that follows what its own run releases: post-processing, which costs nothing."""
+
+    def learn(self, state: Any, released: Params, step: Step) -> Any:
+        """Return the state for the next step, given what this one has released, with its noise."""
+
+
 def inverse_scale(named: Named, params: Params) -> Params:
     """Return D = 1/A for every parameter, in shapes that broadcast.
 

@@ -8,6 +8,7 @@ any other place. A stage that reads side information or public data inherits fro
 
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
 from adadps.methods.stages.chain import Chain, Stage, chain
+from adadps.methods.stages.clipping import clip_adaptively, clip_automatically
 from adadps.methods.stages.gradients import (
     average,
     precondition,
@@ -16,9 +17,17 @@ from adadps.methods.stages.gradients import (
     reparametrise,
 )
 from adadps.methods.stages.local import train_locally
-from adadps.methods.stages.mixing import cosine, mix, momentum
+from adadps.methods.stages.mixing import cosine, mix, momentum, unscale
 from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
-from adadps.methods.stages.updates import adagrad, adam, inverse_sqrt, rmsprop, sgd
+from adadps.methods.stages.updates import (
+    adagrad,
+    adam,
+    adam_bc,
+    alternate,
+    inverse_sqrt,
+    rmsprop,
+    sgd,
+)
 from adadps.methods.stages.users import Users, by_user
 
 __all__ = [
@@ -28,6 +37,8 @@ __all__ = [
     "Users",
     "adagrad",
     "adam",
+    "adam_bc",
+    "alternate",
     "average",
     "by_each_device",
     "by_label",
@@ -35,6 +46,8 @@ __all__ = [
     "by_server",
     "by_user",
     "chain",
+    "clip_adaptively",
+    "clip_automatically",
     "cosine",
     "in_advance",
     "in_shares",
@@ -48,4 +61,5 @@ __all__ = [
     "rmsprop",
     "sgd",
     "train_locally",
+    "unscale",
 ]

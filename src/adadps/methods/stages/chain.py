@@ -116,6 +116,28 @@ class TakesLateNoise(Protocol):
     takes_late_noise: bool
 
 
+@runtime_checkable
+class FollowsRelease(Protocol):
+    """A stage that has to know the noise in what it gets, so that nothing may change it before."""
+
+    follows_release: bool
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A stage whose state depends on what its own chain has released in past steps."""
+
+    def learn(self, state: Any, released: Params, step: Step) -> Any:
+        """Return the state for the next step, given what this one has released, with its noise."""
+
+
+@runtime_checkable
+class Unscales(Protocol):
+    """A stage that takes back, after the noise, what a preconditioner did before the clip."""
+
+    unscales: SideSource
+
+
 @dataclass(frozen=True)
 class Chain:
     """A method: stages in a legal order. Build it with `chain`."""
@@ -212,6 +234,8 @@ class Chain:
     @cached_property
     def allows_late_noise(self) -> bool:
         """May noise be drawn when the weights are read, instead of at the step?"""
+        if any(isinstance(stage, Learns) for stage in self.steps):
+            return False  # the next step learns from what is released now, noise included
         after = self.steps[self.steps.index(cast(Stage, self.release)) + 1 :]
         return all(isinstance(stage, TakesLateNoise) and stage.takes_late_noise for stage in after)
 
@@ -222,14 +246,25 @@ class Chain:
     def apply(
         self, gradients: GradientBatch, states: tuple[Any, ...], step: Step
     ) -> tuple[Update, tuple[Any, ...]]:
-        """From per-unit gradients to the update that is added to the weights."""
+        """From per-unit gradients to the update that is added to the weights.
+
+        Stages that learn get what was released only after all stages have acted: a step is never
+        preconditioned by itself, and nobody learns from gradients without their noise.
+        """
         signal: Any = gradients
         step = replace(step, late=step.late and self.allows_late_noise)
+        released: Params = {}
         following = []
         for stage, state in zip(self.steps, states, strict=True):
             signal, advanced = stage.apply(signal, state, step)
             following.append(advanced)
-        return cast(Update, signal), tuple(following)
+            if isinstance(stage, Release):
+                released = signal
+        learnt = (
+            stage.learn(state, released, step) if isinstance(stage, Learns) else state
+            for stage, state in zip(self.steps, following, strict=True)
+        )
+        return cast(Update, signal), tuple(learnt)
 
     def __str__(self) -> str:
         return " > ".join(str(stage) for stage in self.stages)
@@ -249,7 +284,8 @@ def chain(*stages: Stage | Preparation) -> Chain:
 
 
 def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
-    kind, before = Kind.EXAMPLES, "first"
+    kind, before, last = Kind.EXAMPLES, "first", None
+    scaled: list[SideSource] = []
     for stage in stages:
         if not isinstance(stage, Stage | Preparation):
             raise OrderError(
@@ -263,7 +299,19 @@ def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
                 f"Cannot place `{stage}` {before}: it needs {needs}, found {kind.value}. "
                 f"{_cure(stage, kind)}"
             )
-        kind, before = stage.rule[kind], f"after `{stage}`"
+        if isinstance(stage, FollowsRelease) and not isinstance(last, Release):
+            raise OrderError(
+                f"Cannot place `{stage}` {before}: it needs the noise of the release as it was "
+                "added. Move it right after `privatize(...)` or `average()`."
+            )
+        if isinstance(stage, Unscales) and not any(stage.unscales is side for side in scaled):
+            raise OrderError(
+                f"Cannot place `{stage}` {before}: no stage has applied the scale that it takes "
+                "back. Add `precondition(...)` with the same source before the release."
+            )
+        if kind is Kind.PER_UNIT and isinstance(stage, ReadsSide):
+            scaled.append(stage.side)
+        kind, before, last = stage.rule[kind], f"after `{stage}`", stage
     if kind is not Kind.UPDATE:
         end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
         raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")

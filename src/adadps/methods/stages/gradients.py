@@ -22,12 +22,20 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION, secure
 from adadps.engine.objective import Objective
 from adadps.engine.rules.whitening import whitened_mean
-from adadps.engine.waist import GradientBatch, Leaf, Step, clip_weights, reduce, zeros_like
+from adadps.engine.waist import (
+    GradientBatch,
+    Leaf,
+    ReleasedGradient,
+    Step,
+    clip_weights,
+    reduce,
+    zeros_like,
+)
 from adadps.errors import OrderError, SideInformationError, require, require_positive
-from adadps.methods.side.source import SideSource, Transform
-from adadps.methods.stages.chain import AFTER_RELEASE, ReadsPublic, ReadsSide, Stage
+from adadps.methods.side.source import LearnsFromReleases, SideSource, Transform
+from adadps.methods.stages.chain import AFTER_RELEASE, FollowsRelease, ReadsPublic, ReadsSide, Stage
 from adadps.methods.stages.users import Users
-from adadps.tensors.sums import Params
+from adadps.tensors.sums import Params, Sums
 from adadps.types import Kind
 
 SMALLEST_NOISE = 1e-6
@@ -56,25 +64,34 @@ class Privatize:
         """Gives released gradients."""
         return {Kind.PER_UNIT: Kind.RELEASED}
 
-    def init(self, params: Params) -> Params:
+    def init(self, params: Params) -> Any:
         """The parameters, whose shapes an empty batch's sum will have."""
         return params
 
-    def apply(
-        self, signal: GradientBatch, state: Params, step: Step
-    ) -> tuple[dict[str, Leaf], Params]:
+    def apply(self, signal: GradientBatch, state: Any, step: Step) -> tuple[ReleasedGradient, Any]:
         """Clip, add, noise; an empty batch is noised like any other."""
+        self._require_chosen()
+        total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
+        return self._noised(total, self.clip_norm, step), state
+
+    def _require_chosen(self) -> None:
         if math.isnan(self.clip_norm) or math.isnan(self.noise_multiplier):
             raise OrderError(
                 f"Expected a clip norm and a noise multiplier before the first step, found {self}. "
                 "Train with `fit` or `PrivateRun`, which choose them, or give both here."
             )
-        total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
+
+    def _noised(self, total: Sums, clip_norm: float, step: Step) -> ReleasedGradient:
+        """(total + N(0, σ²C²)) / b, with the expected number of units b."""
         size = step.expected_size
         units = self.groups.expected_units(size) if self.groups else size
-        deviation = self._noise(step) * self.clip_norm if self.noise_multiplier else 0.0
-        released = {name: step.release(value, deviation) / units for name, value in total.items()}
-        return released, state
+        deviation = self._noise(step) * clip_norm if self.noise_multiplier else 0.0
+        released = ReleasedGradient(
+            (name, step.release(value, deviation) / units) for name, value in total.items()
+        )
+        on_devices = self._noise_of_answers(step) * clip_norm if self.noise_multiplier else 0.0
+        released.deviation = math.hypot(deviation, on_devices) / units
+        return released
 
     def _noise(self, step: Step) -> float:
         """Of the sum, in units of C: σ, or more where devices add it, or what they left out."""
@@ -83,12 +100,21 @@ class Privatize:
             return self.groups.deviation(self.noise_multiplier, size, answers)
         return self.noise_multiplier
 
+    def _noise_of_answers(self, step: Step) -> float:
+        """The noise that answers of devices have brought along, in units of C."""
+        return math.sqrt(step.answers or 0) * self.noise_on_devices
+
     @property
     def noise_on_devices(self) -> float:
         """What each device adds to its update, in units of C."""
         if isinstance(self.groups, Users):
             return self.groups.noise.on_device(self.noise_multiplier)
         return 0.0
+
+    @property
+    def clipping(self) -> str | None:
+        """How gradients are clipped, if not by min(1, C/‖g‖)."""
+        return None
 
     def _weights(self, norms: Tensor, step: Step) -> Tensor:
         step.watch("norms", norms)
@@ -178,10 +204,23 @@ class Precondition(ReadsSide):
             signal = signal.whiten(transform.inputs, transform.outputs)
         if transform.mean is not None:
             signal = signal.shift(transform.beta, transform.mean)
-        return signal.scale(transform.stable_scale()), following
+        scale = transform.stable_scale()
+        if not (transform.inputs or transform.outputs or transform.mean):
+            step.applied[id(self.side)] = scale
+        return signal.scale(scale), following
 
     def __str__(self) -> str:
         return f"precondition({self.provenance.source})"
+
+
+@dataclass(frozen=True)
+class PreconditionByReleases(Precondition):
+    """The same by a source that learns from what its run has released."""
+
+    def learn(self, state: Any, released: Params, step: Step) -> Any:
+        """Pass on what was released to the source."""
+        assert isinstance(self.side, LearnsFromReleases)
+        return self.side.learn(state, released, step)
 
 
 def precondition(side: SideSource) -> Precondition:
@@ -189,7 +228,9 @@ def precondition(side: SideSource) -> Precondition:
 
     Before `privatize` this is AdaDPS; after it, the noise is scaled along with the gradient.
     """
-    return Precondition(side)
+    return (
+        PreconditionByReleases(side) if isinstance(side, LearnsFromReleases) else Precondition(side)
+    )
 
 
 def _transformed(released: Params, transform: Transform) -> Params:
@@ -227,7 +268,9 @@ class Average:
         """Sum the gradients and divide by the expected batch size."""
         total = reduce(signal, torch.ones_like) or zeros_like(state)
         exposed = {name: step.release(value, 0.0) for name, value in total.items()}
-        return {name: value / step.expected_size for name, value in exposed.items()}, state
+        return ReleasedGradient(
+            (name, value / step.expected_size) for name, value in exposed.items()
+        ), state
 
     def __str__(self) -> str:
         return f"average({self.groups or ''})"
@@ -317,13 +360,18 @@ def reparametrise(side: SideSource, *, at: str = "weight") -> Reparametrise:
     Every row then has norm 1, so that one clip norm fits all of them. ``at`` names the parameter
     whose last axis runs over the features.
     """
+    if isinstance(side, LearnsFromReleases):
+        raise SideInformationError(
+            "Expected side information that is known before the first step, found "
+            f"'{side.provenance.source}'. Use `precondition(...)`, which follows it."
+        )
     return Reparametrise(side, at)
 
 
 def pretrain(public: PublicExamples, update: Stage, *, epochs: int) -> Pretrain:
     """Start from weights trained on public data: ``pretrain(data, rmsprop(0.01), epochs=10)``."""
     require(epochs >= 1, "epochs >= 1", epochs, "To skip pretraining, leave the stage out.")
-    if Kind.UPDATE not in update.rule.values():
+    if Kind.UPDATE not in update.rule.values() or isinstance(update, FollowsRelease):
         raise OrderError(
             f"Expected an update to pretrain with, found `{update}`. Use `rmsprop(...)`, "
             "`adam(...)`, `sgd(...)` or `adagrad(...)`."

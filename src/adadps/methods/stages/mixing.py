@@ -1,4 +1,4 @@
-"""Post-processing of released gradients: mixing with a public gradient, and momentum."""
+"""Post-processing of released gradients: public gradients, momentum, the way back from a scale."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 
 from adadps.data.examples import PublicExamples
 from adadps.engine.waist import Schedule, Step, at
-from adadps.errors import require
-from adadps.methods.stages.chain import AFTER_RELEASE, ReadsPublic
+from adadps.errors import SideInformationError, require
+from adadps.methods.side.source import SideSource
+from adadps.methods.stages.chain import AFTER_RELEASE, ReadsPublic, ReadsSide
 from adadps.tensors.sums import Params
 from adadps.types import Kind
 
@@ -88,6 +89,47 @@ def momentum(beta: float, *, debias: bool = False) -> Momentum:
     """
     require(0 <= beta < 1, "0 <= beta < 1", beta, "0 means no momentum.")
     return Momentum(beta, debias)
+
+
+@dataclass(frozen=True)
+class Unscale(ReadsSide):
+    """g̃ ↦ A ∘ g̃ with the A by which this step's gradients were divided before the clip."""
+
+    @property
+    def rule(self) -> Mapping[Kind, Kind]:
+        """Takes and gives released or exposed gradients."""
+        return AFTER_RELEASE
+
+    @property
+    def unscales(self) -> SideSource:
+        """The source whose scale is taken back."""
+        return self.side
+
+    def init(self, params: Params) -> None:
+        """Return no state."""
+
+    def apply(self, signal: Params, state: None, step: Step) -> tuple[Params, None]:
+        """Divide by D = 1/A, as it was applied in this step."""
+        if id(self.side) not in step.applied:
+            raise SideInformationError(
+                "Expected one positive number per entry to divide by, found a mean or matrices "
+                f"from '{self.provenance.source}'. Unscale only what multiplies entry by entry."
+            )
+        scale = step.applied[id(self.side)]
+        return {name: value / scale[name] for name, value in signal.items()}, state
+
+    def __str__(self) -> str:
+        return f"unscale({self.provenance.source})"
+
+
+def unscale(side: SideSource) -> Unscale:
+    """Take back, after the noise, the scale that ``precondition(side)`` applied before the clip.
+
+    Gradients are then clipped, and noise is added, in the geometry of the side information, and the
+    stages behind see gradients of the usual size: ``chain(precondition(side), privatize(...),
+    unscale(side), adam(lr))``.
+    """
+    return Unscale(side)
 
 
 @dataclass(frozen=True)

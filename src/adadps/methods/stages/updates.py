@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
-from adadps.engine.waist import Leaf, Schedule, Step, Update, at
-from adadps.errors import SettingError, require, require_positive
+from adadps.engine.waist import Leaf, ReleasedGradient, Schedule, Step, Update, at
+from adadps.errors import OrderError, SettingError, require, require_positive
 from adadps.methods.stages.chain import TO_UPDATE
 from adadps.tensors.sums import Params
 from adadps.types import Kind
@@ -87,8 +87,7 @@ class Adam(UpdateRule):
     ) -> tuple[Update, tuple[Params, Params]]:
         """Apply Algorithm 2 of the paper, from the Gaussian mechanism on."""
         (beta1, beta2), t = self.betas, step.index
-        first = {n: beta1 * state[0][n] + (1 - beta1) * g for n, g in signal.items()}
-        second = {n: beta2 * state[1][n] + (1 - beta2) * g.square() for n, g in signal.items()}
+        first, second = self._moments(signal, state)
         update = {
             name: -self.rate(step)
             * (first[name] / (1 - beta1**t))
@@ -96,6 +95,41 @@ class Adam(UpdateRule):
             for name in signal
         }
         return Update(update), (first, second)
+
+    def _moments(self, signal: Params, state: tuple[Params, Params]) -> tuple[Params, Params]:
+        beta1, beta2 = self.betas
+        first = {n: beta1 * state[0][n] + (1 - beta1) * g for n, g in signal.items()}
+        second = {n: beta2 * state[1][n] + (1 - beta2) * g.square() for n, g in signal.items()}
+        return first, second
+
+
+@dataclass(frozen=True)
+class AdamBC(Adam):
+    """m̂ / √max(v̂ - Φ, γ), with Φ the variance of the noise in g; ``epsilon`` is γ."""
+
+    follows_release: ClassVar[bool] = True
+
+    def apply(
+        self, signal: Params, state: tuple[Params, Params], step: Step
+    ) -> tuple[Update, tuple[Params, Params]]:
+        """Subtract from the second moment what the noise adds to it."""
+        if not isinstance(signal, ReleasedGradient):
+            raise OrderError(
+                "Expected what `privatize(...)` or `average()` gives, whose noise is known, found "
+                f"something else before `{self}`. Place it right after the release."
+            )
+        noise, (beta1, beta2), t = signal.deviation**2, self.betas, step.index
+        first, second = self._moments(cast(Params, signal), state)
+        update = {
+            name: -self.rate(step)
+            * (first[name] / (1 - beta1**t))
+            / (second[name] / (1 - beta2**t) - noise).clamp_min(self.epsilon).sqrt()
+            for name in signal
+        }
+        return Update(update), (first, second)
+
+    def __str__(self) -> str:
+        return f"adam_bc({described(self.lr)}, floor={self.epsilon:g})"
 
 
 @dataclass(frozen=True)
@@ -149,9 +183,22 @@ def sgd(lr: Schedule, *, weight_decay: float = 0.0) -> SGD:
 
 def adam(lr: Schedule, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> Adam:
     """Update w ← w - α_t m̂ / (√v̂ + ε)."""
-    for beta in betas:
-        require(0 <= beta < 1, "betas in [0, 1)", beta, "Choose moving averages in that range.")
-    return Adam(_checked(lr), betas, require_positive("epsilon", epsilon))
+    return Adam(_checked(lr), _averages(betas), require_positive("epsilon", epsilon))
+
+
+def adam_bc(
+    lr: Schedule, *, betas: tuple[float, float] = (0.9, 0.999), floor: float = 1e-8
+) -> AdamBC:
+    """Update w ← w - α_t m̂ / √max(v̂ - Φ, γ): Adam whose second moment is rid of the noise.
+
+    The moving average of squared noisy gradients is too large by Φ = (σC/b)², the variance of the
+    noise in each entry, which is public. DP-AdamBC (Tang and Lécuyer, 2023) subtracts it, and
+    ``floor`` is γ, the least that is left. It must stand right after the release, where Φ is known.
+
+    >>> print(adam_bc(0.1, floor=1e-6))
+    adam_bc(0.1, floor=1e-06)
+    """
+    return AdamBC(_checked(lr), _averages(betas), require_positive("floor", floor))
 
 
 def rmsprop(lr: Schedule, *, decay: float = 0.99, epsilon: float = 1e-8) -> RMSProp:
@@ -168,6 +215,12 @@ def adagrad(lr: Schedule, *, epsilon: float = 1e-8) -> AdaGrad:
 def _checked(lr: Schedule) -> Schedule:
     require_positive("lr", at(lr, 1))
     return lr
+
+
+def _averages(betas: tuple[float, float]) -> tuple[float, float]:
+    for beta in betas:
+        require(0 <= beta < 1, "betas in [0, 1)", beta, "Choose moving averages in that range.")
+    return betas
 
 
 def _zeros(params: Params) -> Params:
@@ -204,6 +257,36 @@ def inverse_sqrt(start: float) -> InverseSqrt:
     0.5
     """
     return InverseSqrt(start)
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """One schedule for ``steps`` steps, another one for ``other_steps``, and so on."""
+
+    first: Schedule
+    steps: int
+    second: Schedule
+    other_steps: int
+
+    def __call__(self, index: int) -> float:
+        """Return the value at step ``index``."""
+        place = (index - 1) % (self.steps + self.other_steps)
+        return at(self.first if place < self.steps else self.second, index)
+
+    def __str__(self) -> str:
+        first, second = described(self.first), described(self.second)
+        return f"{first} for {self.steps}, {second} for {self.other_steps} steps"
+
+
+def alternate(first: Schedule, steps: int, second: Schedule, other_steps: int) -> Alternating:
+    """Return ``first`` for some steps, then ``second`` for others, and so on.
+
+    >>> [alternate(1.0, 2, 0.1, 1)(index) for index in (1, 2, 3, 4)]
+    [1.0, 1.0, 0.1, 1.0]
+    """
+    for count in (steps, other_steps):
+        require(count >= 1, "at least one step", count, "Give the number of steps of each phase.")
+    return Alternating(first, steps, second, other_steps)
 
 
 def described(schedule: Schedule) -> str:

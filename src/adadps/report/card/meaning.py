@@ -198,6 +198,7 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
             "noise_multiplier": privacy["noise_multiplier"],
             "clip_norm": privacy["clip_norm"],
             **_rounding(described["settings"]),
+            **_clipping(described["settings"]),
             "steps": privacy["steps"],
             "steps_paid": privacy["steps_paid"],
         },
@@ -215,6 +216,12 @@ def _rounding(settings: Mapping[str, Any]) -> dict[str, float]:
     """The share of the clip norm that pays for sums in float32, if there is any."""
     charge = settings.get("most_rounding_charge")
     return {"most_rounding_charge": charge} if isinstance(charge, float) and charge > 0 else {}
+
+
+def _clipping(settings: Mapping[str, Any]) -> dict[str, str]:
+    """How gradients are clipped, where that is not by min(1, C/‖g‖)."""
+    clipping = settings.get("clipping")
+    return {"clipping": clipping} if isinstance(clipping, str) else {}
 
 
 def _side(known: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -143,6 +143,7 @@ def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
             "clip norm C",
             "∞ (nothing is clipped)" if clip is None else _plain(clip) + _rounding(held),
         ),
+        *([("clipping", held["clipping"])] if "clipping" in held else []),
         ("steps", str(held["steps"])),
         ("steps paid", "not recorded" if paid is None else str(paid)),
     ]

@@ -85,7 +85,8 @@ def task_of(method: Chain) -> Task:
     _require_given(method)
     release = method.release
     noise = users.noise.on_device(release.noise_multiplier)
-    clips_as_it_comes = isinstance(method.steps[0], Release)
+    plain = getattr(release, "clipping", None) is None  # any other clip is the server's alone
+    clips_as_it_comes = plain and isinstance(method.steps[0], Release)
     if noise and not clips_as_it_comes:
         raise ContractError(
             f"Expected `privatize` right after `train_locally` where devices add noise, found "
@@ -136,7 +137,8 @@ def _require_given(method: Chain) -> None:
         side = getattr(stage, "side", None)
         if type(side) not in (Fixed, Uniform):
             raise ContractError(
-                f"Expected side information that is given, found `{stage}`, which reads data. "
+                f"Expected side information that is given, found `{stage}`, which changes with "
+                "the run or reads data. "
                 "Compute it before the run, and give `side.fixed(...)` or `side.frequency(...)`."
             )
         require_price_for(Unit.USER, stage)

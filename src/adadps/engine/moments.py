@@ -1,0 +1,45 @@
+"""Second moments of what layers read and write, for whitening."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from adadps.tensors.sums import Params
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of the inputs and output gradients of layers, by the names of their weights.
+
+    ``inputs`` hold E[a aᵀ], with a 1 appended to a where there is a bias; ``outputs`` E[b bᵀ];
+    ``words`` E[a²] for tables, one number for each word along ``axes``.
+    """
+
+    inputs: Params = field(default_factory=dict)
+    outputs: Params = field(default_factory=dict)
+    words: Params = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
+
+    def plus(self, other: Moments) -> Moments:
+        """Add up the moments of two pieces of a batch."""
+        return Moments(
+            _sums_of(self.inputs, other.inputs),
+            _sums_of(self.outputs, other.outputs),
+            _sums_of(self.words, other.words),
+            {**self.axes, **other.axes},
+        )
+
+    def divided(self, count: int) -> Moments:
+        """Divide by the number of examples."""
+        inputs, outputs, words = (
+            {name: value / count for name, value in held.items()}
+            for held in (self.inputs, self.outputs, self.words)
+        )
+        return Moments(inputs, outputs, words, self.axes)
+
+
+def _sums_of(one: Params, other: Params) -> Params:
+    return {
+        name: one[name] + other[name] if name in one and name in other else {**one, **other}[name]
+        for name in {**one, **other}
+    }
