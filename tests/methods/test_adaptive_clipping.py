@@ -115,7 +115,7 @@ def test_the_clip_of_a_step_depends_on_earlier_steps_alone():
     for rows in (slice(0, 3), slice(5, 10)):
         _, _, noise = steps_of(release, features[rows], targets[rows], state=following)
         deviations = [deviation for _, deviation in noise.asked]
-        expected = 4.0 * following[1] / math.sqrt(0.99)
+        expected = 4.0 * float(following[1]) / math.sqrt(0.99)
         assert deviations == pytest.approx([expected, expected, 0.5 * 4.0 / 0.1])
 
 
@@ -245,7 +245,7 @@ def test_the_clip_norm_finds_the_quantile(start, quantile):
     for index in range(1, 401):
         step = Step(index=index, expected_size=200.0, noise=noise, mean_gradient=lambda _batch: {})
         _, state = release.apply(of_norms(norms), state, step)
-        seen.append(state[1])
+        seen.append(float(state[1]))
     assert np.mean(seen[-50:]) == pytest.approx(0.5 + quantile, rel=0.05)
 
 
@@ -259,7 +259,7 @@ def test_the_clip_norm_stays_within_bounds():
                 index=index, expected_size=4.0, noise=Normal(), mean_gradient=lambda _batch: {}
             )
             _, state = release.apply(of_norms(torch.full((4,), norm).double()), state, step)
-        assert state[1] == pytest.approx(bound)
+        assert float(state[1]) == pytest.approx(bound)
 
 
 def test_noise_may_wait_while_the_clip_norm_moves():
