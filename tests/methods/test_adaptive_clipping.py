@@ -355,3 +355,18 @@ def test_other_starts_are_refused():
     step = Step(index=1, expected_size=4.0, noise=Normal(), mean_gradient=lambda _batch: {})
     with pytest.raises(OrderError, match="before the first step"):
         release.apply(of_norms(torch.ones(2)), release.init({}), step)
+
+
+@pytest.mark.parametrize("rule", [clip_adaptively, clip_automatically])
+def test_differences_of_local_training_are_clipped_by_either_rule(rule):
+    rows, users = torch.randn(60, 4), torch.arange(60) % 12
+    privacy = privatize(clip_norm=0.5, noise_multiplier=3.0, groups=by_user(most=3))
+    result = fit(
+        torch.nn.Linear(4, 2),
+        cross_entropy,
+        examples(rows, (rows[:, 0] > 0).long(), users=users),
+        method=chain(train_locally(lr=0.1, batch_size=2), rule(privacy), sgd(1.0)),
+        sampler=poisson(users=12, expected_size=4),
+        steps=3,
+    )
+    assert 0 < result.privacy.epsilon < float("inf")
