@@ -95,16 +95,19 @@ class AdaptiveClip(Privatize):
     def __post_init__(self) -> None:
         _require_own_clip(self)
 
-    def init(self, params: Params) -> tuple[Params, float]:
-        """The parameters, and the clip norm of the first step."""
-        return params, self.clip_norm
+    def init(self, params: Params) -> tuple[Params, Tensor]:
+        """The parameters, and the clip norm of the first step.
+
+        It is a tensor, because checkpoints keep what was learnt from releases among the tensors.
+        """
+        return params, torch.tensor(self.clip_norm, dtype=torch.float64)
 
     def apply(
-        self, signal: GradientBatch, state: tuple[Params, float], step: Step
-    ) -> tuple[ReleasedGradient, tuple[Params, float]]:
+        self, signal: GradientBatch, state: tuple[Params, Tensor], step: Step
+    ) -> tuple[ReleasedGradient, tuple[Params, Tensor]]:
         """Clip at C of past steps, and let the next C follow from a noisy count."""
         self._require_chosen()
-        params, clip_norm = state
+        params, clip_norm = state[0], float(state[1])
         step.watch("clip_norm", torch.tensor([clip_norm], dtype=torch.float64))
         counted = torch.zeros((), dtype=torch.float64)
 
@@ -117,7 +120,7 @@ class AdaptiveClip(Privatize):
         released = self._noised(total, clip_norm, step)
         return released, (params, self._following(clip_norm, counted, step))
 
-    def _following(self, clip_norm: float, counted: Tensor, step: Step) -> float:
+    def _following(self, clip_norm: float, counted: Tensor, step: Step) -> Tensor:
         """C exp(-η (p - quantile)), where p is the noisy share of units within C."""
         noisy = step.noise.release(counted, standard_deviation=self.noise_of_count)
         size = step.expected_size
@@ -126,7 +129,8 @@ class AdaptiveClip(Privatize):
         wanted = math.log(clip_norm) - self.rate * (within - self.quantile)
         least = max(self.clip_norm / MOST_CHANGE, min(self.clip_norm, LEAST_CLIP_NORM))
         most = self.clip_norm * MOST_CHANGE
-        return math.exp(min(max(wanted, math.log(least)), math.log(most)))
+        following = math.exp(min(max(wanted, math.log(least)), math.log(most)))
+        return torch.tensor(following, dtype=torch.float64)
 
     def _noise(self, step: Step) -> float:
         """Of the sum, in units of C: more than σ, because the count has its share."""
