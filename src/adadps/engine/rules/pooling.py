@@ -44,7 +44,8 @@ def require_winners(layer: MaxPool, images: Tensor) -> None:
 def run_checked_pool(layer: nn.MaxPool1d | nn.MaxPool3d, tape: Tape, input: Tensor) -> Any:  # noqa: ARG001
     """Compute ``layer(input)`` by torch."""
     require_winners(layer, input)
-    return type(layer).forward(layer, input)
+    forward: Any = type(layer).forward
+    return forward(layer, input)
 
 
 def run_max_pool(layer: nn.MaxPool2d, tape: Tape, input: Tensor) -> Any:  # noqa: ARG001
