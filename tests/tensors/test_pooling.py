@@ -5,10 +5,15 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.func import grad, vmap
+from torch.func import grad, hessian, jacfwd, jvp, vmap
+from torch.nn import functional
 
+from adadps import examples, losses
+from adadps.engine.passes.validation import objective
 from adadps.engine.rules import pooling
 from adadps.engine.rules.tape import Tape
+from adadps.errors import ModelError
+from support.models import Custom
 
 LAYERS = [
     nn.MaxPool2d(2, 1), nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 1, 1),
@@ -103,3 +108,69 @@ def test_torch_does_it_where_loops_are_switched_off(monkeypatch):
     monkeypatch.setattr(pooling.loops, "SWITCHED_OFF", True)
     monkeypatch.setattr(pooling, "largest", None)
     same(ours(LAYERS[0], rows), LAYERS[0](rows))
+
+
+FORWARD = {
+    "jvp": lambda run, x: jvp(run, (x,), (torch.ones_like(x) + x,))[1],
+    "jacfwd": lambda run, x: jacfwd(run)(x),
+    "hessian": lambda run, x: hessian(lambda y: (run(y) ** 3).sum())(x),
+    "jvp in vmap": lambda run, x: vmap(lambda y: jvp(run, (y,), (y.cos(),))[1])(
+        torch.stack([x, x.flip(2)])
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch's forward mode
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_is_that_of_torch(name):
+    rows = torch.randn(2, 1, 4, 5, generator=torch.Generator().manual_seed(0))
+    for layer in LAYERS[:4]:
+        found = FORWARD[name](lambda x, layer=layer: ours(layer, x), rows)
+        torch.testing.assert_close(found, FORWARD[name](layer, rows))
+
+
+# --- windows over padding alone ---
+
+MISSING = [
+    (nn.MaxPool1d(2, 2, 1, dilation=3), (2,)),
+    (nn.MaxPool2d(2, 2, 1, dilation=3), (2, 2)),
+    (nn.MaxPool2d(2, 1, 1, dilation=(1, 3)), (9, 2)),
+    (nn.MaxPool2d(2, 9, 1, dilation=3), (2, 7)),
+    (nn.MaxPool2d((2,), (2,), (1,), dilation=(3,)), (7, 2)),
+    (nn.MaxPool2d((2, 1), 2, (1, 0), dilation=3, ceil_mode=True), (2, 4)),
+    (nn.MaxPool3d(2, 2, 1, dilation=(1, 1, 3)), (4, 4, 2)),
+]
+
+
+@pytest.mark.parametrize(("layer", "image"), MISSING, ids=str)
+@pytest.mark.parametrize("in_sequence", [True, False])
+def test_hazard_10_windows_over_padding_alone_are_refused(layer, image, in_sequence):
+    """Torch adds the gradient of such a window to the next example's, or to foreign memory."""
+    rows = torch.randn(20, 1, *image)
+    model = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(2))
+    model(rows)
+    if not in_sequence:
+        model = Custom(lambda m, x: m.inner(x), inner=model)
+    with pytest.raises(ModelError, match="padding alone"):
+        objective(model, losses.cross_entropy, examples(rows, torch.zeros(20, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3, 4])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_exactly_the_windows_without_a_winner_are_refused(size, stride, dilation):
+    """Torch itself tells: the number of its winner is beyond the image."""
+    for length in range(1, 7):
+        for padding in range(size // 2 + 1):
+            given = (size, stride, padding, dilation)
+            row = torch.arange(float(length)).view(1, 1, length)
+            try:
+                _, winners = functional.max_pool1d(row, *given, return_indices=True)
+            except RuntimeError:  # the window is larger than the row
+                continue
+            layer = nn.MaxPool1d(*given)
+            if int(winners.max()) < length:
+                pooling.require_winners(layer, row)
+            else:
+                with pytest.raises(ModelError, match="padding alone"):
+                    pooling.require_winners(layer, row)

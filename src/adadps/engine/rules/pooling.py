@@ -9,15 +9,48 @@ import torch
 from torch import Tensor, nn
 
 from adadps.engine.rules.tape import Tape
+from adadps.errors import ModelError
 from adadps.tensors import loops
 from adadps.tensors.pooling import Window, largest, to_winners
 
 MOST_SKIPPED = 4
 """Our loops compare at every place of an image; if windows begin at fewer, torch is faster."""
 
+MaxPool = nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d
+
+
+def require_winners(layer: MaxPool, images: Tensor) -> None:
+    """Refuse dilated windows that step over the whole image, from padding to padding.
+
+    Nothing wins there, and torch adds the gradient to other memory: that of the next example.
+    """
+    axes = 1 if isinstance(layer, nn.MaxPool1d) else 2 if isinstance(layer, nn.MaxPool2d) else 3
+    strides, paddings, dilations = (
+        (given,) * axes if isinstance(given, int) else (*given,) * (axes // len(given))
+        for given in (layer.stride, layer.padding, layer.dilation)
+    )
+    sizes = zip(images.shape[-axes:], strides, paddings, dilations, strict=True)
+    for length, stride, padding, dilation in sizes:
+        if min(stride, dilation) < 1:
+            return  # torch says what is wrong
+        if any(start % dilation >= length for start in range(-padding, 0, stride)):
+            raise ModelError(
+                f"Expected windows that hold a part of the image, found {layer} on images of "
+                f"{' × '.join(map(str, images.shape[-axes:]))}, where some hold padding alone. "
+                "Use less padding or dilation, or larger images."
+            )
+
+
+def run_checked_pool(layer: nn.MaxPool1d | nn.MaxPool3d, tape: Tape, input: Tensor) -> Any:  # noqa: ARG001
+    """Compute ``layer(input)`` by torch."""
+    require_winners(layer, input)
+    forward: Any = type(layer).forward
+    return forward(layer, input)
+
 
 def run_max_pool(layer: nn.MaxPool2d, tape: Tape, input: Tensor) -> Any:  # noqa: ARG001
     """Compute what ``layer(input)`` computes."""
+    require_winners(layer, input)
     window = _window(layer)
     plain = not (layer.ceil_mode or layer.return_indices or loops.SWITCHED_OFF)
     plain = plain and math.prod(window.stride) <= MOST_SKIPPED
@@ -57,6 +90,7 @@ class _LargestOfWindow(torch.autograd.Function):
         """Keep the winners."""
         ctx.image = tuple(inputs[0].shape[-2:])
         ctx.save_for_backward(output[1])
+        ctx.save_for_forward(output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
@@ -64,6 +98,11 @@ class _LargestOfWindow(torch.autograd.Function):
         """Give the gradient of each window to its winner."""
         (winners,) = ctx.saved_tensors
         return _ToWinners.apply(gradients, winners, ctx.image), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangents: Tensor, _: Any) -> tuple[Tensor, None]:
+        """Take the tangents of the winners."""
+        return _at_winners(tangents, ctx.saved_tensors[0]), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], images: Tensor, window: Window) -> Any:
@@ -85,14 +124,20 @@ class _ToWinners(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
         """Keep the winners."""
+        ctx.image = inputs[2]
         ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None, None]:
         """Take what stands where the winners were."""
-        (winners,) = ctx.saved_tensors
-        found = above.flatten(-2).gather(-1, winners.flatten(-2).long())
-        return found.view(winners.shape), None, None
+        return _at_winners(above, ctx.saved_tensors[0]), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangents: Tensor, *_: Any) -> Tensor:
+        """Give the tangent of each window to its winner, as it is linear."""
+        found: Tensor = _ToWinners.apply(tangents, ctx.saved_tensors[0], ctx.image)  # type: ignore[no-untyped-call]
+        return found
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> Any:
@@ -100,6 +145,10 @@ class _ToWinners(torch.autograd.Function):
         flat = (_merged(t, d, info.batch_size) for t, d in zip(given[:2], in_dims, strict=False))
         found = _ToWinners.apply(*flat, given[2])  # type: ignore[no-untyped-call]
         return _split(found, info.batch_size), 0
+
+
+def _at_winners(images: Tensor, winners: Tensor) -> Tensor:
+    return images.flatten(-2).gather(-1, winners.flatten(-2).long()).view(winners.shape)
 
 
 def _merged(images: Tensor, dim: int | None, batch: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adadps.engine.rules.attention import run_attention
-from adadps.engine.rules.pooling import run_max_pool
+from adadps.engine.rules.pooling import run_checked_pool, run_max_pool
 from adadps.engine.rules.recurrent import run_recurrent
 from adadps.engine.rules.tape import Part, Replacement, Tape
 
@@ -93,5 +93,7 @@ _REPLACEMENTS: dict[type[nn.Module], Replacement] = {
     nn.GRUCell: _run_cell,
     nn.RNNCell: _run_cell,
     nn.MultiheadAttention: run_attention,
+    nn.MaxPool1d: run_checked_pool,
     nn.MaxPool2d: run_max_pool,
+    nn.MaxPool3d: run_checked_pool,
 }

@@ -18,6 +18,7 @@ from torch.nn.modules import module as torch_module
 from adadps.data.examples import Features
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.rules.layers import LayerCall
+from adadps.engine.rules.pooling import MaxPool, require_winners
 from adadps.engine.rules.sparse import as_bags
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
@@ -188,6 +189,8 @@ def _run(layer: nn.Module, own: Params, signal: Features) -> Tensor:
             f"Expected images of channels and {axes} axes for {layer}, found rows of shape "
             f"{tuple(signal.shape[1:])}. Give every example an axis of channels."
         )
+    if isinstance(layer, MaxPool):
+        require_winners(layer, signal)
     if isinstance(layer, nn.Linear):
         rows = signal.to(own["weight"].dtype)
         return functional.linear(rows, own["weight"], own.get("bias"))
