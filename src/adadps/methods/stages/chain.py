@@ -232,9 +232,14 @@ class Chain:
         return tuple(reasons)
 
     @cached_property
+    def learners(self) -> tuple[Learns | None, ...]:
+        """Each step stage if it learns from releases, otherwise None."""
+        return tuple(stage if isinstance(stage, Learns) else None for stage in self.steps)
+
+    @cached_property
     def allows_late_noise(self) -> bool:
         """May noise be drawn when the weights are read, instead of at the step?"""
-        if any(isinstance(stage, Learns) for stage in self.steps):
+        if any(self.learners):
             return False  # the next step learns from what is released now, noise included
         after = self.steps[self.steps.index(cast(Stage, self.release)) + 1 :]
         return all(isinstance(stage, TakesLateNoise) and stage.takes_late_noise for stage in after)
@@ -258,11 +263,11 @@ class Chain:
         for stage, state in zip(self.steps, states, strict=True):
             signal, advanced = stage.apply(signal, state, step)
             following.append(advanced)
-            if isinstance(stage, Release):
+            if stage is self.release:
                 released = signal
         learnt = (
-            stage.learn(state, released, step) if isinstance(stage, Learns) else state
-            for stage, state in zip(self.steps, following, strict=True)
+            stage.learn(state, released, step) if stage else state
+            for stage, state in zip(self.learners, following, strict=True)
         )
         return cast(Update, signal), tuple(learnt)
 
