@@ -12,8 +12,8 @@ from dp_accounting import GaussianDpEvent
 
 from adadps import Accountant, Budget, DiskLedger, Relation, load_result
 from adadps.errors import AssumedPublicWarning
-from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.interruption import left_in_words
+from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.run_folder import TableRunFolder
 from adadps.estimators.tables.training import train_from_table
 from support.commands import files, in_another_process, plain

@@ -1,4 +1,4 @@
-"""What an interrupted run on a table has left: what is kept, what is paid for, and how to resume."""
+"""What an interrupted run on a table has left: what is kept and paid for, and how to resume."""
 
 from __future__ import annotations
 

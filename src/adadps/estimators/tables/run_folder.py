@@ -133,7 +133,7 @@ class TableRunFolder:
         return self.path / BEGUN
 
     def begin_payment(self, run: str) -> None:
-        """Note the name of a run before it pays: on a ledger of many runs, its charges are known."""
+        """Note the name of a run before it pays, to find its charges among those of others."""
         self.path.mkdir(parents=True, exist_ok=True)
         with new_file(self.begun, overwrite=True) as draft:
             draft.write_text(run + "\n", encoding="utf-8")

@@ -133,7 +133,7 @@ def embeddings(
     if not isinstance(public_because, str) or not public_because.strip():
         raise SideInformationError(
             f"Expected a reason why the vectors of {place or name} are public, found none. Give "
-            "`public_because`: it is stated in the result."
+            "`public_because` to `adadps.side.embeddings`: it is stated in the result."
         )
     found = _found(name, place, source)
     facts = f"licence: {licence or 'not stated'}; trained on: {trained_on or 'not stated'}"
