@@ -43,6 +43,7 @@ WORDLLAMA_TRAINED_ON = (
     "token embeddings of published language models of the LLaMA 2 family (which have a licence of "
     "their own), refined on public pairs of sentences; the package does not list its data"
 )
+_MOVED = "give their `source` (`adadps predict --embeddings SOURCE`)"
 _PACKAGES = {"model2vec": of_model2vec, "sentence-transformers": of_sentence_transformers}
 
 
@@ -163,8 +164,7 @@ def embeddings_described(described: Mapping[str, Any], source: Source | None = N
         )
     except AdadpsError as error:
         raise SideInformationError(
-            f"Expected {expected}, found none. {error} If they are somewhere else now, give their "
-            "`source`."
+            f"Expected {expected}, found none. {error} If they are somewhere else now, {_MOVED}."
         ) from error
     digest = found.provenance.digest
     if (digest, found.width) != (described["digest"], described["width"]):
@@ -253,4 +253,4 @@ def _cure(described: Mapping[str, Any]) -> str:
         return f'pip install "{version}", or train the model again.'
     if described["name"] == "function":
         return "give the same function, or train the model again."
-    return f"put them back at {described['place']} or give their `source`, or train again."
+    return f"put them back at {described['place']}, train again, or {_MOVED}."
