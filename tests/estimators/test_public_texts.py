@@ -193,7 +193,9 @@ def test_predict_finds_vectors_that_have_moved(tmp_path):
     line = ["predict", tmp_path / "model", tmp_path / "data.csv", "--out", tmp_path / "new.csv"]
     shown = runner.invoke(app, [str(word) for word in line])
     assert shown.exit_code == 1
-    assert "If they are somewhere else now" in " ".join(shown.stderr.split())
+    told = " ".join(shown.stderr.split())
+    assert "If they are somewhere else now" in told
+    assert "adadps predict --embeddings SOURCE" in told
     command(*line, "--embeddings", moved)
     moved.write_text("\n".join(lines[::-1]), encoding="utf-8")
     again = [str(word) for word in (*line, "--force", "--embeddings", moved)]

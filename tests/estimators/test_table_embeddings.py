@@ -208,6 +208,14 @@ REFUSED = {
     "no such file": (("--embeddings", "nowhere.txt", "--embeddings-because", "x"), "nowhere.txt"),
     "no reason": (("--embeddings", "nowhere.txt"), "why"),
     "words alone": (("--features", "words", "--embeddings", "x.txt"), "--features auto"),
+    "a blank reason": (
+        ("--embeddings", "wordllama", "--embeddings-because", " "),
+        "Add --embeddings-because",
+    ),
+    "public texts without words": (
+        ("--features", "embeddings", "--public", "p.csv", "--public-because", "x"),
+        "Use --features both",
+    ),
     "a reason alone": (("--embeddings-because", "x"), "--embeddings SOURCE"),
     "weights of words": (
         ("--features", "embeddings", "--method", "dp-sgd-weighted"),
@@ -293,6 +301,11 @@ def test_unknown_forms_and_unused_vectors_are_refused():
         PublicVectorizer(embeddings="wordllama").fit()
     with pytest.raises(SideInformationError, match="embeddings alone"):
         PublicVectorizer(features="embeddings").frequencies()
+
+
+def test_an_array_is_no_source_of_vectors():
+    with pytest.raises(SideInformationError, match="as source of embeddings, found array"):
+        PublicVectorizer(features="both", embeddings=np.zeros((3, 2))).fit()
 
 
 def test_a_function_of_texts_may_be_the_source():

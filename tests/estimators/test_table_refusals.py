@@ -12,6 +12,7 @@ from dp_accounting import GaussianDpEvent
 
 from adadps import Accountant, Budget, DiskLedger, Relation, load_result
 from adadps.errors import AssumedPublicWarning
+from adadps.estimators.tables.interruption import left_in_words
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.run_folder import TableRunFolder
 from adadps.estimators.tables.training import train_from_table
@@ -400,13 +401,13 @@ def test_large_models_are_kept_less_often(tmp_path):
 
 def test_what_was_paid_without_a_checkpoint_is_told_after_an_interruption(tmp_path):
     folder = TableRunFolder(tmp_path / "run", None, is_ours=True)
-    assert "nothing was spent" in folder.in_words("again")
+    assert "nothing was spent" in left_in_words(folder, "again")
     (tmp_path / "run").mkdir()
     with DiskLedger(tmp_path / "run" / "ledger", budget=Budget(9.0, 1e-5)) as ledger:
         ledger.open("first", Relation.ADD_OR_REMOVE_ONE, Accountant.RDP)
         for _ in range(3):
             ledger.authorise(GaussianDpEvent(30.0))
-    told = folder.in_words("again")
+    told = left_in_words(folder, "again")
     assert "no step is kept, and 3 steps stay paid for in " in told
     assert "nothing was spent" not in told
 

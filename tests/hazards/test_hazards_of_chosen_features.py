@@ -28,7 +28,7 @@ from adadps.estimators.paid_mix import (
     winner,
 )
 from adadps.estimators.planner.methods import embedding_share
-from adadps.estimators.tables import training
+from adadps.estimators.tables import paid_once, training
 from adadps.types import Accountant
 from support.commands import app, plain, runner
 from support.small_choices import small_choices
@@ -158,6 +158,41 @@ def test_a_choice_that_was_paid_for_and_lost_is_paid_again(table, monkeypatch):
     assert [charge["count"] for charge in privacy["charges"]][:2] == [2, 2]
     assert privacy["epsilon"] <= 20
     assert privacy["steps"] < ROWS / 50, "fewer steps, because the choice was paid for twice"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_choice_that_is_interrupted_is_not_called_unspent(shared, table, monkeypatch):
+    """On a ledger of many runs, too, its charges are found; earlier ones are of other runs."""
+    ledger = table.parent / "many.ledger"
+    more = ("--ledger", ledger, "--ledger-budget", 60) if shared else ()
+    if shared:
+        other = ("--features", "words", "--out", table.parent / "other")
+        assert call("train", table, *KNOWN, *more, *other).exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(MixTrials, "_tried", interrupted)
+        shown = plain(call("train", table, *KNOWN, *CHOOSE, *more).stderr)
+    assert "nothing was spent" not in shown
+    assert "lost, and stays paid for in" in shown
+    folder = table.parent / "model.checkpoint"
+    name = (folder / "begun.txt").read_text(encoding="utf-8").strip()
+    paid = {run["run"]: run for run in summarise(ledger if shared else folder)["runs"]}
+    assert name in paid
+    assert told(call("train", table, *KNOWN, *CHOOSE, *more))["privacy"]["epsilon"] <= 60
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_interrupted_before_it_is_paid_is_unspent(shared, table, monkeypatch):
+    more = ("--ledger", table.parent / "many.ledger") if shared else ()
+    with monkeypatch.context() as patch:
+        patch.setattr(paid_once, "pay", interrupted)
+        shown = plain(call("train", table, *KNOWN, *CHOOSE, *more).stderr)
+    assert "nothing was spent" in shown
+    assert not (table.parent / "model.checkpoint").exists()
+
+
+def interrupted(*_arguments, **_options):
+    raise KeyboardInterrupt
 
 
 def test_too_few_rows_are_refused_before_anything_is_paid(tmp_path):

@@ -242,7 +242,10 @@ def test_a_reason_is_required(source, reason):
 
 
 def test_an_empty_reason_is_refused_for_wordllama():
-    with pytest.raises(SideInformationError, match="a reason why the vectors of wordllama"):
+    with pytest.raises(
+        SideInformationError,
+        match=r"of wordllama .*to `adadps.side.embeddings`",
+    ):
         embeddings(public_because=" ")
 
 

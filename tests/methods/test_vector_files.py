@@ -41,6 +41,14 @@ def test_a_text_is_the_mean_of_its_words(tmp_path, name, header):
     assert not rows[1:].any()
 
 
+@pytest.mark.parametrize("name", ["vectors.txt", "vectors.txt.gz"])
+@pytest.mark.parametrize("header", ["", "4 3\n"])
+def test_the_mark_that_some_editors_put_first_is_no_part_of_a_word(tmp_path, name, header):
+    marked = of_file(written(tmp_path, "\ufeff" + header + LINES, name))
+    plain = of_file(written(tmp_path, LINES, "plain.txt"))
+    assert marked.provenance.digest == plain.provenance.digest
+
+
 def test_case_matters_where_the_file_has_both(tmp_path):
     vectors = of_file(written(tmp_path, LINES))
     assert vectors(["Good", "good", "GOOD", "FILM"]).round(3).tolist() == pytest.approx(
@@ -70,7 +78,9 @@ REFUSED = {
     "fewer numbers": ("film 1 0 0\ngood 1 0\n", "3 numbers on line 2 .*found 2 numbers"),
     "more numbers": ("film 1 0\ngood 1 0 3\n", "2 numbers on line 2 .*found 3 numbers"),
     "another width than the header": ("1 2\nfilm 1 0 0\n", "2 numbers on line 2 .*found 3"),
-    "no numbers": ("film\ngood\n", "a word and 1 numbers on line 1 .*found 0"),
+    "no numbers": ("film\ngood\n", "a word and its numbers on line 1 .*found 0"),
+    "tabs": ("film\t1\t0\ngood\t0\t1\n", "single spaces .*not tabs"),
+    "zeros": ("film 0 0\ngood 0 0\n", "tell texts apart in .*found zeros alone"),
     "not a number": ("film 1 0\ngood 1 x\n", "numbers after the word on line 2 .*found 'x'"),
     "two spaces": ("film 1 0\ngood 1  0\n", "line 2"),
     "underscores": ("film 1 1_0\n", "found '1_0'"),
@@ -169,6 +179,7 @@ MATRICES = {
     "no columns": ({"a": MATRIX[:, :0]}, "Expected vectors in .*found shape"),
     "NaN": ({"a": MATRIX * np.nan}, "Expected finite vectors"),
     "infinite": ({"a": MATRIX - np.inf}, "Expected finite vectors"),
+    "zeros": ({"a": MATRIX * 0}, "tell texts apart in .*found zeros alone"),
     "another mapping": (
         {"embeddings": MATRIX, "mapping": np.array([0, 1, 2, 9])},
         "mapping and weights that fit",

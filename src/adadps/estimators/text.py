@@ -191,7 +191,9 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 )
             return None
         given = self.embeddings
-        return given if isinstance(given, Embeddings) else embeddings(given or "wordllama")
+        if isinstance(given, Embeddings):
+            return given
+        return embeddings("wordllama" if given is None else given)
 
     def fitted_vectors(self) -> Embeddings | None:
         """Return the vectors that are fitted to the public texts, if they are used."""

@@ -176,9 +176,16 @@ class Paid:
 
 
 def pay(
-    ledger: Ledger, price: Charged, plan: RunFacts, *, step: DpEvent, charged_steps: int, own: bool
+    ledger: Ledger,
+    price: Charged,
+    plan: RunFacts,
+    *,
+    step: DpEvent,
+    charged_steps: int,
+    own: bool,
+    name: str | None = None,
 ) -> str:
-    """Open a run with this plan, charge the price, and return the name of the run.
+    """Open a run with this plan, charge the price, and return the ``name`` of the run.
 
     It is refused, with nothing charged, unless all steps fit beside it. On a ledger of its ``own``,
     a run that paid before and lost its counts is continued, so that both payments are recorded.
@@ -187,7 +194,7 @@ def pay(
     relation, accountant = price.relation, price.accountant
     if own and isinstance(ledger, DiskLedger):
         known = ledger.run_of(plan.plan_hash(relation, accountant))
-    name = known or secrets.token_hex(8)
+    name = known or name or secrets.token_hex(8)
     ledger.open(name, relation, accountant, replace(plan, paid_first=len(price.events)))
     whole = ComposedDpEvent([*price.events, SelfComposedDpEvent(step, charged_steps)])
     if not known and ledger.room(whole, 1) < 1:

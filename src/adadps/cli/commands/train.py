@@ -206,12 +206,13 @@ def request_from(options: dict[str, Any], *, federated: bool = False) -> Trainin
 
 
 def _train_and_show(request: TrainingRequest, title: str, *, as_json: bool) -> None:
+    from adadps.estimators.tables.interruption import left_in_words
     from adadps.estimators.tables.run_folder import TableRunFolder
     from adadps.estimators.tables.survey import RareError
     from adadps.estimators.tables.training import train_from_table
 
     with errors_as_messages(
-        interrupted=lambda: TableRunFolder.of(request).in_words(_this_command())
+        interrupted=lambda: left_in_words(TableRunFolder.of(request), _this_command())
     ):
         try:
             result = train_from_table(request, say_on_terminal)

@@ -7,6 +7,7 @@ and before the file was written, it pays again, and both payments are on its led
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,8 @@ def measured_once(
             f"{file}, or choose another folder to start again."
         )
     units = units_of(chain, settings.sampler)
+    name = secrets.token_hex(8)
+    folder.begin_payment(name)
     name = pay(
         ledger,
         price,
@@ -106,6 +109,7 @@ def measured_once(
         step=units.step_event(settings.noise_multiplier, 1, price.accountant, grouping_of(chain)),
         charged_steps=units.charged_steps(settings.steps),
         own=folder.ledger is None,
+        name=name,
     )
     held = MeasuredFile(name, hashed, ledger.identity, measure())
     held.write(file)

@@ -261,12 +261,14 @@ class TrainingRequest:
         """Return the public vectors of texts; None where texts are words alone."""
         if not schema.texts or self.features is TextFeatures.WORDS:
             return None
-        if self.embeddings not in (None, "wordllama") and not self.embeddings_because:
+        because = self.embeddings_because
+        needed = self.embeddings not in (None, "wordllama") or because is not None
+        if needed and not (because and because.strip()):
             raise SettingError(
                 f"Expected a reason why the vectors of {self.embeddings} are public, found none. "
                 "Add --embeddings-because TEXT: it is stated in the result."
             )
-        return embeddings(self.embeddings or "wordllama", public_because=self.embeddings_because)
+        return embeddings(self.embeddings or "wordllama", public_because=because)
 
     def _require_side(self, schema: Schema, method: Method) -> None:
         informed, side = takes_side_information(method), self.side
@@ -284,6 +286,12 @@ class TrainingRequest:
             raise SettingError(
                 f"Expected side information for {method.value}, found --side none. Leave it "
                 "out for public word frequencies, or use --method dp-sgd."
+            )
+        if self.public is not None and self.features is TextFeatures.EMBEDDINGS:
+            raise SettingError(
+                "Expected words beside --public, found --features embeddings: private rows that "
+                "are among the public ones are recognised, and weighted, by their words. Use "
+                "--features both, or leave --public out."
             )
         given = "--public" if self.public is not None else f"--side {side}"
         if not informed and (side not in (None, "none") or self.public is not None):

@@ -43,7 +43,7 @@ from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Label, Schema, schema_of
 from adadps.estimators.text import BagOfWords, directions_of
-from adadps.files import move_ledger, remove_file, remove_if_empty
+from adadps.files import move_ledger, new_file, remove_file, remove_if_empty
 from adadps.methods.side import Embeddings, embeddings_described
 from adadps.methods.side.fitted import describe_fitted, load_fitted, save_fitted
 from adadps.report.html import report_of_run
@@ -52,7 +52,7 @@ from adadps.report.saved_result import RESTORE, load_result, of_another_format, 
 from adadps.training.checkpoint import LEDGER, Checkpoint, Checkpoints
 from adadps.types import Accountant
 
-MEASURED = "measured.json"
+MEASURED, BEGUN = "measured.json", "begun.txt"
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
 """Checkpoints per run: `OFTEN`, or `SELDOM` where there are more than `LARGE` weights."""
 
@@ -127,6 +127,17 @@ class TableRunFolder:
         """Return the file of what this run has paid for and measured before its first step."""
         return self.path / MEASURED
 
+    @property
+    def begun(self) -> Path:
+        """Return the file with the name under which this run pays for what it measures first."""
+        return self.path / BEGUN
+
+    def begin_payment(self, run: str) -> None:
+        """Note the name of a run before it pays, to find its charges among those of others."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with new_file(self.begun, overwrite=True) as draft:
+            draft.write_text(run + "\n", encoding="utf-8")
+
     def checkpoints(self, *, steps: int, weights: int) -> Checkpoints:
         """Return how often the run writes a checkpoint here."""
         return Checkpoints(self.path, max(1, steps // (SELDOM if weights > LARGE else OFTEN)))
@@ -164,34 +175,20 @@ class TableRunFolder:
         """Return how many charges this run has paid so far."""
         held = self.latest()
         if held is None:
-            own = self.own_ledger
-            return _entries(own) if own.exists() else int(self.measured.exists())
+            return self._charged_before_steps()
         with DiskLedger(self.ledger or self.own_ledger) as ledger:
             return sum(count for _, count in ledger.charged(held.run))
 
-    def in_words(self, command: str) -> str:
-        """Return what an interrupted run has left, and the ``command`` that resumes it."""
-        try:
-            held = self.latest() if self.path.exists() else None
-            paid = self.charges()
-        except AdadpsError as error:  # another process is writing there, or a file is damaged
-            return f"no model was written; {self.path} cannot be read ({error})"
-        if not paid:
-            return f"no model was written, and nothing was spent. To start again:\n{command}"
-        if held is None and self.measured.exists():
-            return (
-                f"no model was written; what was measured first is paid for and kept in "
-                f"{self.measured}, and no step is. To resume:\n{command}"
-            )
-        if held is None:
-            return (
-                f"no model was written; no step is kept, and {paid} steps stay paid for in "
-                f"{self.own_ledger}. To start again:\n{command}"
-            )
-        return (
-            f"no model was written; {held.taken} of {held.planned} steps are kept in "
-            f"{self.path}, and {paid} steps stay paid for. To resume:\n{command}"
-        )
+    def _charged_before_steps(self) -> int:
+        """Return how many charges the run has paid while there is no checkpoint."""
+        if self.ledger is None:
+            own = self.own_ledger
+            return _entries(own) if own.exists() else int(self.measured.exists())
+        if not self.begun.exists() or not self.ledger.exists():
+            return int(self.measured.exists())
+        run = self.begun.read_text(encoding="utf-8").strip()
+        with DiskLedger(self.ledger) as ledger:
+            return sum(count for _, count in ledger.charged(run))
 
     def _remove_if_unpaid(self, ledger_existed: bool) -> None:
         with suppress(AdadpsError):  # a file that cannot be read may not be ours
@@ -204,6 +201,7 @@ class TableRunFolder:
         with suppress(OSError):
             Checkpoints(self.path).remove()
             remove_file(self.measured)
+            remove_file(self.begun)
             remove_if_empty(self.path)
 
 

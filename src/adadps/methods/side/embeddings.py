@@ -43,6 +43,7 @@ WORDLLAMA_TRAINED_ON = (
     "token embeddings of published language models of the LLaMA 2 family (which have a licence of "
     "their own), refined on public pairs of sentences; the package does not list its data"
 )
+_MOVED = "give their `source` (`adadps predict --embeddings SOURCE`)"
 _PACKAGES = {"model2vec": of_model2vec, "sentence-transformers": of_sentence_transformers}
 
 
@@ -133,7 +134,7 @@ def embeddings(
     if not isinstance(public_because, str) or not public_because.strip():
         raise SideInformationError(
             f"Expected a reason why the vectors of {place or name} are public, found none. Give "
-            "`public_because`: it is stated in the result."
+            "`public_because` to `adadps.side.embeddings`: it is stated in the result."
         )
     found = _found(name, place, source)
     facts = f"licence: {licence or 'not stated'}; trained on: {trained_on or 'not stated'}"
@@ -163,8 +164,7 @@ def embeddings_described(described: Mapping[str, Any], source: Source | None = N
         )
     except AdadpsError as error:
         raise SideInformationError(
-            f"Expected {expected}, found none. {error} If they are somewhere else now, give their "
-            "`source`."
+            f"Expected {expected}, found none. {error} If they are somewhere else now, {_MOVED}."
         ) from error
     digest = found.provenance.digest
     if (digest, found.width) != (described["digest"], described["width"]):
@@ -253,4 +253,4 @@ def _cure(described: Mapping[str, Any]) -> str:
         return f'pip install "{version}", or train the model again.'
     if described["name"] == "function":
         return "give the same function, or train the model again."
-    return f"put them back at {described['place']} or give their `source`, or train again."
+    return f"put them back at {described['place']}, train again, or {_MOVED}."

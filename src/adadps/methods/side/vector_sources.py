@@ -33,6 +33,7 @@ from adadps.methods.side.vectors import (
     numbers,
     read_token_vectors,
     require_file,
+    require_not_zero,
     token_vectors,
     unit,
 )
@@ -193,13 +194,14 @@ def read_word_vectors(path: Path) -> Vectors:
             "numbers per line, separated by spaces."
         )
     matrix = np.stack(rows)
+    require_not_zero(matrix, path)
     return Vectors(matrix, _Words(index), digest_of([torch.from_numpy(matrix), *index]), "words")
 
 
 def _opened(path: Path) -> TextIO:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="\n")
-    return path.open(encoding="utf-8", newline="\n")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
+    return path.open(encoding="utf-8-sig", newline="\n")
 
 
 def _entries(lines: TextIO, path: Path) -> Iterator[tuple[str, Matrix, int]]:
@@ -243,8 +245,9 @@ def _entry(parts: list[str], width: int, place: str) -> tuple[str, Matrix]:
         parts = [" ".join(parts[: more + 1]), *parts[more + 1 :]]
     if len(parts) - 1 != width or width < 1:
         raise DataError(
-            f"Expected a word and {max(width, 1)} numbers on {place}, found {len(parts) - 1} "
-            "numbers. Correct the line or leave it out."
+            f"Expected a word and {width or 'its'} numbers on {place}, found {len(parts) - 1} "
+            "numbers. Correct the line or leave it out; single spaces stand between words and "
+            "numbers, not tabs."
         )
     if wrong := [part for part in parts[1:] if not _is_number(part)]:
         raise DataError(

@@ -184,7 +184,18 @@ def _sound(matrix: Tensor, place: object) -> Matrix:
             f"Expected finite vectors in {place}, at most {LARGEST:g}, found others. Download them "
             "again."
         )
-    return np.asarray(held.numpy())
+    found = np.asarray(held.numpy())
+    require_not_zero(found, place)
+    return found
+
+
+def require_not_zero(matrix: Matrix, place: object) -> None:
+    """Refuse vectors that are all zero: every text would be the same, and nothing would say so."""
+    if not matrix.any():
+        raise DataError(
+            f"Expected vectors that tell texts apart in {place}, found zeros alone. Download or "
+            "save them again."
+        )
 
 
 def require_file(path: Path, what: str) -> None:
