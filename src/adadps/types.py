@@ -46,6 +46,11 @@ class Method(StrEnum):
     DP_SGD_WEIGHTED = "dp-sgd-weighted"
     DP_SGD = "dp-sgd"
     DP_ADAM = "dp-adam"
+    DP_ADAM_BC = "dp-adam-bc"
+    DP_SGD_AUTO_CLIP = "dp-sgd-auto-clip"
+    DP_SGD_ADAPTIVE_CLIP = "dp-sgd-adaptive-clip"
+    DP2 = "dp2"
+    SCALE_THEN_PRIVATIZE = "scale-then-privatize"
 
 
 class TextFeatures(StrEnum):

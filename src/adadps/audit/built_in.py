@@ -2,7 +2,8 @@
 
 *Few steps, large batches*: nothing hides the example but the noise. *A large δ* for repeated runs:
 a claim is a whole curve of (ε, δ), and a few thousand runs can only see the part of it where the
-two worlds differ often. *A small δ* for one run, whose bound loses 2 m δ. *Late noise* needs
+two worlds differ often. *Several steps* where a method learns from what it has released, or moves
+its clip norm: it does so from the second step on. *A small δ* for one run, whose bound loses 2 m δ. *Late noise* needs
 several steps: the noise of the weight that only the example reads then stays pending through all of
 them where the example is absent, and between its batches where it is present.
 """
@@ -31,6 +32,13 @@ from adadps.methods.side import RMSPropStatistics, frequency
 from adadps.methods.side.frequency import given_frequencies
 from adadps.methods.stages import Chain, privatize
 from adadps.methods.stages.gradients import Privatize
+from adadps.methods.successors import (
+    dp2,
+    dp_adam_bc,
+    dp_sgd_adaptive_clip,
+    dp_sgd_auto_clip,
+    scale_then_privatize,
+)
 from adadps.types import Accountant
 
 LEARNING_RATE = 0.5
@@ -86,9 +94,18 @@ PATHS = {
 """Rules by layer; vmap; sparse rows with noise at every step; sparse rows with late noise."""
 
 
-def usual_steps(path: str) -> int:
-    """Return the default number of steps: few, except where noise is late; 1 for unknown paths."""
-    return PATHS[path].steps if path in PATHS else 1
+FOLLOWING = ("dp-sgd-adaptive-clip", "dp2", "scale-then-privatize")
+"""Methods whose later steps depend on what earlier ones have released."""
+
+
+def usual_steps(path: str, method: str = "dp-sgd") -> int:
+    """Return the default number of steps: few, except where noise is late or steps follow others.
+
+    >>> usual_steps("dense"), usual_steps("late"), usual_steps("dense", "dp2")
+    (1, 8, 4)
+    """
+    fewest = 4 if method in FOLLOWING else 1
+    return max(PATHS[path].steps if path in PATHS else 1, fewest)
 
 
 def public_rows(width: int, path: EnginePath) -> PublicExamples:
@@ -124,8 +141,22 @@ METHODS: dict[str, Callable[[Privatize, int, EnginePath], Chain]] = {
     "dp-adam": lambda privacy, _width, _path: dp_adam(privacy, lr=LEARNING_RATE),
     "adadps": _by_frequency,
     "adadps-public": _by_public_gradients,
+    "dp-adam-bc": lambda privacy, _width, _path: dp_adam_bc(privacy, lr=LEARNING_RATE, floor=1.0),
+    "dp-sgd-auto-clip": lambda privacy, _width, _path: dp_sgd_auto_clip(privacy, lr=LEARNING_RATE),
+    "dp-sgd-adaptive-clip": lambda privacy, _width, _path: dp_sgd_adaptive_clip(
+        privacy, lr=LEARNING_RATE
+    ),
+    "dp2": lambda privacy, _width, _path: dp2(
+        privacy, lr=LEARNING_RATE, preconditioned_lr=LEARNING_RATE, delay=1
+    ),
+    "scale-then-privatize": lambda privacy, _width, _path: scale_then_privatize(
+        privacy, lr=LEARNING_RATE
+    ),
 }
 """The methods by name; their side information is made up for the width and path."""
+
+NEVER_LATE = ("dp-adam", "dp-adam-bc", "dp2", "scale-then-privatize")
+"""Methods that read the noise of every step."""
 
 
 OTHERS, THEIR_WIDTH = 100, 4
@@ -148,9 +179,9 @@ class BuiltIn:
             names = ", ".join(known)
             require(name in known, f"a {what} among {names}", f"'{name}'", "Choose one of those.")
         require(
-            (self.method, self.path) != ("dp-adam", "late"),
+            not (self.method in NEVER_LATE and PATHS[self.path].late_noise),
             "a method that allows late noise on the path 'late'",
-            "dp-adam, which reads all noise at every step",
+            f"{self.method}, which reads all noise at every step",
             "Audit it on another path.",
         )
         require(0 < self.rate <= 1, "0 < rate <= 1", self.rate, "It is a probability.")

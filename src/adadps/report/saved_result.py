@@ -283,5 +283,6 @@ _PUBLIC_FACTS: dict[str, Check] = {
             relative=_list_of(_at_least_zero),
         )
     ),
+    "clip_norm_at_end": _at_least_zero,
     "noise_scale": _or_nothing(_of_entries(typical=_at_least_zero, largest=_at_least_zero)),
 }

@@ -155,7 +155,16 @@ def public_facts_of(
         "learning_rates": _rates(update.lr, steps) if isinstance(update, UpdateRule) else None,
         "preconditioners": known,
         "noise_scale": _noise_scale(method, params, scales),
+        **_clip_at_end(method, states),
     }
+
+
+def _clip_at_end(method: Chain, states: Sequence[Any]) -> dict[str, float]:
+    """Where a clip norm that moves has ended: it follows from noisy counts that were paid for."""
+    if not isinstance(method.release, AdaptiveClip):
+        return {}
+    _, clip_norm = states[method.steps.index(_as_stage(method.release))]
+    return {"clip_norm_at_end": float(clip_norm)}
 
 
 def _fixed_scales(method: Chain, states: Sequence[Any]) -> list[tuple[Precondition, str, Params]]:

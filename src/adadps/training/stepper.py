@@ -49,6 +49,7 @@ from adadps.engine.passes.validation import objective
 from adadps.engine.waist import GradientBatch, Step, Units, Weights
 from adadps.errors import ContractError, DataError
 from adadps.methods.stages.chain import Chain
+from adadps.methods.stages.clipping import AutomaticClip
 from adadps.methods.stages.users import Users
 from adadps.tensors.loops import torch_on_one_thread
 from adadps.tensors.sums import Params, SinglePrecision, is_wide
@@ -325,7 +326,9 @@ class DataStepper(Stepper):
             batch = self._data.take(drawn.rows).to(self.device)
             outputs = self.objective.outputs(self.params, batch.features)
             found["training_loss"] = float(self._loss(outputs, batch.targets).mean())
-        return {**found, **facts.of_norms(self.method.release.clip_norm)}
+        release = self.method.release
+        normalises = isinstance(release, AutomaticClip)
+        return {**found, **facts.of_norms(None if normalises else release.clip_norm)}
 
     def _most_rounding_charge(self) -> float:
         """The share of the clip norm that may be given up because wide layers add up in float32."""
@@ -350,16 +353,20 @@ class BatchFacts:
         seen = self._seen
         seen[name] = torch.cat([seen[name], value]) if name in seen else value
 
-    def of_norms(self, clip_norm: float) -> dict[str, float]:
-        """Return the share of examples that were clipped, and the largest norm."""
+    def of_norms(self, clip_norm: float | None) -> dict[str, float]:
+        """Return the share of examples that were clipped, and the largest norm.
+
+        Without a clip norm every gradient is normalised, and there is no such share. One that
+        moves is stated.
+        """
         norms, moved = self._seen.get("norms"), self._seen.get("clip_norm")
-        clip_norm = clip_norm if moved is None else float(moved[-1])
+        found = {} if moved is None else {"clip_norm": float(moved[-1])}
+        clip_norm = found.get("clip_norm", clip_norm)
         if norms is None or not len(norms):  # an empty batch
-            return {}
-        return {
-            "clipped_fraction": float((norms > clip_norm).double().mean()),
-            "largest_norm": float(norms.max()),
-        }
+            return found
+        if clip_norm is not None:
+            found["clipped_fraction"] = float((norms > clip_norm).double().mean())
+        return {**found, "largest_norm": float(norms.max())}
 
 
 def _ignore(_name: str, _value: Tensor) -> None:

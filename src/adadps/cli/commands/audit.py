@@ -24,13 +24,20 @@ app = typer.Typer(
     suggest_commands=False,
 )
 
-_Method = Annotated[str, typer.Option(help="dp-sgd, dp-adam, adadps or adadps-public.")]
+_Method = Annotated[
+    str,
+    typer.Option(
+        help="dp-sgd, dp-adam, adadps, adadps-public, dp-adam-bc, dp-sgd-auto-clip, "
+        "dp-sgd-adaptive-clip, dp2 or scale-then-privatize."
+    ),
+]
 _Path = Annotated[str, typer.Option("--path", help="dense, general, sparse or late.")]
 _Epsilon = Annotated[float, typer.Option(help="Epsilon that the run claims.")]
 _Steps = Annotated[
     int | None,
     typer.Option(
-        help="Few steps show the most. Default: 1, or 8 on the path late, where noise is deferred.",
+        help="Few steps show the most. Default: 1; 4 where later steps follow earlier releases; 8 "
+        "on the path late, where noise is deferred.",
         show_default=False,
     ),
 ]
@@ -72,7 +79,7 @@ def repeated(
             path=path,
             epsilon=epsilon,
             delta=delta,
-            steps=usual_steps(path) if steps is None else steps,
+            steps=usual_steps(path, method) if steps is None else steps,
             rate=rate,
         )
         found = settings.audit(runs=runs, confidence=confidence)
@@ -109,7 +116,7 @@ def canaries(
             path=path,
             epsilon=epsilon,
             delta=delta,
-            steps=usual_steps(path) if steps is None else steps,
+            steps=usual_steps(path, method) if steps is None else steps,
             rate=rate,
             canaries=count,
         )

@@ -20,6 +20,7 @@ from torch import nn
 
 from adadps.data.sparse_rows import sparse_linear
 from adadps.errors import ModelError, SideInformationError
+from adadps.estimators.planner.successors import SUCCESSORS, successor
 from adadps.methods.paper import adadps, adadps_two_sided, dp_adam, dp_sgd, dp_sgd_weighted
 from adadps.methods.side import Frequencies, frequency, idf
 from adadps.methods.side.source import Fixed
@@ -110,8 +111,12 @@ class PreparedMethod:
     norms: Norms = Norms()
     at: str = "weight"
 
-    def chain(self, privacy: Privatize, lr: float) -> Chain:
+    def chain(
+        self, privacy: Privatize, lr: float, *, steps: int = 1, size: float = 1.0
+    ) -> Chain:
         """Return the stages behind the method's name.
+
+        Some of the successors depend on the number of steps and the expected size of a batch.
 
         >>> from adadps.methods.stages import privatize
         >>> privacy = privatize(clip_norm=1.0, noise_multiplier=2.0)
@@ -121,6 +126,8 @@ class PreparedMethod:
         method, side = self.method, self.side
         if method in (Method.DP_SGD, Method.DP_ADAM):
             return dp_adam(privacy, lr=lr) if method is Method.DP_ADAM else dp_sgd(privacy, lr=lr)
+        if method in SUCCESSORS:
+            return successor(method, privacy, lr, steps=steps, size=size)
         if side is None or not takes_side_information(method):
             raise SideInformationError(
                 f"Expected side information for {method.value}, found none, or a method without a "

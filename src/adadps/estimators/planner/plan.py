@@ -33,6 +33,7 @@ from adadps.accounting.epsilon import Budget, calibrate_noise
 from adadps.accounting.samplers import Sampler, fixed_size, poisson, shuffled
 from adadps.errors import SettingError, require, require_positive
 from adadps.estimators.planner.methods import Norms, PreparedMethod, adam_rate, embedding_share
+from adadps.estimators.planner.successors import NORMALISED, SUCCESSORS, rate_factor
 from adadps.methods.stages import (
     Chain,
     adam,
@@ -229,7 +230,9 @@ class PlannedRun:
             noise_multiplier=self.settings.noise_multiplier,
             groups=groups,
         )
-        return self.prepared.chain(privacy, self.settings.lr)
+        settings = self.settings
+        size = settings.sampler.expected_size
+        return self.prepared.chain(privacy, settings.lr, steps=settings.steps, size=size)
 
     def with_method(self, prepare: PrepareByShare, outputs: int) -> PlannedRun:
         """Return this run with a method for what became known after it was planned."""
@@ -291,14 +294,20 @@ def plan_training(
         besides=besides,
     )
     if given.lr is None:
-        adaptive = prepared.method is Method.DP_ADAM
-        lr = adam_rate(settings.steps, norms.noised) if adaptive else settings.lr
-        settings = replace(settings, lr=lr if adaptive else loss.bounded(lr, norms))
+        settings = replace(settings, lr=_rate(prepared.method, settings, loss, norms))
     if federation is not None:
         settings = federation.adapted(settings, prepared.method, given.clip_norm)
     plan = PlannedRun(prepared, settings, users, federation)
     _ = plan.chain  # so that what cannot be chained is refused now
     return plan
+
+
+def _rate(method: Method, settings: Settings, loss: LossFacts, norms: Norms) -> float:
+    """Return the learning rate of a method by the rule."""
+    factor = rate_factor(method, settings.clip_norm / (loss.gradient_norm * norms.clipped))
+    if method in NORMALISED:
+        return factor * adam_rate(settings.steps, norms.noised)
+    return loss.bounded(factor * settings.lr, norms)
 
 
 @dataclass(frozen=True)
@@ -402,6 +411,11 @@ class FederatedSettings:
     def chain(self, prepared: PreparedMethod, settings: Settings, users: UserColumn) -> Chain:
         """Return the chain: local training, the release at the server, the server's update."""
         method, side = prepared.method, prepared.side
+        if method in SUCCESSORS:
+            raise SettingError(
+                f"Expected a method of federations, found {method.value}, which is planned for "
+                "rows in one place. Use dp-sgd, dp-adam, adadps or adadps-two-sided."
+            )
         groups = by_user(most=users.most, column=users.name, noise=self.noise_place)
         groups.units_of(settings.sampler).accountants(groups.grouping)  # refuses what cannot be
         release = privatize(

@@ -105,28 +105,35 @@ class Adam(UpdateRule):
 
 @dataclass(frozen=True)
 class AdamBC(Adam):
-    """m̂ / √max(v̂ - Φ, γ), with Φ the variance of the noise in g; ``epsilon`` is γ."""
+    """m̂ / √max(v̂ - Φ̂, γ), with Φ a moving average of the noise's variance; ``epsilon`` is γ."""
 
     follows_release: ClassVar[bool] = True
 
-    def apply(
-        self, signal: Params, state: tuple[Params, Params], step: Step
-    ) -> tuple[Update, tuple[Params, Params]]:
-        """Subtract from the second moment what the noise adds to it."""
+    def init(self, params: Params) -> Any:
+        """Return zero moments, and a zero variance of the noise."""
+        return *super().init(params), torch.zeros((), dtype=torch.float64)
+
+    def apply(self, signal: Params, state: Any, step: Step) -> tuple[Update, Any]:
+        """Subtract from the second moment what the noise adds to it.
+
+        The variance is averaged as the squares are: adaptive clipping and answers of devices change
+        it from step to step.
+        """
         if not isinstance(signal, ReleasedGradient):
             raise OrderError(
                 "Expected what `privatize(...)` or `average()` gives, whose noise is known, found "
                 f"something else before `{self}`. Place it right after the release."
             )
-        noise, (beta1, beta2), t = signal.deviation**2, self.betas, step.index
-        first, second = self._moments(cast(Params, signal), state)
+        (beta1, beta2), t = self.betas, step.index
+        first, second = self._moments(cast(Params, signal), state[:2])
+        noise = beta2 * state[2] + (1 - beta2) * signal.deviation**2
         update = {
             name: -self.rate(step)
             * (first[name] / (1 - beta1**t))
-            / (second[name] / (1 - beta2**t) - noise).clamp_min(self.epsilon).sqrt()
+            / ((second[name] - float(noise)) / (1 - beta2**t)).clamp_min(self.epsilon).sqrt()
             for name in signal
         }
-        return Update(update), (first, second)
+        return Update(update), (first, second, noise)
 
     def __str__(self) -> str:
         return f"adam_bc({described(self.lr)}, floor={self.epsilon:g})"
@@ -193,7 +200,8 @@ def adam_bc(
 
     The moving average of squared noisy gradients is too large by Φ = (σC/b)², the variance of the
     noise in each entry, which is public. DP-AdamBC (Tang and Lécuyer, 2023) subtracts it, and
-    ``floor`` is γ, the least that is left. It must stand right after the release, where Φ is known.
+    ``floor`` is γ, the least that is left. Where the noise changes from step to step, Φ is averaged
+    as the squares are. It must stand right after the release, where Φ is known.
 
     >>> print(adam_bc(0.1, floor=1e-6))
     adam_bc(0.1, floor=1e-06)

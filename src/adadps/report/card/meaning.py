@@ -198,7 +198,7 @@ def card_of(described: Mapping[str, Any], audit: Mapping[str, Any] | None = None
             "noise_multiplier": privacy["noise_multiplier"],
             "clip_norm": privacy["clip_norm"],
             **_rounding(described["settings"]),
-            **_clipping(described["settings"]),
+            **_clipping(described),
             "steps": privacy["steps"],
             "steps_paid": privacy["steps_paid"],
         },
@@ -218,10 +218,14 @@ def _rounding(settings: Mapping[str, Any]) -> dict[str, float]:
     return {"most_rounding_charge": charge} if isinstance(charge, float) and charge > 0 else {}
 
 
-def _clipping(settings: Mapping[str, Any]) -> dict[str, str]:
-    """How gradients are clipped, where that is not by min(1, C/‖g‖)."""
-    clipping = settings.get("clipping")
-    return {"clipping": clipping} if isinstance(clipping, str) else {}
+def _clipping(described: Mapping[str, Any]) -> dict[str, Any]:
+    """How gradients are clipped, where that is not by min(1, C/‖g‖), and where a moving C ends."""
+    clipping = described["settings"].get("clipping")
+    last = described.get("public_facts", {}).get("clip_norm_at_end")
+    return {
+        **({"clipping": clipping} if isinstance(clipping, str) else {}),
+        **({"clip_norm_at_end": last} if isinstance(last, float) else {}),
+    }
 
 
 def _side(known: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -131,6 +131,11 @@ def _rounding(held: Mapping[str, Any]) -> str:
     return f" (up to {100 * charge:.2g} % of it pays for the rounding of sums in float32)"
 
 
+def _clip_norm(held: Mapping[str, Any]) -> str:
+    first, last = _plain(held["clip_norm"]), held.get("clip_norm_at_end")
+    return first if last is None else f"{first} at the first step, {_plain(last)} after the last"
+
+
 def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
     sampling = ", ".join(f"{readable(name)}: {_plain(v)}" for name, v in _sampling(held))
     paid = held["steps_paid"]
@@ -141,7 +146,7 @@ def _mechanism(held: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("noise multiplier σ", _plain(held["noise_multiplier"])),
         (
             "clip norm C",
-            "∞ (nothing is clipped)" if clip is None else _plain(clip) + _rounding(held),
+            "∞ (nothing is clipped)" if clip is None else _clip_norm(held) + _rounding(held),
         ),
         *([("clipping", held["clipping"])] if "clipping" in held else []),
         ("steps", str(held["steps"])),

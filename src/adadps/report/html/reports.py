@@ -235,13 +235,19 @@ def noise_facts(result: Result) -> NoiseFacts | None:
     )
 
 
+def _noise_moves(result: Result) -> bool:
+    """Is there noise, whose size in the weights was recorded as not fixed?"""
+    facts = result.public_facts
+    return result.privacy.noise_multiplier > 0 and facts.get("noise_scale", 1) is None
+
+
 def noise_section(results: Mapping[str, Result]) -> Section:
     """Return a section with one row per run that has noise."""
-    rows, before_update, without = [], [], []
+    rows, before_update, without, moving = [], [], [], []
     for name, result in results.items():
         found = noise_facts(result)
         if found is None:
-            without.append(name)
+            (moving if _noise_moves(result) else without).append(name)
             continue
         if result.public_facts.get("update") != "sgd":
             before_update.append(name)
@@ -257,6 +263,11 @@ def noise_section(results: Mapping[str, Result]) -> Section:
         )
     if without:
         points.append(f"No row: {', '.join(without)} (no noise, or not recorded).")
+    if moving:
+        points.append(
+            f"No row: {', '.join(moving)} (the clip norm, or the scale of the noise, changes "
+            "from step to step, so that no one number is true)."
+        )
     table = PageTable(_HEADINGS, rows) if rows else None
     return Section("Noise against the step", texts=[_NOISE], table=table, points=points)
 
