@@ -9,7 +9,7 @@ your choice, cannot be opened by anyone else, and disappear with the process, ho
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from adadps.data.fields import Features, Fields
 from adadps.data.identity import Identities, PublicRows, identities_of_rows, text_identities
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read, digest_of
 from adadps.data.sparse_rows import SparseRows
@@ -33,9 +34,6 @@ COMPUTABLE = (
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 """The types of numbers that a model can be given."""
-
-Features = Tensor | SparseRows
-"""A dense tensor with one example along its first axis, or sparse rows."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Examples:
     before: Identities | None = field(default=None, repr=False, compare=False)
     synthetic: Examples | None = field(default=None, repr=False, compare=False)
     """Made-up rows of the same form, on which models are checked; None if any will do."""
+    absent: Tensor | None = field(default=None, repr=False, compare=False)
+    """Marks rows that could not be read, and have no part in a step; None if all could."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -63,8 +63,9 @@ class Examples:
         texts = None if self.texts is None else self.texts.take(rows)
         users = None if self.users is None else self.users[rows]
         before = None if self.before is None else self.before.take(rows)
+        absent = None if self.absent is None else self.absent[rows]
         taken = take(self.features, rows)
-        return Examples(taken, self.targets[rows], texts, users, before, self.synthetic)
+        return Examples(taken, self.targets[rows], texts, users, before, self.synthetic, absent)
 
     def to(self, device: torch.device) -> Examples:
         """Return the same examples on another device."""
@@ -72,7 +73,8 @@ class Examples:
             return self
         users = None if self.users is None else self.users.to(device)
         features, targets = self.features.to(device), self.targets.to(device)
-        return Examples(features, targets, self.texts, users, self.before, self.synthetic)
+        absent = None if self.absent is None else self.absent.to(device)
+        return Examples(features, targets, self.texts, users, self.before, self.synthetic, absent)
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,9 @@ def examples(
 ) -> Examples:
     """Check features and targets, and hold them in torch.
 
-    ``features`` is an array or tensor with one example along the first axis, or a scipy or torch
-    sparse matrix. ``targets`` has one entry per example. ``texts`` are the texts that the features
+    ``features`` is an array or tensor with one example along the first axis, a scipy or torch
+    sparse matrix, or several tensors: a tuple of them, which the model gets by position, or a
+    mapping, by name. ``targets`` has one entry per example. ``texts`` are the texts that the features
     were made from, if any; examples whose text is public as well are then left out of training. The
     texts are not stored. ``users`` names the user of each example, by an integer or a text, for
     methods that protect users (`by_user`); spellings of one key are one user
@@ -162,6 +165,8 @@ def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Exam
 def _form(features: Features, targets: Tensor) -> str:
     if isinstance(features, SparseRows):
         rows = f"sparse rows of {features.width} columns"
+    elif isinstance(features, Fields):
+        rows = features.form()
     else:
         rows = f"rows of shape {tuple(features.shape[1:])} and {features.dtype}"
     return f"{rows} with targets of shape {tuple(targets.shape[1:])} and {targets.dtype}"
@@ -186,11 +191,7 @@ def public_examples(
     1
     """
     held = examples(features, targets, texts=texts)
-    parts = (
-        [held.features]
-        if isinstance(held.features, Tensor)
-        else [held.features.offsets, held.features.columns, held.features.values]
-    )
+    parts = tensors_of(held.features)
     provenance = Provenance(source, public_because, digest_of([*parts, held.targets]))
     return PublicExamples(held, provenance, batch_size, seed=seed)
 
@@ -202,7 +203,8 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     computed in another way. Whether a row is left out depends on that row and on public data alone,
     so that the filter costs no privacy. How many were left out is not reported.
 
-    >>> from adadps.data.identity import public_rows
+    >>> from adadps.data.fields import Features, Fields
+from adadps.data.identity import public_rows
     >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
     >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
     >>> private_rows(data, [corpus]).tolist()
@@ -229,8 +231,7 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
 def as_features(features: Any) -> Features:
     """Convert features to the form that the engines read, and refuse values that are not finite."""
     held = _as_rows(features)
-    values = held.values if isinstance(held, SparseRows) else held
-    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+    if not all(bool(torch.isfinite(values).all()) for values in _real_values(held)):
         raise DataError(
             "Expected finite features, found NaN or infinity. Fill or drop the missing values "
             "before training (per example, or with statistics of public data)."
@@ -240,10 +241,54 @@ def as_features(features: Any) -> Features:
 
 def take(features: Features, rows: Tensor) -> Features:
     """Return the given rows of ``features``, in the given order."""
-    return features.take(rows) if isinstance(features, SparseRows) else features[rows]
+    return features[rows] if isinstance(features, Tensor) else features.take(rows)
+
+
+def tensors_of(features: Features) -> list[Tensor]:
+    """Return the tensors that hold the features."""
+    if isinstance(features, SparseRows):
+        return [features.offsets, features.columns, features.values]
+    return [features] if isinstance(features, Tensor) else list(features.tensors)
+
+
+def _real_values(features: Features) -> list[Tensor]:
+    return [tensor for tensor in tensors_of(features) if tensor.is_floating_point()]
+
+
+def _as_fields(features: Any) -> Fields:
+    names = tuple(features) if isinstance(features, Mapping) else None
+    parts = tuple(features.values() if isinstance(features, Mapping) else features)
+    if not parts or (names is not None and not all(isinstance(name, str) for name in names)):
+        raise DataError(
+            "Expected a mapping from names of the model's inputs to tensors, found an empty one or "
+            "other keys. Give at least one input, by its name as text."
+        )
+    tensors = tuple(
+        _as_tensor(part, f"input {place if names is None else repr(names[place])}")
+        for place, part in enumerate(parts)
+    )
+    lengths = [len(tensor) for tensor in tensors]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            f"Expected inputs with one row for each example, found {lengths} rows. Check that all "
+            "come from the same table; what all examples share belongs into the model."
+        )
+    return Fields(tensors, names)
 
 
 def _as_rows(features: Any) -> Features:
+    if isinstance(features, Fields):
+        return _as_fields(
+            features.tensors
+            if features.names is None
+            else dict(zip(features.names, features.tensors, strict=True))
+        )
+    if isinstance(features, Mapping) or (
+        isinstance(features, tuple)
+        and features
+        and all(isinstance(part, Tensor | np.ndarray) and part.ndim for part in features)
+    ):
+        return _as_fields(features)
     if isinstance(features, SparseRows):
         features.require_consistent()
         return features
