@@ -199,16 +199,16 @@ def public_examples(
 def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     """Mark the rows of ``data`` that are in none of the public sets, by features or by text.
 
-    Texts are compared when `normalised`, so that a text is recognised though its features were
-    computed in another way. Whether a row is left out depends on that row and on public data alone,
-    so that the filter costs no privacy. How many were left out is not reported.
+        Texts are compared when `normalised`, so that a text is recognised though its features were
+        computed in another way. Whether a row is left out depends on that row and on public data alone,
+        so that the filter costs no privacy. How many were left out is not reported.
 
-    >>> from adadps.data.fields import Features, Fields
-from adadps.data.identity import public_rows
-    >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
-    >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
-    >>> private_rows(data, [corpus]).tolist()
-    [False, True, False]
+        >>> from adadps.data.fields import Features, Fields
+    from adadps.data.identity import public_rows
+        >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
+        >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
+        >>> private_rows(data, [corpus]).tolist()
+        [False, True, False]
     """
     private = torch.ones(len(data), dtype=torch.bool)
     rows = [held.rows for held in public if held.rows is not None]

@@ -133,7 +133,8 @@ class LocalEngine:
     def _by_one_pass(self, params: Params, batch: Examples) -> Params | None:
         """Rows need no gradients of their own: the user is clipped, not a row."""
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        outputs = functional_call(self.model, leaves, (batch.features,))
+        given, named = arguments(batch.features, next(iter(params.values())).dtype)
+        outputs = functional_call(self.model, leaves, given, named)
         total = self.loss(outputs, batch.targets).mean()
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         if any(part is None for part in found):
@@ -151,7 +152,7 @@ class LocalEngine:
         """Return the ordinary mean gradient, for public data."""
         return self.inner.mean_gradient(params, batch)
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Features) -> Any:
         """Return the model's outputs, without gradient."""
         return self.inner.outputs(params, features)
 

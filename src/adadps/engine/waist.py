@@ -143,7 +143,7 @@ class Engine(Protocol):
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Ordinary mean gradient, for public data."""
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Features) -> Any:
         """The model's outputs, without gradient."""
 
     def encoded(self, features: Features) -> Features:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from adadps.data.examples import Examples, as_features
 from adadps.data.examples import examples as checked_examples
+from adadps.engine.passes.outputs import tensors_of
 from adadps.errors import DataError
 from adadps.report.result import Measurement
 
-Metric = Callable[[Tensor, Tensor], float]
-"""metric(outputs, targets), one number for a whole data set."""
+Metric = Callable[[Any, Tensor], float]
+"""metric(outputs, targets), one number for a whole data set; outputs as the model returns them."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Evaluation:
     every: int | None
 
     def measure(
-        self, outputs_of: Callable[[Any], Tensor], step: int, epoch: float
+        self, outputs_of: Callable[[Any], Any], step: int, epoch: float
     ) -> list[Measurement]:
         """All metrics of a model, given what it makes of features."""
         try:
@@ -38,7 +39,7 @@ class Evaluation:
                 f"Expected features in '{self.name}' that fit the model, found some that it "
                 f"refuses: {error}. Prepare them like the training data."
             ) from error
-        targets = self.examples.targets.to(outputs.device)
+        targets = self.examples.targets.to(tensors_of(outputs)[0].device)
         return [
             Measurement(
                 step, epoch, self.name, self.declared, name, float(metric(outputs, targets))

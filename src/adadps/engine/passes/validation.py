@@ -24,9 +24,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, Fields, arguments
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import (
     engine_for,
     require_gradients,
@@ -43,6 +43,7 @@ from adadps.engine.passes.model_state import (
     same_state,
     secret_generators,
 )
+from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import AdadpsError, DataError, ModelError
 
@@ -62,7 +63,7 @@ def objective(
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
-        _require_no_writes(model, loss, synthetic, partial(_only_output, model, synthetic.features))
+        _require_no_writes(model, loss, synthetic, partial(_some_output, model, synthetic.features))
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
@@ -79,24 +80,23 @@ def objective(
 
 def _forward(model: nn.Module, features: Features) -> Any:
     """Return whatever the model returns for these rows."""
-    rows = features.to_dense() if isinstance(features, SparseRows) else features
-    dtype = next(model.parameters()).dtype
-    return model(rows.to(dtype) if rows.is_floating_point() else rows)
+    given, named = arguments(features, next(model.parameters()).dtype)
+    return model(*given, **named)
 
 
-def _only_output(model: nn.Module, features: Features) -> Tensor:
-    """The one tensor that the model returns for rows of this shape and type."""
+def _some_output(model: nn.Module, features: Features) -> Any:
+    """What the model returns for rows of this shape and type: at least one tensor."""
     try:
         outputs = _forward(model, features)
     except (*_REFUSALS, TypeError) as error:
         if isinstance(error, AdadpsError):
             raise
         raise _unfit(error) from error
-    if not isinstance(outputs, Tensor):
+    if not tensors_of(outputs):
         raise ModelError(
-            "Expected a model whose forward pass returns one tensor, found "
-            f"{type(outputs).__name__}. Wrap it in a module that returns the part that the loss "
-            'reads (out[0], out["logits"], ...).'
+            "Expected a model whose forward pass returns a tensor, or several in a tuple, a "
+            f"mapping or a dataclass, found {type(outputs).__name__} without any. Return what the "
+            "loss reads."
         )
     return outputs
 
@@ -110,7 +110,7 @@ def _unfit(error: Exception) -> DataError:
     )
 
 
-def _outputs(held: Objective, features: Features) -> Tensor:
+def _outputs(held: Objective, features: Features) -> Any:
     try:
         return held.outputs(held.params(), features)
     except (IndexError, RuntimeError) as error:
@@ -125,18 +125,19 @@ def _require_independent_rows(held: Objective) -> None:
     """
     count, features = len(held.synthetic), held.synthetic.features
     together = _outputs(held, features)
-    mixed = len(together) != count
+    mixed = {len(tensor) for tensor in tensors_of(together)} != {count}
     if not mixed:
         others = held.synthetic.take(torch.tensor([0, *[count // 3] * (count - 1)]))
         one, another = (
             _outputs_with_fixed_draws(held, rows) for rows in (features, others.features)
         )
-        mixed = not _close(one[:1], another[:1])
+        mixed = not _close(rows_of(one, slice(1)), rows_of(another, slice(1)))
     # Several passes: the draws of two may happen to be the same.
     if not mixed and all(_close(together, _outputs(held, features)) for _ in range(4)):
         each = (held.synthetic.take(row).features for row in torch.split(torch.arange(count), 1))
         alone = [_outputs(held, row) for row in each]
-        mixed = any(len(row) != 1 for row in alone) or not _close(torch.cat(alone), together)
+        lengths = {len(tensor) for row in alone for tensor in tensors_of(row)}
+        mixed = lengths != {1} or not _close(joined(alone), together)
     if mixed:
         raise ModelError(
             "Expected a model whose output for a row depends on that row alone, found one that "
@@ -146,19 +147,25 @@ def _require_independent_rows(held: Objective) -> None:
         )
 
 
-def _outputs_with_fixed_draws(held: Objective, features: Features) -> Tensor:
+def _outputs_with_fixed_draws(held: Objective, features: Features) -> Any:
     """Outputs of a pass whose draws are the same in every call."""
     params = held.params()
     device = next(iter(params.values())).device
     with evaluating(held.model), secret_generators(_fixed_bytes, device):
-        return held.engine.outputs(params, features)
+        return of_examples(held.engine.outputs(params, features), len(features))
 
 
 def _fixed_bytes(count: int) -> bytes:
     return bytes((37 * place + 11) % 256 for place in range(count))
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
+def _close(one: Any, other: Any) -> bool:
+    found, expected = tensors_of(one), tensors_of(other)
+    pairs = zip(found, expected, strict=False)
+    return len(found) == len(expected) and all(_close_tensors(*pair) for pair in pairs)
+
+
+def _close_tensors(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape:
         return False
     size = torch.nan_to_num(other, posinf=0, neginf=0).abs().max() if other.numel() else 0.0
@@ -178,7 +185,7 @@ def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
     return Objective(held.model, held.engine, synthetic, held.isolation)
 
 
-def _accepts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+def _accepts(loss: Loss, outputs: Any, targets: Tensor) -> bool:
     try:
         loss(outputs, targets)
     except _REFUSALS:
@@ -189,11 +196,23 @@ def _accepts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
 def _require_loss_per_example(held: Objective, loss: Loss) -> None:
     batch = held.synthetic.take(torch.tensor([0, 1, len(held.synthetic) - 1]))
     outputs = _outputs(held, batch.features)
-    if outputs.is_floating_point():  # a fresh model may give all rows the same output
-        generator = torch.Generator().manual_seed(0)
-        outputs = outputs + torch.rand(outputs.shape, generator=generator).to(outputs)
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(found: Tensor) -> Tensor:  # a fresh model may give all rows the same output
+        more = torch.rand(found.shape, generator=generator).to(found)
+        return found + more if found.is_floating_point() else found
+
+    outputs = each_tensor(moved, outputs)
     try:
         losses = loss(outputs, batch.targets)
+    except (AttributeError, KeyError, TypeError) as error:
+        if isinstance(outputs, Tensor):
+            raise
+        raise ModelError(
+            f"Expected a loss that picks what it reads from the {type(outputs).__name__} that the "
+            f"model returns, found that it stops with: {error}. Pick it in the loss, e.g. `lambda "
+            "outputs, targets: losses.cross_entropy(outputs.logits, targets)`."
+        ) from error
     except _REFUSALS as error:
         raise DataError(
             f"Expected targets that the loss accepts, found that it refuses synthetic ones of "
@@ -208,7 +227,10 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
             f"{_shape_cure(losses, outputs, batch.targets)}"
         )
     alone = torch.cat(
-        [loss(outputs[i : i + 1], batch.targets[i : i + 1]) for i in range(len(batch))]
+        [
+            loss(rows_of(outputs, slice(i, i + 1)), batch.targets[i : i + 1])
+            for i in range(len(batch))
+        ]
     )
     if not torch.allclose(losses, alone, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise ModelError(
@@ -218,11 +240,12 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
         )
 
 
-def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
+def _shape_cure(losses: Tensor, outputs: Any, targets: Tensor) -> str:
     """The end of the error for a loss whose values have this shape."""
     if losses.ndim == 0:
         return ", a mean or sum. Use reduction='none', or a loss of `adadps.losses`."
-    shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+    found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(outputs))
+    shapes = f"outputs of shape {found} and targets of shape {tuple(targets.shape)}"
     return (
         f" from {shapes}. Give targets the shape of the outputs, and average over all axes but the "
         "first (`.flatten(1).mean(1)`), or use a loss of `adadps.losses`."
@@ -231,13 +254,13 @@ def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
 
 def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
     """Refuse tokens that no row of a table stands for, and classes without an output."""
-    features, sizes = data.features, _table_sizes(held)
-    if isinstance(features, Tensor) and sizes is not None:
+    for features, sizes in zip(_integers(data.features), _table_sizes(held), strict=True):
+        used = sizes < _ANY
         fits = (features >= 0) & (features < sizes.to(features.device))
-        if not bool(fits.all()):
+        if bool(used.any()) and not bool(fits.all()):
             raise DataError(
                 "Expected features that fit the model, integers from 0 to "
-                f"{int(sizes[sizes < _ANY].max()) - 1} where they are words of a table, found "
+                f"{int(sizes[used].max()) - 1} where they are words of a table, found "
                 "others. Build the table with a row for every word, and give padding its own "
                 "number (0 with `padding_idx=0`, say) in place of a negative one."
             )
@@ -254,33 +277,44 @@ def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> N
 _ANY = 2**62
 
 
-def _table_sizes(held: Objective) -> Tensor | None:
-    """For each place in a row of integers, the size of the table that it indexes, if any.
+def _integers(features: Features) -> list[Tensor]:
+    """The inputs that may be words of a table."""
+    tensors = features.tensors if isinstance(features, Fields) else (features,)
+    return [
+        tensor
+        for tensor in tensors
+        if isinstance(tensor, Tensor)
+        and not (tensor.is_floating_point() or tensor.dtype is torch.bool)
+    ]
+
+
+def _table_sizes(held: Objective) -> list[Tensor]:
+    """For each place in a row of integers, the size of the table that it indexes.
 
     It is found on a synthetic row, by the memory that the tables are called with.
     """
-    row = held.synthetic.features
-    if not isinstance(row, Tensor) or row.is_floating_point() or row.dtype is torch.bool:
-        return None
-    row = row[:1].clone()
-    sizes = torch.full(row.shape, _ANY)
+    first = held.synthetic.take(torch.arange(1)).features
+    rows = _integers(first)
+    found = [torch.full(row.shape, _ANY) for row in rows]
 
     def note(table: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
         given = next(iter((*inputs, *named.values())), None)
-        if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
-            offset = given.storage_offset() - row.storage_offset()
-            seen = sizes.as_strided(given.shape, given.stride(), offset)
-            seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
+        for row, sizes in zip(rows, found, strict=True):
+            if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
+                offset = given.storage_offset() - row.storage_offset()
+                seen = sizes.as_strided(given.shape, given.stride(), offset)
+                seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
 
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note, with_kwargs=True) for table in tables]
     try:
-        with secret_generators(_fixed_bytes, row.device), torch.no_grad():
-            _forward(held.model, row)
+        if rows:
+            with secret_generators(_fixed_bytes, rows[0].device), torch.no_grad():
+                _forward(held.model, first)
     finally:
         for handle in handles:
             handle.remove()
-    return sizes[0] if bool((sizes < _ANY).any()) else None
+    return [sizes[0] for sizes in found]
 
 
 def _shares_memory(one: Tensor, other: Tensor) -> bool:
@@ -292,15 +326,16 @@ def _number_of_classes(held: Objective, loss: Loss) -> int | None:
     targets = held.synthetic.targets[:1]
     if targets.is_floating_point() or targets.dtype is torch.bool:
         return None
-    outputs = _outputs(held, held.synthetic.take(torch.arange(1)).features).cpu()
-    if outputs.ndim < 2:
-        return None
-    classes = outputs.shape[1]
+    outputs = _outputs(held, held.synthetic.take(torch.arange(1)).features)
+    outputs = each_tensor(Tensor.cpu, outputs)
+    sizes = sorted({size for tensor in tensors_of(outputs) for size in tensor.shape[1:]})
 
     def refuses(label: int) -> bool:
         return not _accepts(loss, outputs, torch.full_like(targets, label, device="cpu"))
 
-    return classes if refuses(classes) and refuses(-1) and not refuses(0) else None
+    if not sizes or refuses(0) or not refuses(-1):
+        return None
+    return next((size for size in sizes if refuses(size) and not refuses(size - 1)), None)
 
 
 # --- side effects ---

@@ -225,6 +225,8 @@ def _a_row_like(features: Features) -> Features:
     if isinstance(features, SparseRows):
         none = torch.zeros(2, dtype=torch.int64)
         return SparseRows(none, none[:0], torch.zeros(0), features.width)
+    if isinstance(features, Fields):
+        return features.each(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:]))
     return torch.zeros((1, *features.shape[1:]), dtype=features.dtype, device=features.device)
 
 
