@@ -263,7 +263,7 @@ class Chain:
         for stage, state in zip(self.steps, states, strict=True):
             signal, advanced = stage.apply(signal, state, step)
             following.append(advanced)
-            if stage is self.release:
+            if stage is cast(Stage, self.release):
                 released = signal
         learnt = (
             stage.learn(state, released, step) if stage else state
