@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +55,15 @@ class Examples:
     absent: Tensor | None = field(default=None, repr=False, compare=False)
     """Marks rows that could not be read, and have no part in a step; None if all could."""
 
+    is_read_when_drawn: ClassVar[bool] = False
+    """Are rows read from somewhere else when a step has drawn them?"""
+
     def __len__(self) -> int:
         return len(self.targets)
+
+    def leaving_out(self, public: Sequence[PublicRows]) -> Self:  # noqa: ARG002
+        """Return examples that compare rows with public ones as they are read; these need not."""
+        return self
 
     def take(self, rows: Tensor) -> Examples:
         """Return the given rows, in the given order."""
@@ -114,27 +121,40 @@ class PublicExamples:
 
 def examples(
     features: Any,
-    targets: Any,
+    targets: Any = None,
     *,
     texts: Sequence[str] | None = None,
     users: Any = None,
     synthetic: tuple[Any, Any] | None = None,
+    target: str | None = None,
+    workers: int = 0,
 ) -> Examples:
     """Check features and targets, and hold them in torch.
 
     ``features`` is an array or tensor with one example along the first axis, a scipy or torch
     sparse matrix, or several tensors: a tuple of them, which the model gets by position, or a
-    mapping, by name. ``targets`` has one entry per example. ``texts`` are the texts that the features
-    were made from, if any; examples whose text is public as well are then left out of training. The
-    texts are not stored. ``users`` names the user of each example, by an integer or a text, for
-    methods that protect users (`by_user`); spellings of one key are one user
+    mapping, by name. ``targets`` has one entry per example. ``texts`` are the texts that the
+    features were made from, if any; examples whose text is public as well are then left out of
+    training. The texts are not stored. ``users`` names the user of each example, by an integer or a
+    text, for methods that protect users (`by_user`); spellings of one key are one user
     (`adadps.data.users`). Users are numbered, and their keys are not stored. ``synthetic`` has
     made-up features and targets, for a model or loss that accepts only some values; models are
     checked on such rows, never on private ones.
 
+    A map-style torch `Dataset` takes the place of both features and targets
+    (`adadps.data.datasets`): its rows are read as they are drawn, by as many processes as there are
+    ``workers`` (none: by this one). An item is ``(x, y)``, or a mapping with the target under the
+    key ``target``.
+
     >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
     2
     """
+    if targets is None:
+        from adadps.data.datasets import from_dataset
+
+        return from_dataset(
+            features, target=target, users=users, synthetic=synthetic, workers=workers, texts=texts
+        )
     held, labels = as_features(features), _as_targets(targets)
     if len(held) != len(labels):
         raise DataError(
@@ -145,11 +165,11 @@ def examples(
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
     with declared_read(DeclaredRead.USERS):
         numbers = None if users is None else user_numbers(users, len(labels))
-    made_up = None if synthetic is None else _same_form(examples(*synthetic), held, labels)
+    made_up = None if synthetic is None else same_form(examples(*synthetic), held, labels)
     return Examples(held, labels, text_identities(texts, len(labels)), numbers, synthetic=made_up)
 
 
-def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
+def same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
     """Made-up rows, which must have the shape and type of the data."""
     expected, found = (_form(*held) for held in (
         (features, targets), (synthetic.features, synthetic.targets)
@@ -199,18 +219,19 @@ def public_examples(
 def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     """Mark the rows of ``data`` that are in none of the public sets, by features or by text.
 
-        Texts are compared when `normalised`, so that a text is recognised though its features were
-        computed in another way. Whether a row is left out depends on that row and on public data alone,
-        so that the filter costs no privacy. How many were left out is not reported.
+    Texts are compared when `normalised`, so that a text is recognised though its features were
+    computed in another way. Whether a row is left out depends on that row and on public data alone,
+    so that the filter costs no privacy. How many were left out is not reported.
 
-        >>> from adadps.data.fields import Features, Fields
-    from adadps.data.identity import public_rows
-        >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
-        >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
-        >>> private_rows(data, [corpus]).tolist()
-        [False, True, False]
+    >>> from adadps.data.identity import public_rows
+    >>> data = examples([[1.0], [2.0], [3.0]], [0, 1, 0], texts=["Yes!", "no", "maybe"])
+    >>> corpus = public_rows(torch.tensor([[9.0], [3.0]]), ["YES", "never"])
+    >>> private_rows(data, [corpus]).tolist()
+    [False, True, False]
     """
     private = torch.ones(len(data), dtype=torch.bool)
+    if data.is_read_when_drawn:
+        return private  # `leaving_out` compares rows as they are read
     rows = [held.rows for held in public if held.rows is not None]
     texts = [held.texts for held in public if held.texts is not None]
     if texts and data.texts is None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from adadps.data.sparse_rows import SparseRows
+from adadps.errors import DataError
 
 Arguments = tuple[tuple[Tensor, ...], dict[str, Tensor]]
 """What a model is called with: by position, and by name."""
@@ -58,8 +59,26 @@ class Fields:
         )
 
 
-Features = Tensor | SparseRows | Fields
+Rows = Tensor | SparseRows
+"""One input per example: a dense tensor, or sparse rows."""
+
+Features = Rows | Fields
 """One example along the first axis: a dense tensor, sparse rows, or several tensors."""
+
+
+def one_input(features: Features) -> Rows:
+    """Return features that are one tensor or sparse rows, and refuse several inputs.
+
+    >>> one_input(torch.zeros(1))
+    tensor([0.])
+    """
+    if isinstance(features, Fields):
+        raise DataError(
+            f"Expected one tensor or sparse rows as features, found several inputs "
+            f"({features.form()}). What was asked for reads features one by one; give it the input "
+            "that is meant, or leave it out."
+        )
+    return features
 
 
 def arguments(features: Features, dtype: torch.dtype) -> Arguments:

@@ -14,12 +14,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, arguments
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.passes.model_state import same_state
 from adadps.engine.rules.gradients import (

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples, take
-from adadps.data.fields import Features, Fields
+from adadps.data.fields import Features, Fields, one_input
+from adadps.data.secret_draws import Bytes, secret_generators
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import reads_in_sequence
 from adadps.engine.chunked import ChunkedGradients, pieces_of
@@ -33,10 +34,10 @@ from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes import outputs as model_outputs
-from adadps.engine.passes.model_state import Bytes, evaluating, same_state, secret_generators
+from adadps.engine.passes.model_state import evaluating, same_state
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
-from adadps.errors import DataError, ModelError
+from adadps.errors import ModelError
 from adadps.tensors.sums import Params, SinglePrecision
 
 Result = TypeVar("Result")
@@ -199,11 +200,7 @@ def reweighed(features: Features, weights: Tensor) -> Features:
     >>> reweighed(torch.tensor([[3.0, 2.0]]), torch.tensor([1.0, 2.0]))
     tensor([[0.6000, 0.8000]])
     """
-    if isinstance(features, Fields):
-        raise DataError(
-            "Expected one tensor or sparse rows to weight features of, found several inputs. "
-            "Weight the input that is meant yourself, and leave out `reparametrise`."
-        )
+    features = one_input(features)
     if isinstance(features, SparseRows):
         values = features.values * weights.to(features.values)[features.columns]
         norms = features.row_sums(values.double().square()).sqrt().to(values.dtype)

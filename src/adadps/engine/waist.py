@@ -28,7 +28,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from adadps.data.examples import Examples, Features, PublicExamples
+from adadps.data.examples import Examples, PublicExamples
+from adadps.data.fields import Features
 from adadps.engine.losses import Loss
 from adadps.engine.moments import Moments
 from adadps.engine.noise.late import DIGITS, LateRows

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from adadps.data.examples import Examples
 from adadps.data.fields import Features, Fields, arguments
 from adadps.data.provenance import DeclaredRead, declared_read
+from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
     engine_for,
     require_gradients,
@@ -41,7 +42,6 @@ from adadps.engine.passes.model_state import (
     described,
     evaluating,
     same_state,
-    secret_generators,
 )
 from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
 from adadps.engine.rules.sequence import LayerSequence
@@ -64,6 +64,7 @@ def objective(
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
         _require_no_writes(model, loss, synthetic, partial(_some_output, model, synthetic.features))
+        _require_pick(loss, _some_output(model, synthetic.features), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
@@ -99,6 +100,22 @@ def _some_output(model: nn.Module, features: Features) -> Any:
             "loss reads."
         )
     return outputs
+
+
+def _require_pick(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse a loss that takes several outputs for one tensor; its other errors come later."""
+    if isinstance(outputs, Tensor):
+        return
+    try:
+        loss(outputs, targets)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ModelError(
+            f"Expected a loss that picks what it reads from the {type(outputs).__name__} that the "
+            f"model returns, found that it stops with: {error}. Pick it in the loss, e.g. `lambda "
+            "outputs, targets: losses.cross_entropy(outputs.logits, targets)`."
+        ) from error
+    except (RuntimeError, ValueError):
+        return
 
 
 def _unfit(error: Exception) -> DataError:
@@ -205,14 +222,6 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
     outputs = each_tensor(moved, outputs)
     try:
         losses = loss(outputs, batch.targets)
-    except (AttributeError, KeyError, TypeError) as error:
-        if isinstance(outputs, Tensor):
-            raise
-        raise ModelError(
-            f"Expected a loss that picks what it reads from the {type(outputs).__name__} that the "
-            f"model returns, found that it stops with: {error}. Pick it in the loss, e.g. `lambda "
-            "outputs, targets: losses.cross_entropy(outputs.logits, targets)`."
-        ) from error
     except _REFUSALS as error:
         raise DataError(
             f"Expected targets that the loss accepts, found that it refuses synthetic ones of "

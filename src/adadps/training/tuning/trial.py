@@ -16,7 +16,8 @@ from adadps.accounting.epsilon import grouping_of, unit_of
 from adadps.accounting.events import is_free
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import Sampler
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, Fields
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
