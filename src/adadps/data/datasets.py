@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -91,16 +92,13 @@ class ItemForm:
     def _parts(self, item: Any) -> Item:
         if isinstance(item, Mapping):
             label = item[self.target or TARGETS[0]]
-            inputs = {name: value for name, value in item.items() if name != self.target}
+            inputs: Any = {name: value for name, value in item.items() if name != self.target}
         else:
             label = item[-1]
             inputs = item[0] if len(item) == 2 else tuple(item[:-1])
         if self.single:
             return (_number(inputs, "features"),), _number(label, "target")
-        if self.names is not None:
-            held = [inputs[name] for name in self.names]
-        else:
-            held = list(inputs)
+        held = inputs if self.names is None else [inputs[name] for name in self.names]
         return tuple(_number(value, "features") for value in held), _number(label, "target")
 
 
@@ -194,8 +192,15 @@ class _Readers:
         size = -(-len(rows) // self._workers)
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         found: list[Item | None] = []
-        for part in self._pool.map(_Worker.read, parts):
-            found += [None if item is None else _as_item(item) for item in part]
+        try:
+            for part in self._pool.map(_Worker.read, parts):
+                found += [None if item is None else _as_item(item) for item in part]
+        except BrokenProcessPool:
+            self._pool = None
+            raise DataError(
+                "Expected processes that read the dataset to stay alive, found that one has ended. "
+                "Check their memory, or use `workers=0`."
+            ) from None
         return found
 
 
