@@ -50,7 +50,8 @@ def objective(
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
         require_no_writes(model, loss, synthetic, partial(_some_output, model, synthetic.features))
-        _require_pick(loss, _some_output(model, synthetic.features), synthetic.targets)
+        if LayerSequence.of(model) is None:  # a sequence returns one tensor
+            _require_pick(loss, _some_output(model, synthetic.features), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
