@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from adadps.data.examples import RowStore
 from adadps.data.identity import identities_of_rows, identities_of_texts, joined
+from adadps.data.row_store import RowStore
 from adadps.errors import DataError
 from adadps.estimators.tables.run_folder import TableModel, load_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema

@@ -18,7 +18,7 @@ from adadps.accounting.epsilon import epsilon_of
 from adadps.accounting.events import event_of
 from adadps.accounting.ledger.summary import summarise
 from adadps.accounting.ledger.summary_table import as_rich
-from adadps.data.examples import RowStore
+from adadps.data.row_store import RowStore
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.estimators.tables.run_folder import TableModel, load_model, load_rows
 from adadps.estimators.tables.schema import read_schema_file, schema_of

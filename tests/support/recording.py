@@ -23,8 +23,9 @@ from scipy import sparse
 
 import adadps
 from adadps.accounting.ledger import DiskLedger, MemoryLedger
-from adadps.data.examples import Examples, RowStore
+from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, read_under_way
+from adadps.data.row_store import RowStore
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.estimators import base as estimators

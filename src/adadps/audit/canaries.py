@@ -18,7 +18,8 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from adadps.data.examples import Examples, Features, examples
+from adadps.data.examples import Examples, examples
+from adadps.data.fields import Rows, arguments, one_input
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
 from adadps.engine.objective import Objective
@@ -71,10 +72,10 @@ def pull(view: View, canaries: Examples) -> Tensor:
     scores = []
     for rows in torch.split(torch.arange(len(canaries)), AT_ONCE):
         part = canaries.take(rows).to(first.device)
-        features = _dense(view.objective.prepare(part.features), first.dtype)
+        given, named = arguments(view.objective.prepare(part.features), first.dtype)
         params = {name: value.detach().requires_grad_() for name, value in view.before.items()}
         with _evaluating(model):
-            losses = view.loss(functional_call(model, params, (features,)), part.targets)
+            losses = view.loss(functional_call(model, params, given, named), part.targets)
         shares = torch.ones_like(losses, requires_grad=True)
         gradients = torch.autograd.grad(
             losses, list(params.values()), shares, create_graph=True, materialize_grads=True
@@ -132,13 +133,13 @@ def own_feature_canaries(
     (torch.Size([5, 5]), tensor([0., 0., 0., 1., 0.]))
     """
     require(count >= 1, "at least one canary", count, "Use some hundreds for a useful bound.")
-    features = data.features
+    features = one_input(data.features)
     targets = torch.full((count, *data.targets.shape[1:]), target).to(data.targets.dtype)
     if isinstance(features, SparseRows):
         places = features.width + np.arange(count)
         entries = (np.full(count, value), (np.arange(count), places))
         rows = sparse.csr_matrix(entries, shape=(count, features.width + count))
-        wide: Features = SparseRows(
+        wide: Rows = SparseRows(
             features.offsets, features.columns, features.values, features.width + count
         )
         blank = examples(sparse.csr_matrix((1, features.width + count)), targets[:1])
@@ -201,8 +202,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(training)
-
-
-def _dense(features: Features, dtype: torch.dtype) -> Tensor:
-    rows = features.to_dense() if isinstance(features, SparseRows) else features
-    return rows.to(dtype) if rows.is_floating_point() else rows

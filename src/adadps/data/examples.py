@@ -1,27 +1,18 @@
-"""Examples in memory or on disk: features and targets that are checked once, when they come in.
-
-`RowStore` holds rows on disk while a model is trained, so that memory does not grow with them. They
-are written chunk by chunk and then memory-mapped. No text is written, but features reveal nearly as
-much: the files are as private as the table. So they have no name: they are created in a folder of
-your choice, cannot be opened by anyone else, and disappear with the process, however it ends.
-"""
+"""Examples: features and targets that are checked once, when they come in."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import sparse
 from torch import Tensor
 
+from adadps.data.fields import Features, Fields
 from adadps.data.identity import Identities, PublicRows, identities_of_rows, text_identities
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read, digest_of
 from adadps.data.sparse_rows import SparseRows
@@ -33,9 +24,6 @@ COMPUTABLE = (
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 """The types of numbers that a model can be given."""
-
-Features = Tensor | SparseRows
-"""A dense tensor with one example along its first axis, or sparse rows."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +42,27 @@ class Examples:
     before: Identities | None = field(default=None, repr=False, compare=False)
     synthetic: Examples | None = field(default=None, repr=False, compare=False)
     """Made-up rows of the same form, on which models are checked; None if any will do."""
+    absent: Tensor | None = field(default=None, repr=False, compare=False)
+    """Marks rows that could not be read, and have no part in a step; None if all could."""
+
+    is_read_when_drawn: ClassVar[bool] = False
+    """Are rows read from somewhere else when a step has drawn them?"""
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def leaving_out(self, public: Sequence[PublicRows]) -> Self:  # noqa: ARG002
+        """Return examples that compare rows with public ones as they are read; these need not."""
+        return self
 
     def take(self, rows: Tensor) -> Examples:
         """Return the given rows, in the given order."""
         texts = None if self.texts is None else self.texts.take(rows)
         users = None if self.users is None else self.users[rows]
         before = None if self.before is None else self.before.take(rows)
+        absent = None if self.absent is None else self.absent[rows]
         taken = take(self.features, rows)
-        return Examples(taken, self.targets[rows], texts, users, before, self.synthetic)
+        return Examples(taken, self.targets[rows], texts, users, before, self.synthetic, absent)
 
     def to(self, device: torch.device) -> Examples:
         """Return the same examples on another device."""
@@ -72,7 +70,8 @@ class Examples:
             return self
         users = None if self.users is None else self.users.to(device)
         features, targets = self.features.to(device), self.targets.to(device)
-        return Examples(features, targets, self.texts, users, self.before, self.synthetic)
+        absent = None if self.absent is None else self.absent.to(device)
+        return Examples(features, targets, self.texts, users, self.before, self.synthetic, absent)
 
 
 @dataclass(frozen=True)
@@ -112,26 +111,40 @@ class PublicExamples:
 
 def examples(
     features: Any,
-    targets: Any,
+    targets: Any = None,
     *,
     texts: Sequence[str] | None = None,
     users: Any = None,
     synthetic: tuple[Any, Any] | None = None,
+    target: str | None = None,
+    workers: int = 0,
 ) -> Examples:
     """Check features and targets, and hold them in torch.
 
-    ``features`` is an array or tensor with one example along the first axis, or a scipy or torch
-    sparse matrix. ``targets`` has one entry per example. ``texts`` are the texts that the features
-    were made from, if any; examples whose text is public as well are then left out of training. The
-    texts are not stored. ``users`` names the user of each example, by an integer or a text, for
-    methods that protect users (`by_user`); spellings of one key are one user
+    ``features`` is an array or tensor with one example along the first axis, a scipy or torch
+    sparse matrix, or several tensors: a tuple of them, which the model gets by position, or a
+    mapping, by name. ``targets`` has one entry per example. ``texts`` are the texts that the
+    features were made from, if any; examples whose text is public as well are then left out of
+    training. The texts are not stored. ``users`` names the user of each example, by an integer or a
+    text, for methods that protect users (`by_user`); spellings of one key are one user
     (`adadps.data.users`). Users are numbered, and their keys are not stored. ``synthetic`` has
     made-up features and targets, for a model or loss that accepts only some values; models are
     checked on such rows, never on private ones.
 
+    A map-style torch `Dataset` takes the place of both features and targets
+    (`adadps.data.datasets`): its rows are read as they are drawn, by as many processes as there are
+    ``workers`` (none: by this one). An item is ``(x, y)``, or a mapping with the target under the
+    key ``target``.
+
     >>> len(examples([[0.0, 1.0], [1.0, 0.0]], [0, 1]))
     2
     """
+    if targets is None:
+        from adadps.data.datasets import from_dataset
+
+        return from_dataset(
+            features, target=target, users=users, synthetic=synthetic, workers=workers, texts=texts
+        )
     held, labels = as_features(features), _as_targets(targets)
     if len(held) != len(labels):
         raise DataError(
@@ -142,11 +155,11 @@ def examples(
         raise DataError("Expected at least one example, found none. Check the file or the filter.")
     with declared_read(DeclaredRead.USERS):
         numbers = None if users is None else user_numbers(users, len(labels))
-    made_up = None if synthetic is None else _same_form(examples(*synthetic), held, labels)
+    made_up = None if synthetic is None else same_form(examples(*synthetic), held, labels)
     return Examples(held, labels, text_identities(texts, len(labels)), numbers, synthetic=made_up)
 
 
-def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
+def same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
     """Made-up rows, which must have the shape and type of the data."""
     expected, found = (_form(*held) for held in (
         (features, targets), (synthetic.features, synthetic.targets)
@@ -162,6 +175,8 @@ def _same_form(synthetic: Examples, features: Features, targets: Tensor) -> Exam
 def _form(features: Features, targets: Tensor) -> str:
     if isinstance(features, SparseRows):
         rows = f"sparse rows of {features.width} columns"
+    elif isinstance(features, Fields):
+        rows = features.form()
     else:
         rows = f"rows of shape {tuple(features.shape[1:])} and {features.dtype}"
     return f"{rows} with targets of shape {tuple(targets.shape[1:])} and {targets.dtype}"
@@ -186,11 +201,7 @@ def public_examples(
     1
     """
     held = examples(features, targets, texts=texts)
-    parts = (
-        [held.features]
-        if isinstance(held.features, Tensor)
-        else [held.features.offsets, held.features.columns, held.features.values]
-    )
+    parts = tensors_of(held.features)
     provenance = Provenance(source, public_because, digest_of([*parts, held.targets]))
     return PublicExamples(held, provenance, batch_size, seed=seed)
 
@@ -209,6 +220,8 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
     [False, True, False]
     """
     private = torch.ones(len(data), dtype=torch.bool)
+    if data.is_read_when_drawn:
+        return private  # `leaving_out` compares rows as they are read
     rows = [held.rows for held in public if held.rows is not None]
     texts = [held.texts for held in public if held.texts is not None]
     if texts and data.texts is None:
@@ -229,8 +242,7 @@ def private_rows(data: Examples, public: Sequence[PublicRows]) -> Tensor:
 def as_features(features: Any) -> Features:
     """Convert features to the form that the engines read, and refuse values that are not finite."""
     held = _as_rows(features)
-    values = held.values if isinstance(held, SparseRows) else held
-    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+    if not all(bool(torch.isfinite(values).all()) for values in _real_values(held)):
         raise DataError(
             "Expected finite features, found NaN or infinity. Fill or drop the missing values "
             "before training (per example, or with statistics of public data)."
@@ -240,10 +252,54 @@ def as_features(features: Any) -> Features:
 
 def take(features: Features, rows: Tensor) -> Features:
     """Return the given rows of ``features``, in the given order."""
-    return features.take(rows) if isinstance(features, SparseRows) else features[rows]
+    return features[rows] if isinstance(features, Tensor) else features.take(rows)
+
+
+def tensors_of(features: Features) -> list[Tensor]:
+    """Return the tensors that hold the features."""
+    if isinstance(features, SparseRows):
+        return [features.offsets, features.columns, features.values]
+    return [features] if isinstance(features, Tensor) else list(features.tensors)
+
+
+def _real_values(features: Features) -> list[Tensor]:
+    return [tensor for tensor in tensors_of(features) if tensor.is_floating_point()]
+
+
+def _as_fields(features: Any) -> Fields:
+    names = tuple(features) if isinstance(features, Mapping) else None
+    parts = tuple(features.values() if isinstance(features, Mapping) else features)
+    if not parts or (names is not None and not all(isinstance(name, str) for name in names)):
+        raise DataError(
+            "Expected a mapping from names of the model's inputs to tensors, found an empty one or "
+            "other keys. Give at least one input, by its name as text."
+        )
+    tensors = tuple(
+        _as_tensor(part, f"input {place if names is None else repr(names[place])}")
+        for place, part in enumerate(parts)
+    )
+    lengths = [len(tensor) for tensor in tensors]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            f"Expected inputs with one row for each example, found {lengths} rows. Check that all "
+            "come from the same table; what all examples share belongs into the model."
+        )
+    return Fields(tensors, names)
 
 
 def _as_rows(features: Any) -> Features:
+    if isinstance(features, Fields):
+        return _as_fields(
+            features.tensors
+            if features.names is None
+            else dict(zip(features.names, features.tensors, strict=True))
+        )
+    if isinstance(features, Mapping) or (
+        isinstance(features, tuple)
+        and features
+        and all(isinstance(part, Tensor | np.ndarray) and part.ndim for part in features)
+    ):
+        return _as_fields(features)
     if isinstance(features, SparseRows):
         features.require_consistent()
         return features
@@ -303,109 +359,3 @@ def as_numbers(values: Any, what: str) -> Tensor:
             "to a dense tensor of float32 or int64."
         )
     return held
-
-
-class RowStore:
-    """Sparse rows of one width, their targets, and the numbers of their users, if given.
-
-    >>> with RowStore(None, width=2) as store:
-    ...     store.append(sparse.csr_matrix([[0.5, 0.0]]), np.array([1]))
-    ...     store.append(sparse.csr_matrix([[0.0, 0.25]]), np.array([0]))
-    ...     held = store.examples()
-    >>> held.features.to_dense(), held.targets
-    (tensor([[0.5000, 0.0000],
-            [0.0000, 0.2500]]), tensor([1, 0]))
-    """
-
-    def __init__(self, folder: Path | None, *, width: int) -> None:
-        self._folder, self._width = folder, width
-        self._files: dict[str, _Column] = {}
-        self._entries = 0
-
-    def __enter__(self) -> Self:
-        self._add("offsets", np.zeros(1, np.int64))
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for column in self._files.values():
-            column.file.close()
-
-    def __len__(self) -> int:
-        return self._files["offsets"].length - 1
-
-    def append(
-        self,
-        features: sparse.csr_matrix,
-        targets: npt.NDArray[Any],
-        users: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        """Write a chunk; ``users`` has one integer per row, in all chunks or in none."""
-        rows = features.shape[0]
-        fits = features.shape[1] == self._width and len(targets) == rows
-        fits = fits and (users is None or len(users) == rows)
-        if not fits or ((users is None) == ("users" in self._files) and len(self) > 0):
-            raise DataError(
-                f"Expected {rows} rows of {self._width} features with a target each, and users in "
-                "all chunks or in none, found others. Make all chunks in the same way."
-            )
-        self._add("offsets", features.indptr[1:].astype(np.int64) + self._entries)
-        self._add("columns", features.indices.astype(np.int64))
-        self._add("values", features.data.astype(np.float32))
-        self._add("targets", targets)
-        if users is not None:
-            self._add("users", users.astype(np.int64))
-        self._entries += features.nnz
-
-    def examples(self, texts: Identities | None = None) -> Examples:
-        """Return all rows, mapped into memory as they are read."""
-        rows = SparseRows(
-            self._mapped("offsets"), self._mapped("columns"), self._mapped("values"), self._width
-        )
-        rows.require_consistent()
-        return Examples(rows, self._mapped("targets"), texts, self._users)
-
-    @property
-    def _users(self) -> Tensor | None:
-        """One number per row, if users were given."""
-        return self._mapped("users") if "users" in self._files else None
-
-    def _add(self, name: str, values: npt.NDArray[Any]) -> None:
-        with self._explained():
-            if name not in self._files:
-                self._files[name] = _Column(self._folder, values.dtype, values.shape[1:])
-            self._files[name].append(values)
-
-    def _mapped(self, name: str) -> Tensor:
-        with self._explained():
-            return self._files[name].mapped()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            place = self._folder or tempfile.gettempdir()
-            raise DataError(
-                f"Expected room for the rows of the table in {place}, found: {error}. Choose "
-                "another folder by --store."
-            ) from error
-
-
-class _Column:
-    """One array in a file without a name."""
-
-    def __init__(self, folder: Path | None, dtype: Any, shape: tuple[int, ...]) -> None:
-        self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".adadps-rows-")  # noqa: SIM115
-        self._dtype, self._shape, self.length = dtype, shape, 0
-
-    def append(self, values: npt.NDArray[Any]) -> None:
-        self.file.write(np.ascontiguousarray(values, self._dtype).data)
-        self.length += len(values)
-
-    def mapped(self) -> Tensor:
-        self.file.flush()
-        shape = (self.length, *self._shape)
-        if 0 in shape:  # an empty array cannot be mapped
-            return torch.from_numpy(np.zeros(shape, self._dtype))
-        held = np.memmap(self.file, dtype=self._dtype, mode="c", shape=shape)
-        return torch.from_numpy(np.asarray(held))

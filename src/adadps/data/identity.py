@@ -28,6 +28,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from adadps.data.fields import Features, Fields
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
@@ -106,7 +107,7 @@ def joined(parts: Sequence[Identities]) -> Identities:
     return Identities(np.concatenate([part._hashes for part in parts]))
 
 
-def identities_of_rows(features: Tensor | SparseRows) -> Identities:
+def identities_of_rows(features: Features) -> Identities:
     """Return one hash per row of features, of its entries that are not zero, in float32.
 
     So dense and sparse rows of any type compare, whatever the order of their columns and whether
@@ -126,7 +127,12 @@ def _hashed(contents: Iterable[bytes]) -> Identities:
     return Identities(np.frombuffer(digests, dtype=f"V{_BYTES}"))
 
 
-def _entries(features: Tensor | SparseRows) -> Iterator[bytes]:
+def _entries(features: Features) -> Iterator[bytes]:
+    if isinstance(features, Fields):
+        each = (_entries(tensor) for tensor in features.tensors)
+        for parts in zip(*each, strict=True):
+            yield b"".join(len(part).to_bytes(8) + part for part in parts)
+        return
     if isinstance(features, SparseRows):
         for numbers in torch.split(torch.arange(len(features)), ROWS_AT_ONCE):
             yield from _sparse_entries(features.take(numbers.to(features.offsets.device)))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from adadps.data.examples import COMPUTABLE, Examples
+from adadps.data.fields import one_input
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError, SettingError
 
@@ -34,7 +35,7 @@ class RowKind:
     @classmethod
     def of(cls, data: Any) -> RowKind:
         """Return the kind of these rows, without reading their values."""
-        features, targets = require_examples(data).features, data.targets
+        features, targets = one_input(require_examples(data).features), data.targets
         target = tuple(targets.shape[1:]), _name_of(targets)
         if isinstance(features, SparseRows):
             return cls(True, (features.width,), _name_of(features.values), *target)

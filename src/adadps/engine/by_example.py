@@ -7,7 +7,7 @@ that of an ordinary pass. The backward pass stops at the products of layers on t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from adadps.data.fields import Arguments
 from adadps.engine.losses import Loss
 from adadps.engine.passes.vmap import over_examples
 from adadps.engine.rules.layers import LayerCall, has_rule
@@ -56,20 +57,22 @@ class PassByExample:
         noted = dict.fromkeys(filter(has_rule, self._recorded), run_noted)
         self.replacements = noted | replacements_in(model)
         self._plans: dict[Any, Plan] = {}
+        self._tried: Arguments | None = None
 
     def gradients(
-        self, loss: Loss, params: Params, rows: Tensor, targets: Tensor
+        self, loss: Loss, params: Params, rows: Arguments, targets: Tensor
     ) -> tuple[list[LayerCall], Params]:
         """Return the calls of all layers on the tape, and the stored gradients."""
-        plan = self.plan(params, torch.zeros_like(rows[:1]))
+        plan = self._plan_for(params, rows)
         own = {name: params[name] for name in self.stored if name in params}
 
         def single(
-            zeros: list[Tensor], stored: Params, row: Tensor, target: Tensor
+            zeros: list[Tensor], stored: Params, row: Arguments, target: Tensor
         ) -> tuple[Tensor, list[Tensor]]:
             tape = Tape(self._recorded, zeros)
             with on_tape(tape, self.replacements):
-                outputs = functional_call(self.model, params | stored, (row.unsqueeze(0),))
+                given, named = _each(row, lambda part: part.unsqueeze(0))
+                outputs = functional_call(self.model, params | stored, given, named)
             if [(use.owner, use.place) for use in tape.uses] != plan.uses:
                 raise ModelError(
                     "Expected a model that runs the same layers for every row and in every step, "
@@ -78,9 +81,9 @@ class PassByExample:
             value = loss(outputs, target.unsqueeze(0)).squeeze()
             return value, [use.inputs for use in tape.uses]
 
-        rows = rows.clone()  # a model may write into its inputs
+        rows = _each(rows, Tensor.clone)  # a model may write into its inputs
         dtype = next(iter(params.values())).dtype
-        zeros = [rows.new_zeros(shape, dtype=dtype) for shape in plan.shapes]
+        zeros = [targets.new_zeros(shape, dtype=dtype) for shape in plan.shapes]
         (of_zeros, stored), inputs = over_examples(
             grad(single, argnums=(0, 1), has_aux=True),
             zeros, own, rows, targets, in_dims=(None, None, 0, 0),
@@ -93,15 +96,22 @@ class PassByExample:
         ]
         return calls, {name: gradient.contiguous() for name, gradient in stored.items()}
 
-    def plan(self, params: Params, row: Tensor) -> Plan:
-        """Return what a pass does; one row shows it for every row of its shape."""
-        key = (row.shape[1:], row.dtype, modes_of(self.model))
+    def _plan_for(self, params: Params, rows: Arguments) -> Plan:
+        """The plan for rows of this shape, found on the synthetic row that was tried, or zeros."""
+        row = _each(rows, lambda part: torch.zeros_like(part[:1]))
+        tried = self._tried
+        return self.plan(params, row if tried is None or _form(tried) != _form(row) else tried)
+
+    def plan(self, params: Params, row: Arguments) -> Plan:
+        """Return what a pass does; one synthetic row shows it for every row of its shape."""
+        key = (_form(row), modes_of(self.model))
+        self._tried = self._tried or row
         if not self._recorded:
             return Plan([], [], 0)
         if key not in self._plans:
             tape = Tape(self._recorded)
             with torch.no_grad(), on_tape(tape, self.replacements):
-                functional_call(self.model, params, (row,))
+                functional_call(self.model, params, *_each(row, Tensor.clone))
             held = [*tape.zeros, *(use.inputs for use in tape.uses)]
             self._plans[key] = Plan(
                 [(use.owner, use.place) for use in tape.uses],
@@ -109,6 +119,17 @@ class PassByExample:
                 sum(tensor.numel() for tensor in held),
             )
         return self._plans[key]
+
+
+def _each(rows: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
+    given, named = rows
+    return tuple(map(change, given)), {name: change(value) for name, value in named.items()}
+
+
+def _form(row: Arguments) -> tuple[Any, ...]:
+    given, named = row
+    parts = [*enumerate(given), *named.items()]
+    return tuple((name, part.shape[1:], part.dtype) for name, part in parts)
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:

@@ -13,7 +13,8 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, Fields
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.by_example import PassByExample, modes_of
 from adadps.engine.general import GeneralEngine
@@ -54,7 +55,7 @@ def _ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | Non
     """A ghost engine with stored gradients for what no rule covers; None if all would be stored."""
     params, passes = _trainable(model), PassByExample(model, ())
     try:
-        row = GhostEngine(model, loss).dense_rows(one.features, params)
+        row = GhostEngine(model, loss).given(one.features, params)
         stored = used_elsewhere(model, params, row, passes.replacements)
         if stored is None or stored == set(params):
             return None
@@ -106,7 +107,7 @@ def _trainable(model: nn.Module) -> Params:
 def reads_in_sequence(model: nn.Module, features: Features) -> bool:
     """Is ``model`` a sequence of supported layers that accepts these features?"""
     sequence = LayerSequence.of(model)
-    if sequence is None or not sequence.takes(features):
+    if sequence is None or isinstance(features, Fields) or not sequence.takes(features):
         return False
     first = sequence.layers[0][1]
     width = features.width if isinstance(features, SparseRows) else features.shape[-1]

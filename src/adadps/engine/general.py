@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from adadps.data.examples import Examples, Features
-from adadps.data.sparse_rows import SparseRows
+from adadps.data.examples import Examples
+from adadps.data.fields import Arguments, Features, arguments
 from adadps.engine.by_example import PassByExample
 from adadps.engine.losses import Loss
 from adadps.engine.rules.gradients import MaterialisedGradients
@@ -36,11 +38,12 @@ class GeneralEngine:
         self, params: Params, batch: Examples, units: Units | None, synthetic: int = 0
     ) -> LayeredGradients:
         """Return one stored gradient per row, to be added up by unit."""
-        rows = _dense(batch.features, params)
+        rows = _given(batch.features, params)
         _, gradients = self._passes.gradients(self.loss, params, rows, batch.targets)
         finite = torch.stack(
             [torch.isfinite(g).reshape(len(g), -1).all(1) for g in gradients.values()]
         ).all(0)
+        finite = finite if batch.absent is None else finite & ~batch.absent
         zeroed = {
             name: torch.where(finite.view(-1, *[1] * (g.ndim - 1)), g, 0)
             for name, g in gradients.items()
@@ -52,17 +55,16 @@ class GeneralEngine:
         """Return ∇ of the mean loss, by one backward pass."""
 
         def mean_loss(at: Params) -> Tensor:
-            outputs = functional_call(self.model, at, (_dense(batch.features, params),))
+            outputs = functional_call(self.model, at, *_given(batch.features, params))
             return self.loss(outputs, batch.targets).mean()
 
         gradients: Params = grad(mean_loss)(params)
         return gradients
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Features) -> Any:
         """Return the model's outputs, without gradient."""
         with torch.no_grad():
-            result: Tensor = functional_call(self.model, params, (_dense(features, params),))
-            return result
+            return functional_call(self.model, params, *_given(features, params))
 
     def encoded(self, features: Features) -> Features:
         """Return the features as they are."""
@@ -78,8 +80,5 @@ class GeneralEngine:
         return {}
 
 
-def _dense(features: Features, params: Params) -> Tensor:
-    dense = features.to_dense() if isinstance(features, SparseRows) else features
-    if dense.is_floating_point():
-        return dense.to(next(iter(params.values())).dtype)
-    return dense
+def _given(features: Features, params: Params) -> Arguments:
+    return arguments(features, next(iter(params.values())).dtype)

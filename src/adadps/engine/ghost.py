@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from adadps.data.examples import Examples, Features
-from adadps.data.sparse_rows import SparseRows
+from adadps.data.examples import Examples
+from adadps.data.fields import Arguments, Features, arguments, one_input
 from adadps.engine.by_example import PassByExample, modes_of
 from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
 from adadps.engine.passes.vmap import over_examples
@@ -105,10 +106,11 @@ class GhostEngine:
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Return the mean gradient: of a sequence from the same closed forms, else by torch."""
         if self.sequence is None:
-            rows = self.dense_rows(batch.features, params)
+            given, named = self.given(batch.features, params)
 
             def mean_loss(at: Params) -> Tensor:
-                return self.loss(functional_call(self.model, at, (rows,)), batch.targets).mean()
+                outputs = functional_call(self.model, at, given, named)
+                return self.loss(outputs, batch.targets).mean()
 
             found: Params = grad(mean_loss)(params)
             return found
@@ -117,23 +119,20 @@ class GhostEngine:
         total = gradients.weighted_sum(weights.to(gradients.present.device))
         return {name: dense(value) for name, value in total.items()}
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Features) -> Any:
         """Return the model's outputs, without gradient."""
         if self.sequence is not None:
-            return self.sequence.outputs(self._with_shared(params), features)
+            return self.sequence.outputs(self._with_shared(params), one_input(features))
         with torch.no_grad():
-            rows = self.dense_rows(features, params)
-            result: Tensor = functional_call(self.model, params, (rows,))
-            return result
+            return functional_call(self.model, params, *self.given(features, params))
 
     def encoded(self, features: Features) -> Features:
         """Return tokens for bags of words as sparse rows of counts, to be computed only once."""
-        return features if self.sequence is None else self.sequence.encoded(features)
+        return features if self.sequence is None else self.sequence.encoded(one_input(features))
 
-    def dense_rows(self, features: Features, params: Params) -> Tensor:
-        """Return dense rows, with floating-point values in the precision of the weights."""
-        rows = features.to_dense() if isinstance(features, SparseRows) else features
-        return rows.to(next(iter(params.values())).dtype) if rows.is_floating_point() else rows
+    def given(self, features: Features, params: Params) -> Arguments:
+        """Return what a model is called with that is not a sequence."""
+        return arguments(features, next(iter(params.values())).dtype)
 
     def most_at_once(self, params: Params) -> int:
         """Return how many examples fit in about `HELD_BYTES`, at most `MOST_ROWS`."""
@@ -145,9 +144,9 @@ class GhostEngine:
     def measure(self, params: Params, row: Features) -> None:
         """Find out how many numbers the layers read and write for one example."""
         if self.sequence is not None:
-            self.numbers = self.sequence.numbers(self._with_shared(params), row)
+            self.numbers = self.sequence.numbers(self._with_shared(params), one_input(row))
         else:
-            self.numbers = self.by_example.plan(params, self.dense_rows(row, params)).numbers
+            self.numbers = self.by_example.plan(params, self.given(row, params)).numbers
 
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Return the rows of the first layer's table that these features read.
@@ -156,19 +155,19 @@ class GhostEngine:
         """
         if self.sequence is None or self._names:
             return {}
-        return self.sequence.table_rows(features)
+        return self.sequence.table_rows(one_input(features))
 
     def _passes(self, params: Params, batch: Examples) -> tuple[list[LayerCall], Params]:
         """The calls of all layers, and stored gradients."""
         self._require_unchanged()
         if self.sequence is None:
-            rows = self.dense_rows(batch.features, params)
+            rows = self.given(batch.features, params)
             return self.by_example.gradients(self.loss, params, rows, batch.targets)
 
         def of_outputs(outputs: Tensor) -> Tensor:
             return output_gradients(self.loss, outputs, batch.targets)
 
-        return self.sequence.layer_calls(params, batch.features, of_outputs), {}
+        return self.sequence.layer_calls(params, one_input(batch.features), of_outputs), {}
 
     def _require_unchanged(self) -> None:
         """Refuse a model that has changed since it was checked."""
@@ -189,6 +188,8 @@ class GhostEngine:
 
 
 def _all(marks: list[Tensor], batch: Examples) -> Tensor:
+    if batch.absent is not None:
+        marks = [*marks, ~batch.absent]
     if not marks:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.targets.device)
     return torch.stack(marks).all(0)

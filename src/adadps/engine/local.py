@@ -14,12 +14,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, arguments
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.passes.model_state import same_state
 from adadps.engine.rules.gradients import (
@@ -133,7 +135,8 @@ class LocalEngine:
     def _by_one_pass(self, params: Params, batch: Examples) -> Params | None:
         """Rows need no gradients of their own: the user is clipped, not a row."""
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        outputs = functional_call(self.model, leaves, (batch.features,))
+        given, named = arguments(batch.features, next(iter(params.values())).dtype)
+        outputs = functional_call(self.model, leaves, given, named)
         total = self.loss(outputs, batch.targets).mean()
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         if any(part is None for part in found):
@@ -151,7 +154,7 @@ class LocalEngine:
         """Return the ordinary mean gradient, for public data."""
         return self.inner.mean_gradient(params, batch)
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Features) -> Any:
         """Return the model's outputs, without gradient."""
         return self.inner.outputs(params, features)
 

@@ -12,17 +12,20 @@ quoted.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from adadps.data.examples import Examples, Features, take
+from adadps.data.examples import Examples, take
+from adadps.data.fields import Features, Fields, one_input
+from adadps.data.secret_draws import Bytes, secret_generators
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import reads_in_sequence
 from adadps.engine.chunked import ChunkedGradients, pieces_of
@@ -30,7 +33,8 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.model_state import Bytes, evaluating, same_state, secret_generators
+from adadps.engine.passes import outputs as model_outputs
+from adadps.engine.passes.model_state import evaluating, same_state
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
@@ -128,7 +132,7 @@ class Objective:
 
     def encoded(self, batch: Examples) -> Examples:
         """Return the batch with features in the form that the engine reads."""
-        return Examples(self.engine.encoded(batch.features), batch.targets)
+        return _with_features(batch, self.engine.encoded(batch.features))
 
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Return the rows of each table that these features make the model read."""
@@ -151,16 +155,20 @@ class Objective:
         with self.isolation():
             return self.engine.mean_gradient(params, self._prepared(batch))
 
-    def outputs(self, params: Params, features: Features, chunk: int = 4096) -> Tensor:
+    def outputs(self, params: Params, features: Features, chunk: int = 4096) -> Any:
         """Return outputs in evaluation mode, computed in pieces of ``chunk`` rows."""
         device = next(iter(params.values())).device
         rows = torch.split(torch.arange(len(features)), chunk)
         with evaluating(self.model), self.isolation():
-            outputs = [
+            found = (
                 self.engine.outputs(params, self.prepare(take(features, part).to(device)))
                 for part in rows
+            )
+            kept = [
+                model_outputs.of_examples(outputs, len(part))
+                for outputs, part in zip(found, rows, strict=True)
             ]
-        return torch.cat(outputs)
+        return model_outputs.joined(kept)
 
     def prepare(self, features: Features) -> Features:
         """Apply the feature weights, if there are any."""
@@ -169,10 +177,14 @@ class Objective:
         return reweighed(self.engine.encoded(features), self.feature_weights)
 
     def _prepared(self, batch: Examples) -> Examples:
-        return Examples(self.prepare(batch.features), batch.targets)
+        return _with_features(batch, self.prepare(batch.features))
 
 
-def predict(model: nn.Module, features: Features, feature_weights: Tensor | None) -> Tensor:
+def _with_features(batch: Examples, features: Features) -> Examples:
+    return Examples(features, batch.targets, absent=batch.absent)
+
+
+def predict(model: nn.Module, features: Features, feature_weights: Tensor | None) -> Any:
     """Return the outputs of a trained model, through the feature weights of its training."""
     kind = GhostEngine if reads_in_sequence(model, features) else GeneralEngine
     engine = kind(model, cross_entropy)  # the loss is not used for outputs
@@ -188,6 +200,7 @@ def reweighed(features: Features, weights: Tensor) -> Features:
     >>> reweighed(torch.tensor([[3.0, 2.0]]), torch.tensor([1.0, 2.0]))
     tensor([[0.6000, 0.8000]])
     """
+    features = one_input(features)
     if isinstance(features, SparseRows):
         values = features.values * weights.to(features.values)[features.columns]
         norms = features.row_sums(values.double().square()).sqrt().to(values.dtype)
@@ -208,14 +221,50 @@ def synthetic_like(data: Examples, model: nn.Module) -> Examples:
     generator = torch.Generator().manual_seed(0)
     device = data.targets.device
     return Examples(
-        _features(data.features, model, generator).to(device),
+        _synthetic_features(data.features, model, generator).to(device),
         _targets(data.targets, generator).to(device),
     )
 
 
-def _features(like: Features, model: nn.Module, generator: torch.Generator) -> Features:
+def _synthetic_features(like: Features, model: nn.Module, generator: torch.Generator) -> Features:
     if isinstance(like, SparseRows):
         return _sparse(like.width, like.values.dtype, generator)
+    if isinstance(like, Tensor):
+        return _rows(like, model, generator)
+    names = like.names or parameter_names(model, len(like.tensors))
+    made = (
+        _mask(name, tensor) if _MASK in name else _rows(tensor, model, generator)
+        for name, tensor in zip(names, like.tensors, strict=True)
+    )
+    shortest = min((t.shape[1] for t in like.tensors if t.ndim > 1), default=1)
+    return Fields(
+        tuple(
+            tensor.clamp(1, shortest) if _LENGTH in name and not tensor.is_floating_point()
+            else tensor
+            for name, tensor in zip(names, made, strict=True)
+        ),
+        like.names,
+    )  # fmt: skip
+
+
+_MASK, _LENGTH = "mask", "length"
+"""Inputs with these words in their names hold masks, and lengths of sequences."""
+
+
+def _mask(name: str, like: Tensor) -> Tensor:
+    """A mask that hides nothing: ones, but zeros where it marks padding, as in torch's layers."""
+    shown = 0 if "padding" in name or like.is_floating_point() else 1
+    return torch.full((ROWS, *like.shape[1:]), shown, dtype=like.dtype)
+
+
+def parameter_names(model: nn.Module, count: int) -> tuple[str, ...]:
+    """Return the names of the first parameters of ``forward``; empty ones where it has none."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    return (*names, *[""] * count)[:count]
+
+
+def _rows(like: Tensor, model: nn.Module, generator: torch.Generator) -> Tensor:
     shape = (ROWS, *like.shape[1:])
     if not like.is_floating_point():
         highest = 2 if like.dtype is torch.bool else _fewest_words(model)
@@ -270,11 +319,17 @@ def _followed_by(batch: Examples, synthetic: Examples, count: int) -> Examples:
     device = synthetic.targets.device
     chosen = torch.arange(count, device=device) % len(synthetic)
     targets = torch.cat([batch.targets, synthetic.targets[chosen].to(batch.targets.device)])
+    absent = batch.absent
+    if absent is not None:
+        absent = torch.cat([absent, absent.new_zeros(count)])
     if isinstance(batch.features, SparseRows):
-        return Examples(batch.features.followed_by_empty(count), targets)
-    more = synthetic.take(chosen).to(batch.targets.device)
-    assert isinstance(more.features, Tensor)
-    return Examples(torch.cat([batch.features, more.features]), targets)
+        return Examples(batch.features.followed_by_empty(count), targets, absent=absent)
+    more = synthetic.take(chosen).to(batch.targets.device).features
+    if isinstance(batch.features, Fields):
+        assert isinstance(more, Fields)
+        return Examples(batch.features.followed_by(more), targets, absent=absent)
+    assert isinstance(more, Tensor)
+    return Examples(torch.cat([batch.features, more]), targets, absent=absent)
 
 
 # --- isolation ---

@@ -28,7 +28,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from adadps.data.examples import Examples, Features, PublicExamples
+from adadps.data.examples import Examples, PublicExamples
+from adadps.data.fields import Features
 from adadps.engine.losses import Loss
 from adadps.engine.moments import Moments
 from adadps.engine.noise.late import DIGITS, LateRows
@@ -143,7 +144,7 @@ class Engine(Protocol):
     def mean_gradient(self, params: Params, batch: Examples) -> Params:
         """Ordinary mean gradient, for public data."""
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Features) -> Any:
         """The model's outputs, without gradient."""
 
     def encoded(self, features: Features) -> Features:

@@ -425,7 +425,9 @@ class PrivateEstimator(StatedEstimator, ABC):
             )
         rows = self._scaling(X)
         if self.module_ is not None:
-            held = self.result_.outputs(self.module_, rows).double().numpy()
+            held: npt.NDArray[np.float64] = (
+                self.result_.outputs(self.module_, rows).double().numpy()
+            )
             return held.reshape(len(held), -1)
         weight = self.result_.params["weight"].double().numpy()
         if self.result_.feature_weights is not None:

@@ -31,6 +31,7 @@ from adadps.accounting.noisy_counts.choice import ChoicePrice, price_of_choice
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples
+from adadps.data.fields import one_input
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
@@ -233,7 +234,7 @@ def noisy_right(
     counts = torch.zeros(len(tried), dtype=torch.float64)
     for rows in _one_row_per_unit(data, randomness):
         taken = data.take(rows)
-        features = _sparse(taken.features)
+        features = _sparse(one_input(taken.features))
         for place, weights in enumerate(tried):
             counts[place] += is_right(features.times(weights.T.contiguous()), taken.targets).sum()
     return randomness.release(counts, standard_deviation=price.deviation)

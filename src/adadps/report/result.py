@@ -134,7 +134,7 @@ class Result:
         )
         return model
 
-    def outputs(self, model: nn.Module, features: Any) -> Tensor:
+    def outputs(self, model: nn.Module, features: Any) -> Any:
         """Return the outputs of ``model`` with the trained weights and feature weights."""
         return predict(self.restore(model), as_features(features), self.feature_weights)
 

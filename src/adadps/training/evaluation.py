@@ -6,15 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from adadps.data.examples import Examples, as_features
+from adadps.data.examples import Examples
 from adadps.data.examples import examples as checked_examples
+from adadps.engine.passes.outputs import joined, tensors_of
 from adadps.errors import DataError
 from adadps.report.result import Measurement
 
-Metric = Callable[[Tensor, Tensor], float]
-"""metric(outputs, targets), one number for a whole data set."""
+ROWS_AT_ONCE = 1024
+"""So many rows of a dataset are read at once."""
+
+Metric = Callable[[Any, Tensor], float]
+"""metric(outputs, targets), one number for a whole data set; outputs as the model returns them."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +33,17 @@ class Evaluation:
     every: int | None
 
     def measure(
-        self, outputs_of: Callable[[Any], Tensor], step: int, epoch: float
+        self, outputs_of: Callable[[Any], Any], step: int, epoch: float
     ) -> list[Measurement]:
         """All metrics of a model, given what it makes of features."""
         try:
-            outputs = outputs_of(self.examples.features)
+            outputs, targets = self._outputs(outputs_of)
         except (IndexError, RuntimeError) as error:
             raise DataError(
                 f"Expected features in '{self.name}' that fit the model, found some that it "
                 f"refuses: {error}. Prepare them like the training data."
             ) from error
-        targets = self.examples.targets.to(outputs.device)
+        targets = targets.to(tensors_of(outputs)[0].device)
         return [
             Measurement(
                 step, epoch, self.name, self.declared, name, float(metric(outputs, targets))
@@ -46,21 +51,37 @@ class Evaluation:
             for name, metric in self.metrics.items()
         ]
 
+    def _outputs(self, outputs_of: Callable[[Any], Any]) -> tuple[Any, Tensor]:
+        if not self.examples.is_read_when_drawn:
+            return outputs_of(self.examples.features), self.examples.targets
+        parts, targets = [], []
+        for rows in torch.split(torch.arange(len(self.examples)), ROWS_AT_ONCE):
+            piece = self.examples.take(rows)
+            if piece.absent is not None and bool(piece.absent.any()):
+                raise DataError(
+                    f"Expected rows in '{self.name}' of one form, found some that cannot be read "
+                    "or have another form. Check the files of that dataset."
+                )
+            parts.append(outputs_of(piece.features))
+            targets.append(piece.targets)
+        return joined(parts), torch.cat(targets)
+
 
 def on_held_out(
-    name: str, features: Any, targets: Any, *, every: int | None = None, **metrics: Metric
+    name: str, features: Any, targets: Any = None, *, every: int | None = None, **metrics: Metric
 ) -> Evaluation:
     """Evaluate on private data that you have held out from training; declared and shown as such.
 
     Its records are outside of ε: what is measured is an exact function of them. All of them are
     measured as they are given, and none is looked up among the training rows: anyone who saw the
-    numbers could tell who was found there. ``every`` is in steps; None means once, at the end.
+    numbers could tell who was found there. ``every`` is in steps; None means once, at the end. A
+    torch `Dataset` takes the place of both features and targets.
     """
     return _evaluation(name, features, targets, every, metrics, "held out")
 
 
 def on_public(
-    name: str, features: Any, targets: Any, *, every: int | None = None, **metrics: Metric
+    name: str, features: Any, targets: Any = None, *, every: int | None = None, **metrics: Metric
 ) -> Evaluation:
     """Evaluate on public data; declared and shown as public."""
     return _evaluation(name, features, targets, every, metrics, "public")
@@ -131,5 +152,5 @@ def _evaluation(
 ) -> Evaluation:
     if not metrics:
         raise DataError("Expected at least one metric, e.g. accuracy=accuracy. Name one.")
-    held = checked_examples(as_features(features), targets)
+    held = checked_examples(features, targets)
     return Evaluation(name, held, metrics, declared, every)

@@ -246,6 +246,7 @@ class DataStepper(Stepper):
         self._single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
         self.settings["most_rounding_charge"] = self._most_rounding_charge()
         self._little_for_torch = self._is_little_for_torch()
+        self._data = self._data.leaving_out(method.public_rows)
         self.batches = Batches(
             self._data, method=method, sampler=sampler, units=units, randomness=randomness
         )

@@ -3,30 +3,20 @@
 All of this happens before anything is paid, and no private row enters it. Only the form of the
 private data is checked: integers that index a table, or are classes, must lie within the table, or
 among the outputs (`_require_integers_in_range`).
-
-A pass must not write into the model or retain a tensor, because that would leave without noise, and
-it must not draw from a generator whose seed others may know.
 """
 
 from __future__ import annotations
 
-import gc
-import random
-import weakref
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, Fields, arguments
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.sparse_rows import SparseRows
+from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
     engine_for,
     require_gradients,
@@ -37,13 +27,10 @@ from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Isolation, Objective, synthetic_like
 from adadps.engine.passes.model_state import (
-    ModelState,
-    described,
     evaluating,
-    same_state,
-    secret_generators,
 )
-from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
+from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.errors import AdadpsError, DataError, ModelError
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)
@@ -62,12 +49,14 @@ def objective(
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
-        _require_no_writes(model, loss, synthetic, partial(_only_output, model, synthetic.features))
+        require_no_writes(model, loss, synthetic, partial(_some_output, model, synthetic.features))
+        if LayerSequence.of(model) is None:  # a sequence returns one tensor
+            _require_pick(loss, _some_output(model, synthetic.features), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
-        _require_no_retained_tensors(
+        require_no_retained_tensors(
             model, loss, partial(require_gradients, held.engine, held.synthetic)
         )
         _require_independent_rows(held)
@@ -79,26 +68,41 @@ def objective(
 
 def _forward(model: nn.Module, features: Features) -> Any:
     """Return whatever the model returns for these rows."""
-    rows = features.to_dense() if isinstance(features, SparseRows) else features
-    dtype = next(model.parameters()).dtype
-    return model(rows.to(dtype) if rows.is_floating_point() else rows)
+    given, named = arguments(features, next(model.parameters()).dtype)
+    return model(*given, **named)
 
 
-def _only_output(model: nn.Module, features: Features) -> Tensor:
-    """The one tensor that the model returns for rows of this shape and type."""
+def _some_output(model: nn.Module, features: Features) -> Any:
+    """What the model returns for rows of this shape and type: at least one tensor."""
     try:
         outputs = _forward(model, features)
     except (*_REFUSALS, TypeError) as error:
         if isinstance(error, AdadpsError):
             raise
         raise _unfit(error) from error
-    if not isinstance(outputs, Tensor):
+    if not tensors_of(outputs):
         raise ModelError(
-            "Expected a model whose forward pass returns one tensor, found "
-            f"{type(outputs).__name__}. Wrap it in a module that returns the part that the loss "
-            'reads (out[0], out["logits"], ...).'
+            "Expected a model whose forward pass returns a tensor, or several in a tuple, a "
+            f"mapping or a dataclass, found {type(outputs).__name__} without any. Return what the "
+            "loss reads."
         )
     return outputs
+
+
+def _require_pick(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse a loss that takes several outputs for one tensor; its other errors come later."""
+    if isinstance(outputs, Tensor):
+        return
+    try:
+        loss(outputs, targets)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ModelError(
+            f"Expected a loss that picks what it reads from the {type(outputs).__name__} that the "
+            f"model returns, found that it stops with: {error}. Pick it in the loss, e.g. `lambda "
+            "outputs, targets: losses.cross_entropy(outputs.logits, targets)`."
+        ) from error
+    except (RuntimeError, ValueError):
+        return
 
 
 def _unfit(error: Exception) -> DataError:
@@ -110,7 +114,7 @@ def _unfit(error: Exception) -> DataError:
     )
 
 
-def _outputs(held: Objective, features: Features) -> Tensor:
+def _outputs(held: Objective, features: Features) -> Any:
     try:
         return held.outputs(held.params(), features)
     except (IndexError, RuntimeError) as error:
@@ -125,18 +129,19 @@ def _require_independent_rows(held: Objective) -> None:
     """
     count, features = len(held.synthetic), held.synthetic.features
     together = _outputs(held, features)
-    mixed = len(together) != count
+    mixed = {len(tensor) for tensor in tensors_of(together)} != {count}
     if not mixed:
         others = held.synthetic.take(torch.tensor([0, *[count // 3] * (count - 1)]))
         one, another = (
             _outputs_with_fixed_draws(held, rows) for rows in (features, others.features)
         )
-        mixed = not _close(one[:1], another[:1])
+        mixed = not _close(rows_of(one, slice(1)), rows_of(another, slice(1)))
     # Several passes: the draws of two may happen to be the same.
     if not mixed and all(_close(together, _outputs(held, features)) for _ in range(4)):
         each = (held.synthetic.take(row).features for row in torch.split(torch.arange(count), 1))
         alone = [_outputs(held, row) for row in each]
-        mixed = any(len(row) != 1 for row in alone) or not _close(torch.cat(alone), together)
+        lengths = {len(tensor) for row in alone for tensor in tensors_of(row)}
+        mixed = lengths != {1} or not _close(joined(alone), together)
     if mixed:
         raise ModelError(
             "Expected a model whose output for a row depends on that row alone, found one that "
@@ -146,19 +151,25 @@ def _require_independent_rows(held: Objective) -> None:
         )
 
 
-def _outputs_with_fixed_draws(held: Objective, features: Features) -> Tensor:
+def _outputs_with_fixed_draws(held: Objective, features: Features) -> Any:
     """Outputs of a pass whose draws are the same in every call."""
     params = held.params()
     device = next(iter(params.values())).device
     with evaluating(held.model), secret_generators(_fixed_bytes, device):
-        return held.engine.outputs(params, features)
+        return of_examples(held.engine.outputs(params, features), len(features))
 
 
 def _fixed_bytes(count: int) -> bytes:
     return bytes((37 * place + 11) % 256 for place in range(count))
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
+def _close(one: Any, other: Any) -> bool:
+    found, expected = tensors_of(one), tensors_of(other)
+    pairs = zip(found, expected, strict=False)
+    return len(found) == len(expected) and all(_close_tensors(*pair) for pair in pairs)
+
+
+def _close_tensors(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape:
         return False
     size = torch.nan_to_num(other, posinf=0, neginf=0).abs().max() if other.numel() else 0.0
@@ -178,7 +189,7 @@ def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
     return Objective(held.model, held.engine, synthetic, held.isolation)
 
 
-def _accepts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+def _accepts(loss: Loss, outputs: Any, targets: Tensor) -> bool:
     try:
         loss(outputs, targets)
     except _REFUSALS:
@@ -189,9 +200,13 @@ def _accepts(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
 def _require_loss_per_example(held: Objective, loss: Loss) -> None:
     batch = held.synthetic.take(torch.tensor([0, 1, len(held.synthetic) - 1]))
     outputs = _outputs(held, batch.features)
-    if outputs.is_floating_point():  # a fresh model may give all rows the same output
-        generator = torch.Generator().manual_seed(0)
-        outputs = outputs + torch.rand(outputs.shape, generator=generator).to(outputs)
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(found: Tensor) -> Tensor:  # a fresh model may give all rows the same output
+        more = torch.rand(found.shape, generator=generator).to(found)
+        return found + more if found.is_floating_point() else found
+
+    outputs = each_tensor(moved, outputs)
     try:
         losses = loss(outputs, batch.targets)
     except _REFUSALS as error:
@@ -208,7 +223,10 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
             f"{_shape_cure(losses, outputs, batch.targets)}"
         )
     alone = torch.cat(
-        [loss(outputs[i : i + 1], batch.targets[i : i + 1]) for i in range(len(batch))]
+        [
+            loss(rows_of(outputs, slice(i, i + 1)), batch.targets[i : i + 1])
+            for i in range(len(batch))
+        ]
     )
     if not torch.allclose(losses, alone, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise ModelError(
@@ -218,11 +236,12 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
         )
 
 
-def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
+def _shape_cure(losses: Tensor, outputs: Any, targets: Tensor) -> str:
     """The end of the error for a loss whose values have this shape."""
     if losses.ndim == 0:
         return ", a mean or sum. Use reduction='none', or a loss of `adadps.losses`."
-    shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+    found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(outputs))
+    shapes = f"outputs of shape {found} and targets of shape {tuple(targets.shape)}"
     return (
         f" from {shapes}. Give targets the shape of the outputs, and average over all axes but the "
         "first (`.flatten(1).mean(1)`), or use a loss of `adadps.losses`."
@@ -231,13 +250,13 @@ def _shape_cure(losses: Tensor, outputs: Tensor, targets: Tensor) -> str:
 
 def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
     """Refuse tokens that no row of a table stands for, and classes without an output."""
-    features, sizes = data.features, _table_sizes(held)
-    if isinstance(features, Tensor) and sizes is not None:
+    for features, sizes in zip(_integers(data.features), _table_sizes(held), strict=True):
+        used = sizes < _ANY
         fits = (features >= 0) & (features < sizes.to(features.device))
-        if not bool(fits.all()):
+        if bool(used.any()) and not bool(fits.all()):
             raise DataError(
                 "Expected features that fit the model, integers from 0 to "
-                f"{int(sizes[sizes < _ANY].max()) - 1} where they are words of a table, found "
+                f"{int(sizes[used].max()) - 1} where they are words of a table, found "
                 "others. Build the table with a row for every word, and give padding its own "
                 "number (0 with `padding_idx=0`, say) in place of a negative one."
             )
@@ -254,33 +273,44 @@ def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> N
 _ANY = 2**62
 
 
-def _table_sizes(held: Objective) -> Tensor | None:
-    """For each place in a row of integers, the size of the table that it indexes, if any.
+def _integers(features: Features) -> list[Tensor]:
+    """The inputs that may be words of a table."""
+    tensors = features.tensors if isinstance(features, Fields) else (features,)
+    return [
+        tensor
+        for tensor in tensors
+        if isinstance(tensor, Tensor)
+        and not (tensor.is_floating_point() or tensor.dtype is torch.bool)
+    ]
+
+
+def _table_sizes(held: Objective) -> list[Tensor]:
+    """For each place in a row of integers, the size of the table that it indexes.
 
     It is found on a synthetic row, by the memory that the tables are called with.
     """
-    row = held.synthetic.features
-    if not isinstance(row, Tensor) or row.is_floating_point() or row.dtype is torch.bool:
-        return None
-    row = row[:1].clone()
-    sizes = torch.full(row.shape, _ANY)
+    first = held.synthetic.take(torch.arange(1)).features
+    rows = _integers(first)
+    found = [torch.full(row.shape, _ANY) for row in rows]
 
     def note(table: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
         given = next(iter((*inputs, *named.values())), None)
-        if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
-            offset = given.storage_offset() - row.storage_offset()
-            seen = sizes.as_strided(given.shape, given.stride(), offset)
-            seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
+        for row, sizes in zip(rows, found, strict=True):
+            if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
+                offset = given.storage_offset() - row.storage_offset()
+                seen = sizes.as_strided(given.shape, given.stride(), offset)
+                seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
 
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note, with_kwargs=True) for table in tables]
     try:
-        with secret_generators(_fixed_bytes, row.device), torch.no_grad():
-            _forward(held.model, row)
+        if rows:
+            with secret_generators(_fixed_bytes, rows[0].device), torch.no_grad():
+                _forward(held.model, first)
     finally:
         for handle in handles:
             handle.remove()
-    return sizes[0] if bool((sizes < _ANY).any()) else None
+    return [sizes[0] for sizes in found]
 
 
 def _shares_memory(one: Tensor, other: Tensor) -> bool:
@@ -292,146 +322,13 @@ def _number_of_classes(held: Objective, loss: Loss) -> int | None:
     targets = held.synthetic.targets[:1]
     if targets.is_floating_point() or targets.dtype is torch.bool:
         return None
-    outputs = _outputs(held, held.synthetic.take(torch.arange(1)).features).cpu()
-    if outputs.ndim < 2:
-        return None
-    classes = outputs.shape[1]
+    outputs = _outputs(held, held.synthetic.take(torch.arange(1)).features)
+    outputs = each_tensor(Tensor.cpu, outputs)
+    sizes = sorted({size for tensor in tensors_of(outputs) for size in tensor.shape[1:]})
 
     def refuses(label: int) -> bool:
         return not _accepts(loss, outputs, torch.full_like(targets, label, device="cpu"))
 
-    return classes if refuses(classes) and refuses(-1) and not refuses(0) else None
-
-
-# --- side effects ---
-
-_CURE = (
-    "what it records about private rows would leave with the model, without noise. Remove that "
-    "assignment; a lazy layer or running statistics can be initialised on public or made-up rows "
-    "first, and then frozen."
-)
-
-
-def _lazy_part(model: nn.Module) -> str | None:
-    """The name of a module whose parameters wait for a first batch, or None."""
-    lazy = (n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter))
-    found = next(lazy, None)
-    return None if found is None else found.rpartition(".")[0]
-
-
-def _require_no_writes(
-    model: nn.Module, loss: Loss, synthetic: Examples, run: Callable[[], Tensor]
-) -> None:
-    """Refuse a model that a pass changes, or that draws from its own generator.
-
-    ``run`` is a pass of the model on the synthetic rows.
-    """
-    state = ModelState(model, loss)
-    state.require_no_generator()
-    written = _lazy_part(model)
-    if written is None and LayerSequence.of(model) is None:
-        before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
-        with torch.no_grad():
-            _require_secret_draws(loss, synthetic, run)
-        written = state.written()
-        after = dict(model.named_parameters())
-        for name, (parameter, value) in before.items():
-            if after.get(name) is not parameter or not torch.equal(parameter, value):
-                parameter.data.copy_(value)
-                written = name.rpartition(".")[0]
-    if written is not None:
-        raise ModelError(
-            "Expected a forward pass that leaves the model as it is, found one that writes into "
-            f"{described(written)}: {_CURE}"
-        )
-
-
-def _require_secret_draws(loss: Loss, synthetic: Examples, run: Callable[[], Tensor]) -> None:
-    """Refuse draws from other generators than the default ones, and seeds set in a pass.
-
-    After two passes that began in different states, the states must differ.
-    """
-    ends = []
-    for begin in (b"one", b"two"):
-        secret = _bytes_from(begin)
-        with secret_generators(secret, synthetic.targets.device), _RefuseGenerators():
-            outputs = run()
-            _ignoring_errors(loss, outputs, synthetic.targets)
-            ends.append((torch.get_rng_state(), np.random.get_state(legacy=False)["state"],
-                         random.getstate()))  # fmt: skip
-    (one, of_numpy, of_python), (other, numpys, pythons) = ends
-    if torch.equal(one, other) or of_numpy == numpys or of_python == pythons:
-        raise ModelError(
-            "Expected a model that does not seed generators, found one that sets a seed in its "
-            "forward pass: its draws would be predictable. Remove `manual_seed` and similar calls."
-        )
-
-
-def _ignoring_errors(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    """Run the loss for its draws; other errors are found by the checks of losses, later."""
-    try:
-        loss(outputs, targets)
-    except ModelError:
-        raise
-    except Exception:
-        return
-
-
-def _bytes_from(begin: bytes) -> Callable[[int], bytes]:
-    draws = np.random.Generator(np.random.PCG64(int.from_bytes(begin)))
-    return draws.bytes
-
-
-class _RefuseGenerators(TorchFunctionMode):
-    """Refuses draws from a generator that is passed in: its state is not secret."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Look for a generator among the arguments."""
-        given = [*args, *(kwargs or {}).values()]
-        if any(isinstance(one, torch.Generator) for one in given):
-            raise ModelError(
-                "Expected a model that draws from torch's default generator, which is secret while "
-                "private rows are seen, found a draw from its own generator. Remove `generator=`."
-            )
-        return func(*args, **(kwargs or {}))
-
-
-def _require_no_retained_tensors(model: nn.Module, loss: Loss, run: Callable[[], None]) -> None:
-    """Refuse a model that retains a tensor of a pass in a place that cannot be restored.
-
-    Tensors from its first pass, such as a table of positions, do not count: it has run before.
-    """
-    if LayerSequence.of(model) is not None:
-        return
-    made = _CreatedTensors()
-    with made, same_state(model, loss):  # as in every pass: an LSTM, say, retains its weights
-        run()
-    if any(True for _ in made.alive()):
-        gc.collect()
-    if any(True for _ in made.alive()):
-        raise ModelError(
-            "Expected a forward pass that retains no tensor, found one that writes into a hook, a "
-            f"function, a global variable or an object of its own: {_CURE}"
-        )
-
-
-class _CreatedTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every tensor that is created meanwhile, without keeping it alive."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._made: list[weakref.ref[Tensor]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call the operation, and record its results."""
-        found = func(*args, **(kwargs or {}))
-        self._made += [weakref.ref(one) for one in tree_leaves(found) if isinstance(one, Tensor)]
-        return found
-
-    def alive(self) -> Iterator[Tensor]:
-        """Yield the tensors that still exist."""
-        return (one for made in self._made if (one := made()) is not None)
+    if not sizes or refuses(0) or not refuses(-1):
+        return None
+    return next((size for size in sizes if refuses(size) and not refuses(size - 1)), None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adadps.data.examples import Features
+from adadps.data.fields import Rows
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.rules.built import BuiltGradients
 from adadps.engine.rules.convolution import Convolution, of_bias, of_filters
@@ -43,7 +43,7 @@ class LayerCall:
 
     owner: Owner
     prefix: str
-    inputs: Features
+    inputs: Rows
     output_gradients: Tensor
 
     def finite(self) -> Tensor:
@@ -245,7 +245,7 @@ def _sum_over(values: Tensor, axes: list[int]) -> Tensor:
     return values.sum(axes) if axes else values
 
 
-def _zeroed(inputs: Features, examples: Tensor) -> Features:
+def _zeroed(inputs: Rows, examples: Tensor) -> Rows:
     if isinstance(inputs, SparseRows):
         return inputs.with_values(torch.where(examples[inputs.rows], 0, inputs.values))
     if not inputs.is_floating_point():

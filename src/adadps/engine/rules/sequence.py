@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from adadps.data.examples import Features
+from adadps.data.fields import Rows
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.rules.layers import LayerCall
 from adadps.engine.rules.pooling import MaxPool, require_winners
@@ -64,7 +64,7 @@ class LayerSequence:
             return None
         return cls(tuple(layers))
 
-    def takes(self, features: Features) -> bool:
+    def takes(self, features: Rows) -> bool:
         """Can these features be fed to the first layer, one example per row?"""
         first = self.layers[0][1]
         if isinstance(features, SparseRows):
@@ -73,7 +73,7 @@ class LayerSequence:
             return features.ndim == 2 and not features.is_floating_point()
         return features.ndim >= 2 or isinstance(first, nn.Embedding)
 
-    def outputs(self, params: Params, features: Features) -> Tensor:
+    def outputs(self, params: Params, features: Rows) -> Tensor:
         """Run all layers, without gradient, and return the outputs."""
         with torch.no_grad():
             signal = self._first(params, features)
@@ -82,7 +82,7 @@ class LayerSequence:
             assert isinstance(signal, Tensor)
             return signal
 
-    def numbers(self, params: Params, features: Features) -> int:
+    def numbers(self, params: Params, features: Rows) -> int:
         """Return how many numbers the layers write for one example."""
         with torch.no_grad():
             signal, total = self._first(params, features), 0
@@ -92,7 +92,7 @@ class LayerSequence:
         return total // max(1, len(features))
 
     def layer_calls(
-        self, params: Params, features: Features, of_outputs: Callable[[Tensor], Tensor]
+        self, params: Params, features: Rows, of_outputs: Callable[[Tensor], Tensor]
     ) -> list[LayerCall]:
         """Return the inputs and output gradients of all layers with weights.
 
@@ -116,7 +116,7 @@ class LayerSequence:
         pairs = zip(inputs, found, strict=True)
         return [LayerCall(layer, prefix, *_each(a, b.detach())) for (layer, prefix, a), b in pairs]
 
-    def _first(self, params: Params, features: Features) -> Features:
+    def _first(self, params: Params, features: Rows) -> Rows:
         """The inputs of the first layer: bags of words as sparse rows, values in its precision."""
         first = self.layers[0][1]
         if isinstance(first, nn.EmbeddingBag):
@@ -126,14 +126,14 @@ class LayerSequence:
         copied = getattr(self.layers[0][1], "inplace", False)
         return features.to(next(iter(params.values())).dtype, copy=copied)
 
-    def encoded(self, features: Features) -> Features:
+    def encoded(self, features: Rows) -> Rows:
         """Return tokens for a first layer of bags as sparse rows of counts, others unchanged."""
         first = self.layers[0][1]
         if isinstance(first, nn.EmbeddingBag) and isinstance(features, Tensor):
             return as_bags(features, first)
         return features
 
-    def table_rows(self, features: Features) -> dict[str, Tensor]:
+    def table_rows(self, features: Rows) -> dict[str, Tensor]:
         """Return the rows of the first layer's table that these features read."""
         name, first = self.layers[0]
         features = self.encoded(features)
@@ -175,7 +175,7 @@ def _treats_examples_alone(module: nn.Module) -> bool:
     return not getattr(module, "return_indices", False)
 
 
-def _run(layer: nn.Module, own: Params, signal: Features) -> Tensor:
+def _run(layer: nn.Module, own: Params, signal: Rows) -> Tensor:
     if isinstance(signal, SparseRows):
         return _on_sparse_rows(layer, own, signal)
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and len(layer.normalized_shape) >= signal.ndim:
@@ -210,14 +210,14 @@ def _on_sparse_rows(layer: nn.Module, own: Params, rows: SparseRows) -> Tensor:
     )
 
 
-def _each(inputs: Features, b: Tensor) -> tuple[Features, Tensor]:
+def _each(inputs: Rows, b: Tensor) -> tuple[Rows, Tensor]:
     """Inputs and output gradients with an inner batch of one for every example."""
     if isinstance(inputs, SparseRows):
         return inputs, b
     return inputs.unsqueeze(1), b.unsqueeze(1)
 
 
-def _detached(signal: Features) -> Features:
+def _detached(signal: Rows) -> Rows:
     return signal.detach() if isinstance(signal, Tensor) else signal
 
 

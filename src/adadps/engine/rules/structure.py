@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from adadps.data.fields import Arguments
+from adadps.engine.passes.outputs import tensors_of
 from adadps.engine.rules.tape import Replacement, Tape, on_tape
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
@@ -32,24 +34,26 @@ def owns_trainable(module: nn.Module) -> bool:
 
 
 def used_elsewhere(
-    model: nn.Module, params: Params, row: Tensor, replacements: dict[nn.Module, Replacement]
+    model: nn.Module, params: Params, row: Arguments, replacements: dict[nn.Module, Replacement]
 ) -> set[str] | None:
     """Return the parameters that are used outside of the layers on the tape; None if unknown.
 
     A parameter that the pass does not use at all is among them.
     """
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    reads = _ValueReads([*leaves.values(), row])
+    given, named = row
+    reads = _ValueReads([*leaves.values(), *given, *named.values()])
     tape = _AliasTape()
     with on_tape(tape, replacements), reads, reads.in_python:
-        outputs = functional_call(model, leaves, (row,))
-    if not isinstance(outputs, Tensor) or reads.found:
+        outputs = functional_call(model, leaves, given, named)
+    found = tensors_of(outputs)
+    if not found or reads.found:
         return None
     names = {id(leaf): name for name, leaf in leaves.items()}
     owned = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     through: set[str] = set()
     elsewhere: set[str] = set()
-    for node, leaf in _readers(outputs.grad_fn):
+    for node, leaf in _readers([tensor.grad_fn for tensor in found]):
         variable = id(getattr(leaf, "variable", None))
         if variable in owned:
             raise HiddenParameterError(
@@ -160,9 +164,9 @@ _READS = {
 """Operations whose results in Python, or whose shapes, depend on values."""
 
 
-def _readers(last: Any) -> Iterator[tuple[Any, Any]]:
+def _readers(last: list[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield all edges of a graph, from a node to one that it reads."""
-    waiting, seen = [last], {last}
+    waiting, seen = list(dict.fromkeys(last)), set(last)
     while waiting:
         node = waiting.pop()
         for following, _ in node.next_functions if node is not None else ():

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from adadps.accounting.epsilon import Budget
 from adadps.data.examples import Examples, as_features, as_numbers
+from adadps.data.fields import one_input
 from adadps.data.sparse_rows import SparseRows
 from adadps.errors import DataError
 
@@ -60,7 +61,7 @@ def case_of(
     >>> len(case_of(rows, labels, examples=1000, budget=Budget(1.0, 1e-5)))
     50
     """
-    held = as_features(features)
+    held = one_input(as_features(features))
     targets = as_numbers(labels, "labels")
     if targets.ndim != 1 or len(targets) != len(held) or targets.is_floating_point():
         raise DataError(

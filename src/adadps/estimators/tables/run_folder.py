@@ -25,9 +25,10 @@ from adadps.accounting.epsilon import Budget
 from adadps.accounting.events import default_delta
 from adadps.accounting.ledger import DiskLedger, require_same_budget
 from adadps.accounting.ledger.file import discard_unused
-from adadps.data.examples import Examples, RowStore
+from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_texts, joined
 from adadps.data.provenance import DeclaredRead, declared_read
+from adadps.data.row_store import RowStore
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import ROWS_AT_ONCE, Table, joined_texts, read_chunks, users
 from adadps.engine.objective import predict

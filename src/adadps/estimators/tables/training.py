@@ -13,8 +13,9 @@ from torch import nn
 
 from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.summary import summarise
-from adadps.data.examples import Examples, RowStore
+from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read
+from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks, users
 from adadps.errors import AssumedPublicWarning, BudgetError, SideInformationWarning
 from adadps.estimators.planner.methods import (

@@ -24,7 +24,8 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 from torch import Tensor
 
-from adadps.data.examples import Features, as_features, as_numbers
+from adadps.data.examples import as_features, as_numbers
+from adadps.data.fields import Rows, one_input
 from adadps.data.identity import PublicRows, public_rows
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.sparse_rows import SparseRows
@@ -172,7 +173,7 @@ def corpus_frequencies(
     >>> corpus_frequencies([[1, 0], [2, 1]], source="toy", public_because="made up").values
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
-    held = as_features(features)
+    held = one_input(as_features(features))
     shares = given_frequencies(
         _shares(held), source=source, public_because=public_because, of_texts=True
     )
@@ -187,12 +188,12 @@ def frequencies_of_private_data(features: Any, *, source: str) -> Frequencies:
     >>> frequencies_of_private_data([[1, 0], [2, 1]], source="the training set").event
     NonPrivateDpEvent()
     """
-    shares = _shares(as_features(features))
+    shares = _shares(one_input(as_features(features)))
     _require_frequencies(shares)
     return Frequencies(shares, Provenance(source, NOT_PUBLIC), NonPrivateDpEvent(), of_texts=True)
 
 
-def _shares(held: Features) -> Tensor:
+def _shares(held: Rows) -> Tensor:
     if isinstance(held, SparseRows):
         stored = (held.values != 0).double()
         counts = stored.new_zeros(held.width).index_add_(0, held.columns, stored)

@@ -26,7 +26,8 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from torch import Tensor
 
 from adadps.accounting.contract import measurement_divisor
-from adadps.data.examples import Features, as_features
+from adadps.data.examples import as_features
+from adadps.data.fields import Rows, one_input
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.noise.randomness import SMALLEST_DEVIATION, secure
@@ -54,7 +55,7 @@ class NoisyFrequencies:
 
     def __init__(
         self,
-        counts: Features,
+        counts: Rows,
         *,
         clip_norm: float,
         noise_multiplier: float,
@@ -65,7 +66,7 @@ class NoisyFrequencies:
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self._shape, self._place, self._source = shape, place, source
         self._width = counts.width if isinstance(counts, SparseRows) else counts.shape[1]
-        self._counts: Features | None = counts
+        self._counts: Rows | None = counts
         self._documents = len(counts)
         self._released: Tensor | None = None
         self._lock = threading.Lock()
@@ -177,7 +178,7 @@ def noisy_frequencies(
         "Less is lost in floating point: raise clip_norm.",
     )
     require_shape(floor, power)
-    held = as_features(counts)
+    held = one_input(as_features(counts))
     if isinstance(held, Tensor) and held.ndim != 2:
         raise SideInformationError(
             f"Expected counts as a matrix with one row per document, found {held.ndim} axes. Count "
@@ -193,7 +194,7 @@ def noisy_frequencies(
     )
 
 
-def clipped_sum(counts: Features, clip_norm: float) -> Tensor:
+def clipped_sum(counts: Rows, clip_norm: float) -> Tensor:
     """Return Σ_i c_i · min(1, C/‖c_i‖) in float64.
 
     >>> clipped_sum(torch.tensor([[3.0, 4.0], [0.5, 0.0]]), 1.0)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from adadps.data.examples import Examples, RowStore
+from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, declared_read
+from adadps.data.row_store import RowStore
 from adadps.errors import DataError
 
 

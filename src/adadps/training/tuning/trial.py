@@ -16,7 +16,8 @@ from adadps.accounting.epsilon import grouping_of, unit_of
 from adadps.accounting.events import is_free
 from adadps.accounting.ledger import MemoryLedger
 from adadps.accounting.samplers import Sampler
-from adadps.data.examples import Examples, Features
+from adadps.data.examples import Examples
+from adadps.data.fields import Features, Fields
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
@@ -225,6 +226,8 @@ def _a_row_like(features: Features) -> Features:
     if isinstance(features, SparseRows):
         none = torch.zeros(2, dtype=torch.int64)
         return SparseRows(none, none[:0], torch.zeros(0), features.width)
+    if isinstance(features, Fields):
+        return features.each(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:]))
     return torch.zeros((1, *features.shape[1:]), dtype=features.dtype, device=features.device)
 
 

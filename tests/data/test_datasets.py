@@ -1,0 +1,271 @@
+"""Torch datasets: rows are read when a paid step has drawn them, and never otherwise."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import adadps
+from adadps import Budget, dp_sgd, examples, losses
+from adadps.engine.passes.validation import objective
+from adadps.errors import DataError
+from adadps.training.fit import PrivateRun
+
+ROWS = 40
+
+
+class Images(Dataset):
+    """Notes which rows were read; some of them are broken."""
+
+    def __init__(self, broken=(), rows=ROWS):
+        self.broken, self.rows, self.read = set(broken), rows, []
+        generator = torch.Generator().manual_seed(0)
+        self.images = torch.rand(rows, 1, 4, 4, generator=generator)
+        self.labels = torch.randint(2, (rows,), generator=generator)
+
+    def __len__(self):
+        return self.rows
+
+    def __getitem__(self, row):
+        self.read.append(row)
+        if row in self.broken:
+            raise OSError("broken file")
+        return self.images[row], int(self.labels[row])
+
+
+def small_cnn():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+
+
+def private_run(data, steps=6, **more):
+    return PrivateRun(
+        small_cnn(), losses.cross_entropy, data, method=dp_sgd(lr=0.5), clip_norm=1.0,
+        batch_size=8, steps=steps, budget=Budget(epsilon=8, delta=1e-3), **more,
+    )  # fmt: skip
+
+
+def test_only_drawn_rows_are_read(monkeypatch):
+    dataset = Images()
+    run = private_run(examples(dataset))
+    assert dataset.read == [0]  # its form
+    drawn = []
+    take = type(run._stepper._data).take
+
+    def noting(self, rows):
+        drawn.extend(rows.tolist())
+        return take(self, rows)
+
+    monkeypatch.setattr(type(run._stepper._data), "take", noting)
+    for batch in run.batches():
+        run.step(batch)
+    assert dataset.read[1:] == drawn
+    assert drawn
+
+
+def test_rows_are_those_of_a_tensor():
+    dataset = Images()
+    held = examples(dataset)
+    rows = torch.tensor([3, 1, 1, 30])
+    found = held.take(rows)
+    assert torch.equal(found.features, dataset.images[rows])
+    assert torch.equal(found.targets, dataset.labels[rows])
+    assert not found.absent.any()
+
+
+def test_a_broken_row_weighs_nothing_and_is_not_reported():
+    dataset = Images(broken=[5])
+    held = examples(dataset)
+    found = held.take(torch.tensor([4, 5, 6]))
+    assert found.absent.tolist() == [False, True, False]
+    model = small_cnn()
+    made = objective(model, losses.cross_entropy, held)
+    with_it = made.per_unit(made.params(), found, None)
+    without = made.per_unit(made.params(), held.take(torch.tensor([4, 6])), None)
+    assert with_it.present[:3].tolist() == [True, False, True]
+    torch.testing.assert_close(with_it.norms()[[0, 2]], without.norms()[:2])
+
+
+def test_a_run_over_broken_rows_says_nothing_of_them(capsys):
+    result = adadps.fit(
+        small_cnn(), losses.cross_entropy, examples(Images(broken=range(1, ROWS))),
+        method=dp_sgd(lr=0.5), clip_norm=1.0, batch_size=8, steps=4,
+        budget=Budget(epsilon=8, delta=1e-3),
+    )  # fmt: skip
+    assert result.privacy.steps == 4
+    printed = capsys.readouterr()
+    assert "broken" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    "other",
+    [torch.rand(1, 5, 4), torch.full((1, 4, 4), float("nan")), "text", None],
+    ids=["shape", "not finite", "text", "nothing"],
+)
+def test_rows_of_another_form_weigh_nothing(other):
+    class Mixed(Images):
+        def __getitem__(self, row):
+            return (other, 1) if row == 3 else super().__getitem__(row)
+
+    assert examples(Mixed()).take(torch.tensor([2, 3])).absent.tolist() == [False, True]
+
+
+def test_empty_batches_have_the_form_of_the_data():
+    held = examples(Images()).take(torch.arange(0))
+    assert held.features.shape == (0, 1, 4, 4)
+    assert len(held) == 0
+    assert held.targets.dtype == torch.int64
+
+
+# --- items ---
+
+
+class Items(Dataset):
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, row):
+        return self.make(row)
+
+
+def test_mappings_are_given_by_name():
+    held = examples(
+        Items(lambda row: {"tokens": [row, 1], "mask": [1, 0], "labels": row % 2}),
+    ).take(torch.tensor([4, 5]))
+    assert held.features.names == ("tokens", "mask")
+    assert held.features.tensors[0].tolist() == [[4, 1], [5, 1]]
+    assert held.targets.tolist() == [0, 1]
+
+
+def test_the_target_has_any_name():
+    dataset = Items(lambda row: {"x": [1.0], "stars": row})
+    assert examples(dataset, target="stars").take(torch.tensor([7])).targets.tolist() == [7]
+    with pytest.raises(DataError, match="Name it by `target=`"):
+        examples(dataset)
+
+
+def test_longer_tuples_have_several_inputs():
+    held = examples(Items(lambda row: ([1.0 * row], [2], row))).take(torch.tensor([3]))
+    assert [tensor.tolist() for tensor in held.features.tensors] == [[[3.0]], [[2]]]
+    nested = examples(Items(lambda row: (([1.0 * row], [2]), row))).take(torch.tensor([3]))
+    assert [tensor.tolist() for tensor in nested.features.tensors] == [[[3.0]], [[2]]]
+
+
+def test_half_precision_trains():
+    images = torch.rand(ROWS, 16).half()
+    held = examples(TensorDataset(images, torch.randint(2, (ROWS,))))
+    made = objective(nn.Linear(16, 2), losses.cross_entropy, held)
+    found = made.per_unit(made.params(), held.take(torch.arange(4)), None).norms()
+    single = held.take(torch.arange(4))
+    whole = adadps.data.examples.Examples(single.features.float(), single.targets)
+    torch.testing.assert_close(found, made.per_unit(made.params(), whole, None).norms())
+
+
+# --- refusals ---
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield torch.rand(2), 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        (Stream(), "map-style"),
+        (Images(rows=0), "at least one row"),
+        (torch.rand(3, 2), "targets beside the features"),
+        (Items(lambda _: torch.rand(2)), "features and a target"),
+        (Images(broken=[0]), "cannot be read"),
+    ],
+    ids=["iterable", "empty", "features alone", "no target", "first row"],
+)
+def test_other_data_is_refused(dataset, says):
+    with pytest.raises(DataError, match=says):
+        examples(dataset)
+
+
+def test_images_without_a_transform_are_refused():
+    kind = type("Image", (), {})
+    kind.__module__ = "PIL.Image"
+    with pytest.raises(DataError, match="transform that makes tensors"):
+        examples(Items(lambda row: (kind(), row)))
+
+
+# --- chance, processes, public rows, users ---
+
+
+class WithChance(Dataset):
+    """Draws from all three generators."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        drawn = [float(torch.rand(())), random.random(), float(np.random.rand())]
+        return torch.tensor(drawn), 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hazard_transforms_draw_from_secret_generators(workers):
+    """Whoever knows the seeds of the default generators cannot tell what was drawn."""
+    held = examples(WithChance(), workers=workers)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0), random.seed(0), np.random.seed(0)
+        before = torch.get_rng_state(), random.getstate()
+        found.append(held.take(torch.arange(6)).features)
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert before[1] == random.getstate()
+    assert not (found[0] == found[1]).any()
+    assert len(found[0].unique()) == found[0].numel()  # processes do not share a state
+
+
+def test_several_processes_read_the_same_rows():
+    dataset = Images(broken=[7])
+    rows = torch.tensor([9, 7, 3, 20, 21])
+    one, other = (examples(dataset, workers=count).take(rows) for count in (0, 2))
+    assert torch.equal(one.features, other.features)
+    assert torch.equal(one.targets, other.targets)
+    assert torch.equal(one.absent, other.absent)
+
+
+def test_public_rows_are_absent_from_their_steps():
+    dataset = Images()
+    public = adadps.public_examples(
+        dataset.images[:3], dataset.labels[:3], source="made up", public_because="made up",
+        batch_size=3,
+    )  # fmt: skip
+    held = examples(dataset).leaving_out([public.rows])
+    assert held.take(torch.arange(5)).absent.tolist() == [True] * 3 + [False] * 2
+
+
+def test_users_of_a_dataset():
+    held = examples(Images(), users=[row // 4 for row in range(ROWS)])
+    assert held.take(torch.tensor([0, 3, 4])).users.unique().numel() == 2
+
+
+def test_evaluation_reads_a_dataset_in_pieces(monkeypatch):
+    monkeypatch.setattr("adadps.training.evaluation.ROWS_AT_ONCE", 7)
+    dataset = Images()
+    run = private_run(examples(dataset))
+    held_out = adadps.on_held_out("rows", dataset, accuracy=adadps.accuracy)
+    (found,) = run.evaluate(held_out)
+    outputs = run.objective.outputs(run.params, dataset.images)
+    assert found.value == adadps.accuracy(outputs, dataset.labels)
+    with pytest.raises(DataError, match="cannot be read"):
+        run.evaluate(adadps.on_held_out("rows", Images(broken=[9]), accuracy=adadps.accuracy))
+
+
+def test_the_number_of_rows_is_assumed_public():
+    assumed = private_run(examples(Images())).result().privacy.assumed_public
+    assert any(str(ROWS) in fact for fact in assumed)
+
+
+def test_nothing_shows_the_content():
+    assert "images" not in repr(examples(Images())).lower()
