@@ -280,7 +280,7 @@ def test_one_run_passes_for_every_method_on_every_path(method, path):
 
 
 def canaries(method, path):
-    asked = {**SETTING, "steps": usual_steps(path), "delta": 1e-12}
+    asked = {**SETTING, "steps": usual_steps(path, method), "delta": 1e-12}
     return CanarySettings(method=method, path=path, canaries=100, **asked)
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from adadps.data.tables import write_table
+from adadps.estimators.planner.successors import SUCCESSORS
 from adadps.types import Relation
 from support.author_tables import HEADER, rows
 from support.commands import app, files, plain, runner
@@ -46,6 +47,15 @@ def test_a_model_a_card_and_a_statement_for_users(table):
     given = ("predict", table.parent / "model", table, "--out", labelled)
     assert runner.invoke(app, [str(one) for one in given]).exit_code == 0
     assert "prediction" in labelled.read_text(encoding="utf-8").splitlines()[0]
+
+
+@pytest.mark.parametrize("method", SUCCESSORS)
+def test_methods_that_are_not_planned_for_devices_are_refused(table, method):
+    found = federate(table, "--method", method)
+    assert found.exit_code == 1
+    said = " ".join(found.stderr.split())
+    assert f"Expected a method of federations, found {method.value}" in said
+    assert "Use dp-sgd, dp-adam, adadps or adadps-two-sided" in said
 
 
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-adam", "adadps", "adadps-two-sided"])

@@ -74,6 +74,20 @@ def test_pure_noise_leaves_the_floor():
     assert float(divisor) == pytest.approx(0.1, abs=0.01)
 
 
+def test_noise_that_changes_is_averaged_as_the_squares_are():
+    """Noise falls to nothing: what the first step has left in v̂ is still subtracted."""
+    stage, params = adam_bc(1.0, betas=(0.0, 0.5), floor=1e-9), {"w": torch.zeros(1)}
+    state = stage.init(params)
+    for index, (value, deviation) in enumerate(((2.0, 2.0), (3.0, 0.0)), start=1):
+        signal = released(PRIVACY)
+        signal.clear()
+        signal["w"], signal.deviation = torch.tensor([value], dtype=torch.float64), deviation
+        step = Step(index=index, expected_size=4.0, noise=Loud(), mean_gradient=lambda _batch: {})
+        update, state = stage.apply(signal, state, step)
+    # v̂ = (½·½·4 + ½·9) / ¾, of which the noise is (½·½·4) / ¾
+    assert float(update["w"]) == pytest.approx(-3.0 / math.sqrt(4.5 / 0.75))
+
+
 def test_it_must_follow_the_release():
     with pytest.raises(OrderError, match=r"adam_bc.*right after `privatize"):
         chain(PRIVACY, momentum(0.9), adam_bc(0.1))

@@ -17,7 +17,17 @@ from dp_accounting import (
 )
 from scipy import sparse
 
-from adadps import Budget, PrivateRun, dp_sgd, examples, fit, poisson, privatize, sparse_linear
+from adadps import (
+    Budget,
+    PrivateRun,
+    dp_sgd,
+    examples,
+    fit,
+    load_result,
+    poisson,
+    privatize,
+    sparse_linear,
+)
 from adadps.accounting.contract import Grouping
 from adadps.accounting.epsilon import calibrate_noise, epsilon_of_run
 from adadps.engine.losses import cross_entropy
@@ -38,7 +48,9 @@ from adadps.methods.stages import (
     train_locally,
 )
 from adadps.report.card import card_of, markdown_of
-from adadps.report.html.reports import noise_facts
+from adadps.report.card.checking import check
+from adadps.report.html import report_of_run
+from adadps.report.html.reports import noise_facts, noise_section
 from adadps.training.describe import plan_of
 from adadps.training.federated.task import task_of
 from adadps.types import Accountant
@@ -178,7 +190,7 @@ def run(**options):
     )
 
 
-def test_calibration_ledger_card_and_report_state_the_count():
+def test_calibration_ledger_card_and_report_state_the_count(tmp_path):
     result = run()
     sampler = poisson(examples=200, expected_size=20)
     sigma = calibrate_noise(
@@ -196,6 +208,17 @@ def test_calibration_ledger_card_and_report_state_the_count():
     assert told in markdown_of(card)
     assert "share=0.01" in card["mechanism"]["chain"]
     assert noise_facts(result) is None  # the clip norm moves, so that no one number is true
+    (point,) = noise_section({"mine": result}).points
+    assert "the clip norm, or the scale of the noise, changes from step to step" in point
+    last = result.public_facts["clip_norm_at_end"]
+    assert card["mechanism"]["clip_norm_at_end"] == last != 0.1
+    assert f"0.1 at the first step, {last:.6g} after the last" in markdown_of(card)
+    folder = result.save(tmp_path / "run")
+    assert check(load_result(folder).describe()).agrees is True
+    page = report_of_run(load_result(folder), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "The count is paid for" in page
+    assert "0.1 at the first step" in page
+    assert "changes from step to step" in page
     privacy = privatize(clip_norm=0.1, noise_multiplier=sigma)
     plan = plan_of(dp_sgd_adaptive_clip(privacy, lr=0.5), sampler, 5, Accountant.PLD)
     assert told in plan.prices[-1]
@@ -293,9 +316,9 @@ def test_debugging_counts_what_was_clipped_at_the_current_norm():
         steps=2,
         debug=True,
     )
-    first, second = (entry["clipped_fraction"] for entry in result.debug)
-    assert first == 1.0
-    assert second == 0.0
+    first, second = result.debug
+    assert (first["clipped_fraction"], second["clipped_fraction"]) == (1.0, 0.0)
+    assert first["clip_norm"] == 1e-3 < second["clip_norm"]
 
 
 def test_users_are_counted_as_one():

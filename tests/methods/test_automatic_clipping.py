@@ -103,6 +103,23 @@ def test_epsilon_of_a_run_is_that_of_dp_sgd_and_noise_may_wait():
     assert dp_sgd_auto_clip(PRIVACY, lr=0.1).allows_late_noise
 
 
+def test_debugging_states_no_share_that_was_clipped():
+    """Every gradient is normalised: none of them is clipped, and none is left as it is."""
+    rows = torch.randn(50, 4)
+    result = fit(
+        torch.nn.Linear(4, 2),
+        cross_entropy,
+        examples(rows, (rows[:, 0] > 0).long()),
+        method=dp_sgd_auto_clip(PRIVACY, lr=0.1),
+        sampler=poisson(examples=50, expected_size=50),
+        steps=2,
+        debug=True,
+    )
+    for entry in result.debug:
+        assert entry["largest_norm"] > 0
+        assert "clipped_fraction" not in entry
+
+
 def test_users_are_normalised_as_one_and_protected_as_one():
     rows, users = torch.randn(60, 4), torch.arange(60) % 12
     privacy = privatize(noise_multiplier=3.0, groups=by_user(most=3))

@@ -26,6 +26,7 @@ from adadps.methods.stages import (
     train_locally,
     unscale,
 )
+from adadps.report.html.reports import noise_section
 from adadps.training.federated.task import task_of
 from adadps.types import Accountant
 from support.neighbouring_sums import INPUTS, OUTPUTS, Silent, rows_of_many_sizes, squared
@@ -146,6 +147,10 @@ def test_epsilon_is_that_of_dp_sgd_and_the_source_is_stated(method):
     assert "its own releases" in known["source"]
     assert known["public_because"] == "computed from what this run has released and paid for"
     assert "price" not in known
+    (point, *others) = noise_section({"mine": result}).points or ("",)
+    moves = "changes from step to step" in point
+    assert moves is (method is METHODS["scale_then_privatize"])  # its noise is scaled back
+    assert not others
 
 
 @pytest.mark.parametrize(

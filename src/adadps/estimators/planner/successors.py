@@ -9,9 +9,9 @@ All of them are in units of the noise, whose standard deviation in an entry of t
 - *DP²* averages s releases, a share of the run. Entries of A that are noise alone are about
   √(1 - β) σC/(b√s), which is its ε; ``gain`` takes A back to 1 there, times `GAIN`, because
   gradients are divided by more where there is something to learn.
-- *Adaptive clipping* starts at the clip norm of the rule and moves to the median norm, which is at
-  most about that of the first gradient. The learning rate is the one for that clip norm: noise
-  grows with C.
+- *Adaptive clipping* starts at the clip norm of the rule and moves to the median norm, which begins
+  at that of the first gradient and falls as the model learns. Noise grows with C, so that the
+  learning rate is the one for a clip norm between the two: their geometric mean.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def rate_factor(method: Method, clip_share: float) -> float:
     ``clip_share`` is the clip norm of the first step divided by the norm of a first gradient.
 
     >>> rate_factor(Method.DP_SGD_ADAPTIVE_CLIP, 0.25), rate_factor(Method.DP2, 0.25)
-    (0.25, 1.0)
+    (0.5, 1.0)
     """
     if method is Method.DP_ADAM_BC:
         return math.sqrt(FLOOR_SHARE)
-    return min(1.0, clip_share) if method is Method.DP_SGD_ADAPTIVE_CLIP else 1.0
+    return math.sqrt(min(1.0, clip_share)) if method is Method.DP_SGD_ADAPTIVE_CLIP else 1.0

@@ -19,7 +19,7 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import secure
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
-from adadps.methods import paper
+from adadps.methods import paper, successors
 from adadps.methods.side import AdamStatistics, RMSPropStatistics, SideSource, public, whiten
 from adadps.methods.stages import (
     Chain,
@@ -40,6 +40,8 @@ REFRESH = 25
 CLIPPED_AT = 0.5
 """Clip norms of methods whose grid has something else to choose."""
 NOT_PRIVATE_BATCH = 128
+DP2_DELAY, DP2_DECAY = 20, 0.9
+"""DP² averages this many releases, and preconditions as many steps by them."""
 PUBLIC_BATCH, PUBLIC_EPOCHS, PUBLIC_RATE = 60, 100, 0.001
 
 
@@ -180,6 +182,26 @@ def _pda_dpmd(given: Given) -> Chain:
     return paper.pda_dpmd(given.public(), stage, lr=rate, steps=given.steps)
 
 
+def _dp2(given: Given) -> Chain:
+    """Return DP², with its ε and gain in units of the noise in its averages of releases."""
+    stage, rate = given.clipped()
+    noise = given.noise_multiplier * stage.clip_norm / given.problem.batch_size
+    level = noise * ((1 - DP2_DECAY) / DP2_DELAY) ** 0.5
+    return successors.dp2(
+        stage,
+        lr=rate,
+        preconditioned_lr=rate,
+        delay=DP2_DELAY,
+        decay=DP2_DECAY,
+        epsilon=level,
+        gain=given.setting["gain"] * level,
+    )
+
+
+def _scale_then_privatize(given: Given) -> Chain:
+    return successors.scale_then_privatize(given.clipped()[0], lr=given.rate())
+
+
 def _adas(given: Given) -> Chain:
     side = precondition(public(given.public(), _rms(given)))
     return chain(side, average(), sgd(given.rate()))
@@ -221,6 +243,7 @@ BY_LENGTH = _grid(clip=CLIPS, length=LENGTHS)
 BY_RATE = _grid(clip=CLIPS, rate=(0.0003, 0.001, 0.003, 0.01))
 PRECONDITIONED = _grid(epsilon=(1e-6, 1e-5), length=(1.0, 2.0, 4.0, 8.0))
 AFTERWARDS = _grid(epsilon=(1e-6, 1e-5), rate=(0.0001, 0.0003, 0.001, 0.003))
+BY_GAIN = _grid(gain=(2.0, 8.0), length=LENGTHS)
 WHITENED = _grid(clip=CLIPS, length=(2.5, 5.0, 10.0, 20.0))
 RATES = _grid(rate=tuple(0.0001 * 3.0**power for power in range(8)))
 SGD_RATES = _grid(rate=tuple(0.1 * 3.0**power for power in range(8)))
@@ -241,6 +264,10 @@ IMAGE_METHODS = {
     "dp-r-pub": ImageMethod("DP-R-Pub", _dp_r_pub, AFTERWARDS, IMAGES),
     "dp-adam-pub": ImageMethod("DP-Adam-Pub", _dp_adam_pub, AFTERWARDS, IMAGES),
     "pda-dpmd": ImageMethod("PDA-DPMD", _pda_dpmd, BY_LENGTH, IMAGES),
+    "dp2": ImageMethod("DP²", _dp2, BY_GAIN),
+    "scale-then-privatize": ImageMethod(
+        "scale, then privatize", _scale_then_privatize, BY_RATE
+    ),
     "ideal": ImageMethod("ideal", _ideal, PRECONDITIONED, "the PRIVATE images", private=False),
     "public-only": ImageMethod(
         "Adam on the public images alone", _plain_adam, RATES, IMAGES, private=False,
