@@ -251,7 +251,7 @@ IMAGE_METHODS = {
 QUICK = ("dp-sgd", "adadps", "whitened")
 WAVELET_SETTINGS = {
     "dp-sgd": _grid(clip=CLIPS, length=(2.0, 4.0, 8.0, 16.0)),
-    "whitened": _grid(clip=CLIPS, length=(4.0, 8.0, 16.0, 32.0)),
+    "whitened": _grid(clip=CLIPS, length=(8.0, 16.0, 32.0, 64.0)),
     "adam": RATES,
     "public-only": RATES,
 }

@@ -83,11 +83,11 @@ SIZES = {
     ),
     "mnist": ImageSize(1024, 20, 10, (1.25,), 1 / TRAINING_IMAGES, False, "test accuracy"),
     "mnist-wavelets": ImageSize(
-        4096, 30, 20, (1.25,), 1 / TRAINING_IMAGES, False, "test accuracy",
+        4096, 20, 20, (1.25,), 1 / TRAINING_IMAGES, False, "test accuracy",
         wavelets=True, batch_without_noise=512,
     ),
     "fashion-mnist": ImageSize(
-        4096, 30, 20, (1.0, 3.0), 1 / TRAINING_IMAGES, False, "test accuracy",
+        4096, 20, 20, (1.0, 3.0), 1 / TRAINING_IMAGES, False, "test accuracy",
         dataset="fashion-mnist", wavelets=True, batch_without_noise=512,
     ),
 }  # fmt: skip

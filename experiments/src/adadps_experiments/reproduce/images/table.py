@@ -28,9 +28,9 @@ QUICK_EPOCHS = 4
 PROTOCOL = (
     "Eight settings for each method, and up to two steps beyond the edge of a grid at which the "
     "best one lies, by the same rule for all; the best score on a sixth of the training images, "
-    "held out from the trials; shorter runs than those of the table, one each, at the smaller "
-    "epsilon, calibrated to it for their own length. As in the paper, trials are not part of the "
-    "epsilons."
+    "held out from the trials; one run each, mostly shorter than those of the table, at the "
+    "smaller epsilon, calibrated to it for its own length. As in the paper, trials are not part "
+    "of the epsilons."
 )
 PAPER: dict[str, dict[float | None, dict[str, float]]] = {
     "mnist-ae": {
@@ -59,7 +59,7 @@ def tune(
     workers: int | None = None,
     held: Winners | None = None,
 ) -> Winners:
-    """Run the trials that have no record; return the winners, with those of other parts ``held``."""
+    """Run the trials that have no record; return the winners, beside those ``held`` before."""
     found = {part: {"methods": _winners(part, record_file, workers)} for part in parts}
     others = held["datasets"] if held else {}
     return {"protocol": PROTOCOL, "datasets": {**others, **found}}
