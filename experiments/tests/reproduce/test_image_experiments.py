@@ -188,7 +188,8 @@ def test_linear_models_on_wavelets_are_trained(small, method):
 def test_privacy_at_every_epsilon_stands_in_the_table_of_clothes():
     lines = table.lines("fashion-mnist", quick=False)
     assert lines == [
-        ("dp-sgd", 1.0), ("dp-sgd", 3.0), ("whitened", 1.0), ("whitened", 3.0), ("adam", None),
+        ("dp-sgd", 1.0), ("dp-sgd", 3.0), ("dp-adam", 1.0), ("dp-adam", 3.0), ("adadps", 1.0),
+        ("adadps", 3.0), ("whitened", 1.0), ("whitened", 3.0), ("adam", None),
         ("public-only", None),
     ]  # fmt: skip
 

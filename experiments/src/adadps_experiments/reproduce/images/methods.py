@@ -251,6 +251,8 @@ IMAGE_METHODS = {
 QUICK = ("dp-sgd", "adadps", "whitened")
 WAVELET_SETTINGS = {
     "dp-sgd": _grid(clip=CLIPS, length=(2.0, 4.0, 8.0, 16.0)),
+    "dp-adam": _grid(clip=CLIPS, rate=(0.001, 0.003, 0.01, 0.03)),
+    "adadps": _grid(epsilon=(0.01, 0.1), length=(8.0, 16.0, 32.0, 64.0)),
     "whitened": _grid(clip=CLIPS, length=(8.0, 16.0, 32.0, 64.0)),
     "adam": RATES,
     "public-only": RATES,

@@ -1,8 +1,8 @@
 """The image problems: private images, 600 public ones of the same kind, a model and a loss.
 
 The public images are one percent of the training images, drawn once; they are never trained on as
-private ones. For tuning, a sixth of the private images replaces the test images, whose labels are
-not read.
+private ones. For tuning, a sixth of the private images replaces the test images, which then play
+no part.
 """
 
 from __future__ import annotations
