@@ -172,7 +172,7 @@ def problem(experiment: str, *, tuning: bool) -> ImageProblem:
     images, labels, test_images, test_labels = _pixels(size.dataset)
     order = np.random.default_rng(600).permutation(len(images))
     public, private = order[:PUBLIC], order[PUBLIC:]
-    model = autoencoder if rebuilt else classifier
+    model: Callable[[int], nn.Module] = autoencoder if rebuilt else classifier
     if size.wavelets:
         images, test_images = _wavelets(size.dataset, images, test_images, images[public])
         model = linear(images.shape[1])

@@ -40,7 +40,7 @@ def wavelet_features(images: Tensor) -> Tensor:
     >>> wavelet_features(torch.rand(2, 784)).shape
     torch.Size([2, 3969])
     """
-    return torch.cat([_normalised(scattering(part)) for part in images.split(CHUNK)])
+    return torch.cat([_normalised(scattering(part)) for part in torch.split(images, CHUNK)])
 
 
 def projected_features(images: Tensor, public: Tensor, kept: Path) -> Tensor:
@@ -50,7 +50,9 @@ def projected_features(images: Tensor, public: Tensor, kept: Path) -> Tensor:
     """
     if not kept.exists():
         centre, directions = _main_directions(wavelet_features(public))
-        parts = [(wavelet_features(part) - centre) @ directions for part in images.split(CHUNK)]
+        parts = [
+            (wavelet_features(part) - centre) @ directions for part in torch.split(images, CHUNK)
+        ]
         kept.parent.mkdir(parents=True, exist_ok=True)
         with new_file(kept, overwrite=True) as draft, draft.open("wb") as stream:
             np.save(stream, torch.cat(parts).numpy())
@@ -83,8 +85,8 @@ def scattering(images: Tensor) -> Tensor:
 def _halved(spectrum: Tensor) -> Tensor:
     """Return every second pixel of each direction of the image with this spectrum."""
     half = WIDTH // 2
-    folded = spectrum.unflatten(-1, (2, half)).sum(-2).unflatten(-2, (2, half)).sum(-3)
-    return torch.fft.ifft2(folded) / 4
+    folded = spectrum.reshape(*spectrum.shape[:-2], 2, half, 2, half).sum((-4, -2))
+    return torch.div(torch.fft.ifft2(folded), 4)
 
 
 def _smoothed(images: Tensor) -> Tensor:
@@ -122,4 +124,4 @@ def _morlet(scale: int, angle: float) -> Tensor:
     window = torch.exp(-(along**2 + (slant * across) ** 2) / (2 * deviation**2))
     wave = torch.polar(window, frequency * along)
     wave = wave - window * (wave.sum() / window.sum())
-    return wave * slant / (2 * math.pi * deviation**2)
+    return torch.mul(wave, slant / (2 * math.pi * deviation**2))
