@@ -244,6 +244,8 @@ def figure_of(parts: Mapping[str, Mapping[Line, Sequence[Record]]]) -> bytes:
 def _panel(experiment: str, records: Mapping[Line, Sequence[Record]]) -> Panel:
     curves = []
     for (name, epsilon), mine in records.items():
+        if IMAGE_METHODS[name].only_public:  # many epochs of few images
+            continue
         steps = [step for step, _ in mine[0]["curve"]]
         epochs = [step * mine[0]["job"]["batch"] / mine[0]["examples"] for step in steps]
         values = [[value for _, value in record["curve"]] for record in mine]
