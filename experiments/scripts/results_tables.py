@@ -6,7 +6,8 @@
 A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` names the
 experiment, the data set, the metric and epsilon, and optionally the methods to show;
 ``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
-``<!-- table: federated all users -->`` the federated comparison in the scenario "all users".
+``<!-- table: federated all users -->`` the federated comparison in the scenario "all users",
+``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated"))
+PAGES = tuple(
+    ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated", "mnist")
+)
 ROWS = ROOT / "docs/results/text"
 DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
+IMAGES = ROOT / "docs/results/mnist"
 FEDERATED = ROOT / "docs/results/federated/federated.json"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
@@ -57,6 +61,8 @@ def fill(text: str) -> str:
 def _made(name: str, *which: str) -> str:
     if name == "defaults":
         return defaults_table()
+    if name == "images":
+        return images_table(*which)
     return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
 
 
@@ -76,6 +82,19 @@ def federated_table(scene: str) -> str:
             cells.append(f"{row['mean']:.3f} ± {row['std']:.3f}")
             cells.append("" if row is base else f"{100 * (row['mean'] - base['mean']):+.1f}")
         out.append(f"| {' | '.join([method, *cells])} |")
+    return "\n".join(out) + "\n"
+
+
+def images_table(experiment: str) -> str:
+    """Return one line per method and epsilon."""
+    rows: list[Row] = json.loads((IMAGES / f"{experiment}.json").read_text(encoding="utf-8"))
+    heads = ["method", "ε (PLD)", "ε (RDP)", "test accuracy", "runs"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in rows:
+        paid = [row[f"epsilon_{accountant}"] for accountant in ("pld", "rdp")]
+        shown = ["–" if epsilon is None else f"{epsilon:.2f}" for epsilon in paid]
+        score = f"{row['mean']:.4f}" + (f" ± {row['std']:.4f}" if row["seeds"] > 1 else "")
+        out.append(f"| {' | '.join([row['method'], *shown, score, str(row['seeds'])])} |")
     return "\n".join(out) + "\n"
 
 

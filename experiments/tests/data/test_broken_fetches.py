@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from adadps.errors import DataError
+from adadps_experiments.data.conversion import debian_members
 from adadps_experiments.data.downloading import download
 from adadps_experiments.data.fetching import fetch
 from adadps_experiments.data.named_sets import STACKOVERFLOW, SetFile
@@ -264,3 +265,38 @@ def test_a_killed_download_leaves_a_part_that_serves(cache):
         assert left_in(cache) == left
         fetch(small_imdb(archive), url=home.url)
     assert left_in(cache) == IMDB_TABLES
+
+
+def package_of(data, name=b"data.tar.xz"):
+    """Return a Debian package with this content."""
+
+    def part(name, content):
+        header = name.ljust(48) + str(len(content)).encode().ljust(10) + b"`\n"
+        return header + content + b"\n" * (len(content) % 2)
+
+    return b"!<arch>\n" + part(b"debian-binary", b"2.0\n") + part(b"odd", b"1") + part(name, data)
+
+
+def test_files_of_a_debian_package_are_extracted(tmp_path):
+    original, folder = tmp_path / "x.deb", tmp_path / "to"
+    folder.mkdir()
+    original.write_bytes(package_of(tar_of({"./usr/share/a.gz": "one", "./usr/share/b": "two"})))
+    debian_members("mine-", "a.gz")(original, folder)
+    assert left_in(folder) == ["mine-a.gz"]
+    assert (folder / "mine-a.gz").read_text() == "one"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"no package", b"!<arch>\n", b"!<arch>\n" + b"x" * 60, package_of(b"no archive"),
+        package_of(tar_of({"a.gz": "one"}), b"control.tar"), package_of(tar_of({"b": "two"})),
+        package_of(tar_of({"a.gz": "one" * 999}))[:-400],
+    ],
+)  # fmt: skip
+def test_a_broken_debian_package_is_refused(tmp_path, content):
+    original, folder = tmp_path / "x.deb", tmp_path / "to"
+    folder.mkdir()
+    original.write_bytes(content)
+    with pytest.raises(DataError, match=r"Expected (a whole archive|a Debian package|a\.gz in)"):
+        debian_members("mine-", "a.gz")(original, folder)

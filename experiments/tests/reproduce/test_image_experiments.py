@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
-from adadps.errors import DataError
+from adadps.errors import DataError, SettingError
 from adadps_experiments.reproduce.images import jobs as image_jobs
 from adadps_experiments.reproduce.images import problems, table
 from adadps_experiments.reproduce.images.jobs import ImageJob, run
-from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given
+from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, methods_of
 from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
 from adadps_experiments.reproduce.records import RecordFile
 
@@ -25,10 +25,11 @@ def images(rows=ROWS, seed=0):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """A few random images, and a small autoencoder."""
+def small(monkeypatch, tmp_path):
+    """A few random images, a small autoencoder, and a cache for features."""
+    monkeypatch.setenv("ADADPS_CACHE", str(tmp_path / "cache"))
     held = (images(ROWS), torch.arange(ROWS) % 10, images(40, 1), torch.arange(40) % 10)
-    monkeypatch.setattr(problems, "_mnist", lambda: held)
+    monkeypatch.setattr(problems, "_pixels", lambda _dataset: held)
     monkeypatch.setattr(problems, "PUBLIC", 60)
     monkeypatch.setattr(problems, "WIDTHS", (784, 8, 4, 8, 784))
     monkeypatch.setitem(
@@ -37,6 +38,11 @@ def small(monkeypatch):
     monkeypatch.setitem(
         SIZES, "mnist", problems.ImageSize(50, 1, 1, (1.25,), 1e-3, False, "accuracy")
     )
+    for name, epsilons in (("mnist-wavelets", (1.25,)), ("fashion-mnist", (1.0, 3.0))):
+        few = problems.ImageSize(
+            50, 1, 1, epsilons, 1e-3, False, "accuracy", dataset=SIZES[name].dataset, wavelets=True
+        )
+        monkeypatch.setitem(SIZES, name, few)
     monkeypatch.setattr(image_jobs, "PUBLIC_EPOCHS", 2)
     image_jobs._problem.cache_clear()
     yield
@@ -44,8 +50,9 @@ def small(monkeypatch):
 
 
 def test_every_method_has_eight_settings():
-    for method in IMAGE_METHODS.values():
-        assert len({json.dumps(setting) for setting in method.settings}) == 8, method.label
+    for experiment in SIZES:
+        for name, settings in methods_of(experiment).items():
+            assert len({json.dumps(setting) for setting in settings}) == 8, (experiment, name)
 
 
 def test_five_methods_and_one_without_privacy_have_all_seeds():
@@ -152,7 +159,7 @@ def test_rows_and_the_figure(small):
     assert [row["paper"] for row in rows] == [5.013, 3.566, None]
     for row, mine in zip(rows, records.values(), strict=True):
         assert row["mean"] == pytest.approx(100 * mine[0]["values"]["score"])
-    assert table.figure_of("mnist-ae", records).startswith(b"\x89PNG")
+    assert table.figure_of({"mnist-ae": records}).startswith(b"\x89PNG")
     assert table.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
     with pytest.raises(DataError, match="--tune first"):
         table.setting_of("mnist", "adam", winners)
@@ -163,7 +170,39 @@ def test_a_classifier_is_trained_too(small):
     record = run(ImageJob("mnist", "whitened", setting, 1.25, 0, tuning=True))
     assert 0 <= record["values"]["score"] <= 1
     assert record["digits"] is None
-    assert table.figure_of("mnist", {("whitened", 1.25): [record]}).startswith(b"\x89PNG")
+    assert table.figure_of({"mnist": {("whitened", 1.25): [record]}}).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("method", methods_of("mnist-wavelets"))
+def test_linear_models_on_wavelets_are_trained(small, method):
+    (setting, *_) = methods_of("mnist-wavelets")[method]
+    record = run(ImageJob("mnist-wavelets", method, dict(setting), 1.25, 0, tuning=True))
+    assert 0 <= record["values"]["score"] <= 1
+    assert record["private"] is IMAGE_METHODS[method].private
+    if record["private"]:
+        assert 1.2 < record["epsilon_pld"] <= 1.25
+    (row,) = table.rows_of("mnist-wavelets", {(method, 1.25): [record]})
+    assert (row["side"], row["paper"]) == ("wavelets, 600 public images", None)
+
+
+def test_privacy_at_every_epsilon_stands_in_the_table_of_clothes():
+    lines = table.lines("fashion-mnist", quick=False)
+    assert lines == [
+        ("dp-sgd", 1.0), ("dp-sgd", 3.0), ("dp-adam", 1.0), ("dp-adam", 3.0), ("adadps", 1.0),
+        ("adadps", 3.0), ("whitened", 1.0), ("whitened", 3.0), ("adam", None),
+        ("public-only", None),
+    ]  # fmt: skip
+
+
+def test_parts_are_tuned_beside_those_tuned_before(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "run_missing", lambda *_: None)
+    monkeypatch.setattr(table, "_score", lambda job, _: -job.setting.get("rate", 1.0))
+    held = {"datasets": {"mnist": {"methods": {"sgd": {}}}}}
+    found = table.tune(["mnist-wavelets"], RecordFile(tmp_path / "trials.jsonl"), 1, held)
+    assert list(found["datasets"]) == ["mnist", "mnist-wavelets"]
+    assert set(found["datasets"]["mnist-wavelets"]["methods"]) == set(methods_of("mnist-wavelets"))
+    with pytest.raises(SettingError, match="It has: mnist, mnist-wavelets"):
+        problems.parts_of("mnist", "fashion-mnist")
 
 
 def test_the_loss_is_that_of_a_pixel():

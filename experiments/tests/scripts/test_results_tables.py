@@ -164,3 +164,12 @@ def test_a_check_finds_a_changed_number_on_either_side(script, monkeypatch):
 def test_the_page_of_results_is_filled_in(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     assert called(importlib.import_module("results_tables"), monkeypatch, "--check") == 0
+
+
+def test_a_table_of_images_has_a_line_for_every_row(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "IMAGES", tmp_path)
+    rows = [row("DP-SGD", 0.8812, 0.999, seeds=3), row("Adam", 0.9, None, seeds=1)]
+    (tmp_path / "clothes.json").write_text(json.dumps(rows))
+    *_, first, second = script.images_table("clothes").splitlines()
+    assert first == "| DP-SGD | 1.00 | 1.10 | 0.8812 ± 0.0123 | 3 |"
+    assert second == "| Adam | – | – | 0.9000 | 1 |"

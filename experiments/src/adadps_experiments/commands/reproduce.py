@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
-    "defaults", "federated", "mnist-ae", "mnist",
+    "defaults", "federated", "mnist-ae", "mnist", "fashion-mnist",
 )  # fmt: skip
 NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb",),
@@ -122,7 +122,10 @@ def reproduce(
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help=f"Only the lines of one data set: {', '.join(NEEDED)}. Default: all."),
+        typer.Option(
+            help=f"Only the lines of one data set: {', '.join(NEEDED)}; of mnist: mnist, "
+            "mnist-wavelets. Default: all."
+        ),
     ] = None,
     workers: Annotated[
         int | None,
@@ -188,7 +191,7 @@ def _require_effect(experiment: str, **given: object) -> None:
         "moments": tuple(given),
         "defaults": ("dataset",),
         "mnist-ae": ("dataset",),
-        "mnist": ("dataset",),
+        "fashion-mnist": ("dataset",),
     }
     unused = known.get(experiment, ())
     for name in unused:
@@ -321,21 +324,25 @@ def _federated(asked: Reproduction) -> None:
 
 
 def _images(asked: Reproduction) -> None:
-    from adadps_experiments.reproduce.images import table
+    from adadps_experiments.reproduce.images import problems, table
     from adadps_experiments.reproduce.results import read_winners
 
-    get_if_absent(["mnist"])
+    parts = problems.parts_of(asked.experiment, asked.dataset)
+    get_if_absent([problems.SIZES[part].dataset for part in parts[:1]])
     if asked.tune:
-        asked.save_winners(table.tune(asked.experiment, asked.trials(), asked.workers))
+        held = read_winners(asked.path) if asked.path.exists() else None
+        asked.save_winners(table.tune(parts, asked.trials(), asked.workers, held))
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
     say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
-    records = table.run_rows(
-        asked.experiment, winners, asked.seeds, runs, asked.workers, quick=asked.quick
-    )
-    rows = table.rows_of(asked.experiment, records)
-    asked.save_rows(rows, table.figure_of(asked.experiment, records))
-    out.print(table_of_rows(table.title_of(asked.experiment), table.COLUMNS, rows))
+    records = {
+        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, quick=asked.quick)
+        for part in parts
+    }
+    rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
+    asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
+    for part, mine in rows.items():
+        out.print(table_of_rows(table.title_of(part), table.COLUMNS, mine))
     asked.print_paths()
 
 
@@ -346,5 +353,6 @@ _RUNNERS: dict[str, Callable[[Reproduction], None]] = {
     "federated": _federated,
     "mnist-ae": _images,
     "mnist": _images,
+    "fashion-mnist": _images,
 }
 """Experiments that are not among those on text."""

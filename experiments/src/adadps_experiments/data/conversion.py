@@ -28,6 +28,8 @@ _REVIEW = re.compile(r"<review>(.*?)</review>", re.DOTALL)
 _IMDB_TEXT = re.compile(r"aclImdb/(train|test)/(pos|neg|unsup)/(\d+)_(\d+)\.txt")
 _IMDB_URLS = re.compile(r"aclImdb/(train|test)/urls_(pos|neg|unsup)\.txt")
 _MOVIE = re.compile(r"tt\d+")
+_AR = b"!<arch>\n"
+"""How every Debian package begins."""
 _AMAZON = re.compile(r"[^/]+/(books|dvd|electronics|kitchen)[^/]*/(positive|negative)\.review")
 
 
@@ -189,6 +191,44 @@ def members(*names: str) -> Callable[[Path, Path], None]:
             )
 
     return unpack
+
+
+def debian_members(prefix: str, *names: str) -> Callable[[Path, Path], None]:
+    """Return a conversion that extracts files of a Debian package, with a prefix to their names.
+
+    >>> debian_members("fashion-mnist-", "train-labels-idx1-ubyte.gz").__name__
+    'unpack'
+    """
+
+    def unpack(package: Path, folder: Path) -> None:
+        inner = folder / f"data-of-{package.name}"
+        with _explained(package):
+            _extract_data(package, inner)
+        members(*names)(inner, folder)
+        inner.unlink()
+        for name in names:
+            (folder / name).rename(folder / f"{prefix}{name}")
+
+    return unpack
+
+
+def _extract_data(package: Path, target: Path) -> None:
+    """Copy the archive ``data.tar.*`` out of a Debian package, which is an archive of ``ar``."""
+    with package.open("rb") as stream:
+        whole = stream.read(len(_AR)) == _AR
+        while whole and len(header := stream.read(60)) == 60:
+            name, size = header[:16].decode("ascii").strip(" /"), int(header[48:58])
+            if name.startswith("data.tar"):
+                with target.open("wb") as copy:
+                    while size and (piece := stream.read(min(size, PIECE))):
+                        copy.write(piece)
+                        size -= len(piece)
+                return
+            stream.seek(size + size % 2, 1)
+    raise DataError(
+        f"Expected a Debian package with data.tar at {package}, found another file. Download it "
+        "again."
+    )
 
 
 def as_it_is(name: str) -> Callable[[Path, Path], None]:

@@ -245,6 +245,55 @@ MNIST = NamedSet(
     ),
 )
 
+FASHION_MNIST = NamedSet(
+    name="fashion-mnist",
+    what="70,000 pictures of clothes in ten classes, 28 x 28 (Xiao et al. 2017)",
+    home="https://packages.debian.org/bookworm/dataset-fashion-mnist",
+    terms="MIT (Expat), Zalando SE",
+    files=(
+        SetFile(
+            "fashion-mnist-train-images-idx3-ubyte.gz",
+            ("b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",),
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        ),
+        SetFile(
+            "fashion-mnist-train-labels-idx1-ubyte.gz",
+            ("0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",),
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        ),
+        SetFile(
+            "fashion-mnist-t10k-images-idx3-ubyte.gz",
+            ("cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",),
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        ),
+        SetFile(
+            "fashion-mnist-t10k-labels-idx1-ubyte.gz",
+            ("8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",),
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+    archives=(
+        Archive(
+            "https://deb.debian.org/debian/pool/main/d/dataset-fashion-mnist/"
+            "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
+            (
+                "fashion-mnist-train-images-idx3-ubyte.gz",
+                "fashion-mnist-train-labels-idx1-ubyte.gz",
+                "fashion-mnist-t10k-images-idx3-ubyte.gz",
+                "fashion-mnist-t10k-labels-idx1-ubyte.gz",
+            ),
+            conversion.debian_members(
+                "fashion-mnist-",
+                "train-images-idx3-ubyte.gz",
+                "train-labels-idx1-ubyte.gz",
+                "t10k-images-idx3-ubyte.gz",
+                "t10k-labels-idx1-ubyte.gz",
+            ),
+            Checksum("sha256", "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0"),
+        ),
+    ),
+)
+
 DEBIAN = NamedSet(
     name="debian",
     what="30,300 descriptions of Debian packages with section and tags",
@@ -252,7 +301,10 @@ DEBIAN = NamedSet(
     terms="free under the Debian Free Software Guidelines, see NOTICE",
 )
 
-NAMED_SETS = {known.name: known for known in (IMDB, AMAZON, DEBIAN, TITLES, STACKOVERFLOW, MNIST)}
+NAMED_SETS = {
+    known.name: known
+    for known in (IMDB, AMAZON, DEBIAN, TITLES, STACKOVERFLOW, MNIST, FASHION_MNIST)
+}
 
 
 def named_set(name: str) -> NamedSet:
@@ -264,7 +316,7 @@ def named_set(name: str) -> NamedSet:
     Traceback (most recent call last):
         ...
     adadps.errors.SettingError: Expected the name of a data set (imdb, amazon, debian, \
-stackoverflow-titles, stackoverflow, mnist), found 'imbd'. Did you mean 'imdb'?
+stackoverflow-titles, stackoverflow, mnist, fashion-mnist), found 'imbd'. Did you mean 'imdb'?
     """
     if name not in NAMED_SETS:
         near = difflib.get_close_matches(name.lower(), NAMED_SETS, n=1)

@@ -31,6 +31,7 @@ from adadps.engine.passes.model_state import (
 )
 from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
+from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import AdadpsError, DataError, ModelError
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)

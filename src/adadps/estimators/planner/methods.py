@@ -111,9 +111,7 @@ class PreparedMethod:
     norms: Norms = Norms()
     at: str = "weight"
 
-    def chain(
-        self, privacy: Privatize, lr: float, *, steps: int = 1, size: float = 1.0
-    ) -> Chain:
+    def chain(self, privacy: Privatize, lr: float, *, steps: int = 1, size: float = 1.0) -> Chain:
         """Return the stages behind the method's name.
 
         Some of the successors depend on the number of steps and the expected size of a batch.

@@ -243,7 +243,9 @@ def _noise_moves(result: Result) -> bool:
 
 def noise_section(results: Mapping[str, Result]) -> Section:
     """Return a section with one row per run that has noise."""
-    rows, before_update, without, moving = [], [], [], []
+    rows, before_update = [], []
+    without: list[str] = []
+    moving: list[str] = []
     for name, result in results.items():
         found = noise_facts(result)
         if found is None:

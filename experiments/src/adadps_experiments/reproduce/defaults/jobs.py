@@ -19,6 +19,7 @@ import torch
 from adadps.accounting.epsilon import Budget, epsilon_of_run
 from adadps.accounting.events import default_delta
 from adadps.data.examples import Examples
+from adadps.data.fields import one_input
 from adadps.data.sparse_rows import sparse_linear
 from adadps.engine.objective import predict
 from adadps.estimators.planner.methods import (
@@ -244,7 +245,7 @@ def _problem(dataset: str, tuning: bool, mixed: bool) -> tuple[DefaultsProblem, 
 
 
 def _width(held: Examples) -> int:
-    features = held.features
+    features = one_input(held.features)
     return int(features.shape[1]) if isinstance(features, torch.Tensor) else features.width
 
 

@@ -19,7 +19,6 @@ from adadps.training.fit import fit
 from adadps.types import Accountant
 from adadps_experiments.reproduce.images.methods import (
     IMAGE_METHODS,
-    NOT_PRIVATE_BATCH,
     PUBLIC_BATCH,
     PUBLIC_EPOCHS,
     Given,
@@ -56,11 +55,11 @@ class ImageJob:
     @property
     def batch(self) -> int:
         """Return the expected batch size: small where no noise has to be outweighed."""
-        method = self.image_method
+        method, size = self.image_method, SIZES[self.experiment]
         if method.only_public:
             return PUBLIC_BATCH
         without_noise = not method.private and method.label != "ideal"
-        return NOT_PRIVATE_BATCH if without_noise else SIZES[self.experiment].batch
+        return size.batch_without_noise if without_noise else size.batch
 
     def steps(self, examples: int) -> int:
         """Return the number of steps, which is smaller while tuning."""

@@ -32,14 +32,13 @@ from adadps.methods.stages import (
     rmsprop,
     sgd,
 )
-from adadps_experiments.reproduce.images.problems import ImageProblem
+from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
 from adadps_experiments.reproduce.results import Setting
 
 STATISTICS_BATCH = 200
 REFRESH = 25
 CLIPPED_AT = 0.5
 """Clip norms of methods whose grid has something else to choose."""
-NOT_PRIVATE_BATCH = 128
 DP2_DELAY, DP2_DECAY = 20, 0.9
 """DP² averages this many releases, and preconditions as many steps by them."""
 PUBLIC_BATCH, PUBLIC_EPOCHS, PUBLIC_RATE = 60, 100, 0.001
@@ -277,3 +276,19 @@ IMAGE_METHODS = {
     "adas": ImageMethod("AdaS", _adas, AFTERWARDS, IMAGES, private=False),
 }  # fmt: skip
 QUICK = ("dp-sgd", "adadps", "whitened")
+WAVELET_SETTINGS = {
+    "dp-sgd": _grid(clip=CLIPS, length=(2.0, 4.0, 8.0, 16.0)),
+    "dp-adam": _grid(clip=CLIPS, rate=(0.001, 0.003, 0.01, 0.03)),
+    "adadps": _grid(epsilon=(0.01, 0.1), length=(8.0, 16.0, 32.0, 64.0)),
+    "whitened": _grid(clip=CLIPS, length=(8.0, 16.0, 32.0, 64.0)),
+    "adam": RATES,
+    "public-only": RATES,
+}
+"""The methods that train a linear model on wavelet features, and what is tried for each."""
+
+
+def methods_of(experiment: str) -> dict[str, tuple[Setting, ...]]:
+    """Return the methods of an experiment by name, each with the settings that are tried."""
+    if SIZES[experiment].wavelets:
+        return WAVELET_SETTINGS
+    return {name: method.settings for name, method in IMAGE_METHODS.items()}

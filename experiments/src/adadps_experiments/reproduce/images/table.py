@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from adadps.errors import DataError
 from adadps_experiments.plots import Panel, curves_of, draw
 from adadps_experiments.reproduce.images.jobs import DIGITS, METRIC, ImageJob, run
-from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, QUICK
+from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, IMAGES, QUICK, methods_of
 from adadps_experiments.reproduce.images.problems import SIZES, problem
 from adadps_experiments.reproduce.records import Record, RecordFile
 from adadps_experiments.reproduce.results import Row, Setting, Winners, summary
@@ -28,9 +28,9 @@ QUICK_EPOCHS = 4
 PROTOCOL = (
     "Eight settings for each method, and up to two steps beyond the edge of a grid at which the "
     "best one lies, by the same rule for all; the best score on a sixth of the training images, "
-    "held out from the trials; shorter runs than those of the table, one each, at the smaller "
-    "epsilon, calibrated to it for their own length. As in the paper, trials are not part of the "
-    "epsilons."
+    "held out from the trials; one run each, mostly shorter than those of the table, at the "
+    "smaller epsilon, calibrated to it for its own length. As in the paper, trials are not part "
+    "of the epsilons."
 )
 PAPER: dict[str, dict[float | None, dict[str, float]]] = {
     "mnist-ae": {
@@ -53,24 +53,35 @@ Line = tuple[str, float | None]
 """A method and its epsilon."""
 
 
-def tune(experiment: str, record_file: RecordFile, workers: int | None = None) -> Winners:
-    """Run the trials that have no record; return the winner of each method and all its trials."""
-    trials = {name: _trials(experiment, name) for name in IMAGE_METHODS}
+def tune(
+    parts: Sequence[str],
+    record_file: RecordFile,
+    workers: int | None = None,
+    held: Winners | None = None,
+) -> Winners:
+    """Run the trials that have no record; return the winners, beside those ``held`` before."""
+    found = {part: {"methods": _winners(part, record_file, workers)} for part in parts}
+    others = held["datasets"] if held else {}
+    return {"protocol": PROTOCOL, "datasets": {**others, **found}}
+
+
+def _winners(experiment: str, record_file: RecordFile, workers: int | None) -> Record:
+    """Return the winner of each method of a problem, and all its trials."""
+    trials = {name: _trials(experiment, name) for name in methods_of(experiment)}
     for outside in range(STEPS_OUTSIDE + 1):
         jobs = [job for mine in trials.values() for job in mine]
         label = f"edges of {experiment}" if outside else f"trials of {experiment}"
         run_missing(run, jobs, record_file, label, workers)
         if outside < STEPS_OUTSIDE:
             trials = {name: mine + _further(mine, record_file) for name, mine in trials.items()}
-    methods = {name: _winner(mine, record_file) for name, mine in trials.items()}
-    return {"protocol": PROTOCOL, "datasets": {experiment: {"methods": methods}}}
+    return {name: _winner(mine, record_file) for name, mine in trials.items()}
 
 
 def _trials(experiment: str, method: str) -> list[ImageJob]:
     epsilon = SIZES[experiment].tuned_at
     return [
         ImageJob(experiment, method, setting, epsilon, TUNING_SEED, tuning=True)
-        for setting in IMAGE_METHODS[method].settings
+        for setting in methods_of(experiment)[method]
     ]
 
 
@@ -114,9 +125,10 @@ def lines(experiment: str, *, quick: bool) -> list[Line]:
     """Return the methods with each epsilon; one without privacy stands once."""
     first, *others = SIZES[experiment].epsilons
     if quick:
-        return [(name, first) for name in QUICK]
+        return [(name, first) for name in QUICK if name in methods_of(experiment)]
     found: list[Line] = []
-    for name, method in IMAGE_METHODS.items():
+    for name in methods_of(experiment):
+        method = IMAGE_METHODS[name]
         found.append((name, first if method.private else None))
         found += [(name, epsilon) for epsilon in others if method.private and method.main]
     return found
@@ -179,14 +191,14 @@ def _row(experiment: str, line: Line, records: Sequence[Record]) -> Row:
     values = [size.metric_scale * (record["values"][METRIC] or math.nan) for record in records]
     facts: dict[str, Any] = {
         "experiment": experiment,
-        "dataset": "mnist",
+        "dataset": size.dataset,
         "method": method.label,
-        "side": method.side,
+        "side": f"wavelets, {IMAGES}" if size.wavelets else method.side,
         "metric": size.metric,
         "epsilon_pld": first["epsilon_pld"],
         "epsilon_rdp": first["epsilon_rdp"],
         "delta": size.delta if first["private"] else None,
-        "paper": PAPER[experiment].get(epsilon, {}).get(name),
+        "paper": PAPER.get(experiment, {}).get(epsilon, {}).get(name),
     }
     settings = {
         **first["job"]["setting"],
@@ -221,18 +233,25 @@ def title_of(experiment: str) -> str:
     return f"{experiment}: {size.metric}, {order}"
 
 
-def figure_of(experiment: str, records: Mapping[Line, Sequence[Record]]) -> bytes:
+def figure_of(parts: Mapping[str, Mapping[Line, Sequence[Record]]]) -> bytes:
     """Draw rebuilt digits beside the originals, or the accuracy over epochs."""
-    if experiment == "mnist-ae":
-        return _digits_of(records)
+    if "mnist-ae" in parts:
+        return _digits_of(parts["mnist-ae"])
+    panels = [_panel(experiment, records) for experiment, records in parts.items()]
+    return draw(panels, "png", legend_below=True)
+
+
+def _panel(experiment: str, records: Mapping[Line, Sequence[Record]]) -> Panel:
     curves = []
-    for (name, _), mine in records.items():
+    for (name, epsilon), mine in records.items():
+        if IMAGE_METHODS[name].only_public:  # many epochs of few images
+            continue
         steps = [step for step, _ in mine[0]["curve"]]
         epochs = [step * mine[0]["job"]["batch"] / mine[0]["examples"] for step in steps]
         values = [[value for _, value in record["curve"]] for record in mine]
-        curves.append(curves_of(IMAGE_METHODS[name].label, epochs, values))
-    panel = Panel(title_of(experiment), "epochs", SIZES[experiment].metric, curves)
-    return draw([panel], "png", legend_below=True)
+        privacy = f", ε = {epsilon:g}" if epsilon else ""
+        curves.append(curves_of(f"{IMAGE_METHODS[name].label}{privacy}", epochs, values))
+    return Panel(title_of(experiment), "epochs", SIZES[experiment].metric, curves)
 
 
 def _digits_of(records: Mapping[Line, Sequence[Record]]) -> bytes:
