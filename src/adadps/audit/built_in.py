@@ -3,9 +3,10 @@
 *Few steps, large batches*: nothing hides the example but the noise. *A large δ* for repeated runs:
 a claim is a whole curve of (ε, δ), and a few thousand runs can only see the part of it where the
 two worlds differ often. *Several steps* where a method learns from what it has released, or moves
-its clip norm: it does so from the second step on. *A small δ* for one run, whose bound loses 2 m δ. *Late noise* needs
-several steps: the noise of the weight that only the example reads then stays pending through all of
-them where the example is absent, and between its batches where it is present.
+its clip norm: it does so from the second step on. *A small δ* for one run, whose bound loses 2 m δ.
+*Late noise* needs several steps: the noise of the weight that only the example reads then stays
+pending through all of them where the example is absent, and between its batches where it is
+present.
 """
 
 from __future__ import annotations

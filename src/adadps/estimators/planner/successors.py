@@ -3,9 +3,9 @@
 All of them are in units of the noise, whose standard deviation in an entry of the released mean is
 σC/b:
 
-- *DP-AdamBC* subtracts (σC/b)² from its second moment. An average over a few hundred steps leaves an
-  error of some percent of it, so that the floor is a share of (σC/b)², and the learning rate falls
-  with the root of that share: noise then moves the weights as far as with DP-Adam.
+- *DP-AdamBC* subtracts (σC/b)² from its second moment. An average over a few hundred steps leaves
+  an error of some percent of it, so that the floor is a share of (σC/b)², and the learning rate
+  falls with the root of that share: noise then moves the weights as far as with DP-Adam.
 - *DP²* averages s releases, a share of the run. Entries of A that are noise alone are about
   √(1 - β) σC/(b√s), which is its ε; ``gain`` takes A back to 1 there, times `GAIN`, because
   gradients are divided by more where there is something to learn.

@@ -99,7 +99,7 @@ def run(job: ImageJob) -> Record:
     sampler = poisson(examples=len(data), expected_size=job.batch)
     noisy = method.private or method.label == "ideal"
     sigma = _noise(sampler, steps, job.epsilon, size.delta) if noisy else 0.0
-    chain = method.build(Given(given, job.setting, sigma, steps, job.seed))
+    chain = method.build(Given(given, job.setting, sigma, steps, job.seed, job.batch))
     model = given.model(job.seed)
     shown = on_held_out(
         "validation images" if job.tuning else "test images",

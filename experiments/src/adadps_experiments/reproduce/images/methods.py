@@ -65,6 +65,8 @@ class Given:
     noise_multiplier: float
     steps: int
     seed: int
+    batch: int
+    """The expected batch size."""
 
     def rate(self) -> LinearDecay:
         """Return the learning rate of a method that normalises its steps."""
@@ -184,7 +186,7 @@ def _pda_dpmd(given: Given) -> Chain:
 def _dp2(given: Given) -> Chain:
     """Return DP², with its ε and gain in units of the noise in its averages of releases."""
     stage, rate = given.clipped()
-    noise = given.noise_multiplier * stage.clip_norm / given.problem.batch_size
+    noise = given.noise_multiplier * stage.clip_norm / given.batch
     level = noise * ((1 - DP2_DECAY) / DP2_DELAY) ** 0.5
     return successors.dp2(
         stage,
