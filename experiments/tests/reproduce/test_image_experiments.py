@@ -102,7 +102,7 @@ def test_lengths_do_not_depend_on_the_scale_of_the_loss(small):
             given.train, given.test, given.public, given.model,
             lambda out, target, factor=factor: factor * given.loss(out, target), given.metric,
         )  # fmt: skip
-        asked = Given(scaled, {"clip": 0.5, "length": 3.0}, 1.0, 10, 0)
+        asked = Given(scaled, {"clip": 0.5, "length": 3.0}, 1.0, 10, 0, 64)
         stage, rate = asked.clipped()
         clips[factor] = stage.clip_norm
         assert rate(1) * stage.clip_norm == pytest.approx(3.0)
