@@ -10,7 +10,7 @@ import torch
 from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
 from adadps.errors import DataError, SettingError
 from adadps_experiments.reproduce.images import jobs as image_jobs
-from adadps_experiments.reproduce.images import problems, table
+from adadps_experiments.reproduce.images import problems, table, trials
 from adadps_experiments.reproduce.images.jobs import ImageJob, run
 from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, methods_of
 from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
@@ -118,26 +118,26 @@ def recorded(path, job, score):
 
 @pytest.mark.parametrize(("experiment", "best"), [("mnist-ae", 0), ("mnist", 2)])
 def test_the_best_setting_wins_and_its_edges_are_tried(tmp_path, experiment, best):
-    trials = [
+    tried = [
         ImageJob(experiment, "adam", {"rate": rate}, 1.0, 0, tuning=True)
         for rate in (0.1, 0.2, 0.4)
     ]
-    for job, score in zip(trials, (0.1, 0.5, 0.9), strict=True):
+    for job, score in zip(tried, (0.1, 0.5, 0.9), strict=True):
         held = recorded(tmp_path / "trials.jsonl", job, score)
-    found = table._winner(trials, held)
-    assert found["winner"] == trials[best].setting
-    further = table._further(trials, held)
+    found = trials._winner(tried, [], held)
+    assert found["winner"] == tried[best].setting
+    further = trials._further(tried, held)
     assert [job.setting["rate"] for job in further] == [0.05 if best == 0 else 0.8]
 
 
 def test_a_run_that_diverged_never_wins(tmp_path):
-    trials = [
+    tried = [
         ImageJob("mnist-ae", "adam", {"rate": rate}, 1.0, 0, tuning=True) for rate in (0.1, 0.2)
     ]
-    recorded(tmp_path / "trials.jsonl", trials[0], None)
-    held = recorded(tmp_path / "trials.jsonl", trials[1], 0.5)
-    assert table._winner(trials, held)["winner"] == {"rate": 0.2}
-    assert math.isinf(table._cost(trials[0], held))
+    recorded(tmp_path / "trials.jsonl", tried[0], None)
+    held = recorded(tmp_path / "trials.jsonl", tried[1], 0.5)
+    assert trials._winner(tried, [], held)["winner"] == {"rate": 0.2}
+    assert math.isinf(trials._cost(tried[0], held))
 
 
 def test_rows_and_the_figure(small):
@@ -195,10 +195,10 @@ def test_privacy_at_every_epsilon_stands_in_the_table_of_clothes():
 
 
 def test_parts_are_tuned_beside_those_tuned_before(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "run_missing", lambda *_: None)
-    monkeypatch.setattr(table, "_score", lambda job, _: -job.setting.get("rate", 1.0))
+    monkeypatch.setattr(trials, "run_missing", lambda *_: None)
+    monkeypatch.setattr(trials, "_score", lambda job, _: -job.setting.get("rate", 1.0))
     held = {"datasets": {"mnist": {"methods": {"sgd": {}}}}}
-    found = table.tune(["mnist-wavelets"], RecordFile(tmp_path / "trials.jsonl"), 1, held)
+    found = trials.tune(["mnist-wavelets"], RecordFile(tmp_path / "trials.jsonl"), 1, held)
     assert list(found["datasets"]) == ["mnist", "mnist-wavelets"]
     assert set(found["datasets"]["mnist-wavelets"]["methods"]) == set(methods_of("mnist-wavelets"))
     with pytest.raises(SettingError, match="It has: mnist, mnist-wavelets"):

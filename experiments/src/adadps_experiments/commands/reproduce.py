@@ -60,6 +60,8 @@ class Reproduction:
     tune: bool
     winners: Path | None
     dataset: str | None
+    methods: tuple[str, ...] | None
+    recorded: bool
     workers: int | None
 
     def runs(self) -> RecordFile:
@@ -127,6 +129,19 @@ def reproduce(
             "mnist-wavelets. Default: all."
         ),
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these methods, with commas between them; of the experiments on images. "
+            "--tune keeps the winners of others. Default: all."
+        ),
+    ] = None,
+    recorded: Annotated[
+        bool,
+        typer.Option(
+            "--recorded", help="Run nothing: show finished runs, of the experiments on images."
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(help="Parallel runs. Default: one per core. Fewer need less memory."),
@@ -162,9 +177,11 @@ def reproduce(
             seeds=seeds,
             winners=winners,
             dataset=dataset,
+            methods=methods,
+            recorded=recorded,
             workers=workers,
         )
-        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot)
+        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot, recorded=recorded)
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
@@ -179,6 +196,8 @@ def reproduce(
                 tune=tune,
                 winners=winners,
                 dataset=dataset,
+                methods=tuple(methods.split(",")) if methods else None,
+                recorded=recorded,
                 workers=workers,
             )
         )
@@ -193,7 +212,10 @@ def _require_effect(experiment: str, **given: object) -> None:
         "mnist-ae": ("dataset",),
         "fashion-mnist": ("dataset",),
     }
-    unused = known.get(experiment, ())
+    unused = (
+        *known.get(experiment, ()),
+        *(() if _RUNNERS.get(experiment) is _images else ("methods", "recorded")),
+    )
     for name in unused:
         if given[name]:
             raise SettingError(
@@ -324,19 +346,29 @@ def _federated(asked: Reproduction) -> None:
 
 
 def _images(asked: Reproduction) -> None:
-    from adadps_experiments.reproduce.images import problems, table
+    from adadps_experiments.reproduce.images import problems, table, trials
     from adadps_experiments.reproduce.results import read_winners
 
     parts = problems.parts_of(asked.experiment, asked.dataset)
     get_if_absent([problems.SIZES[part].dataset for part in parts[:1]])
     if asked.tune:
         held = read_winners(asked.path) if asked.path.exists() else None
-        asked.save_winners(table.tune(parts, asked.trials(), asked.workers, held))
+        found = trials.tune(parts, asked.trials(), asked.workers, held, asked.methods)
+        asked.save_winners(found)
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
     say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
     records = {
-        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, quick=asked.quick)
+        part: table.run_rows(
+            part,
+            winners,
+            asked.seeds,
+            runs,
+            asked.workers,
+            methods=asked.methods,
+            quick=asked.quick,
+            recorded=asked.recorded,
+        )
         for part in parts
     }
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}

@@ -19,6 +19,7 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import secure
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
+from adadps.errors import SettingError
 from adadps.methods import paper, successors
 from adadps.methods.side import AdamStatistics, RMSPropStatistics, SideSource, public, whiten
 from adadps.methods.stages import (
@@ -294,3 +295,19 @@ def methods_of(experiment: str) -> dict[str, tuple[Setting, ...]]:
     if SIZES[experiment].wavelets:
         return WAVELET_SETTINGS
     return {name: method.settings for name, method in IMAGE_METHODS.items()}
+
+
+def chosen(experiment: str, names: Sequence[str] | None) -> list[str]:
+    """Return those methods of an experiment that were asked for, in its order; None: all.
+
+    >>> chosen("mnist-wavelets", ["adam", "dp-sgd"])
+    ['dp-sgd', 'adam']
+    """
+    known = methods_of(experiment)
+    for name in names or ():
+        if name not in known:
+            raise SettingError(
+                f"Expected --methods among those of '{experiment}', found '{name}'. It has: "
+                f"{', '.join(known)}."
+            )
+    return [name for name in known if names is None or name in names]
