@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -140,17 +141,139 @@ def test_a_run_that_diverged_never_wins(tmp_path):
     assert math.isinf(trials._cost(tried[0], held))
 
 
-def test_rows_and_the_figure(small):
-    winners = {
-        "datasets": {
-            "mnist-ae": {
-                "methods": {
-                    name: {"winner": dict(method.settings[0])}
-                    for name, method in IMAGE_METHODS.items()
-                }
-            }
-        }
+@pytest.fixture
+def scored(monkeypatch, small):
+    """Runs are not made, but given a score: `scored.score(job)`; `scored.jobs` tells which."""
+
+    class Scored:
+        jobs: ClassVar = []
+        score = staticmethod(lambda _job: 0.5)
+
+    def run_missing(_run, jobs, record_file, *_):
+        for job in jobs:
+            if record_file.find(job.describe()) is None:
+                Scored.jobs.append(job)
+                values = {"score": Scored.score(job)}
+                record_file.add({"job": job.describe(), "values": values})
+
+    Scored.jobs = []
+    for module in (table, trials):
+        monkeypatch.setattr(module, "run_missing", run_missing)
+    return Scored
+
+
+def test_finalists_are_tried_again_at_the_length_of_runs(scored, tmp_path):
+    """Longer runs turn the order of trials round: the winner is the worst of the finalists."""
+    lengths = {3: 1, 4: 2, 5: 3}  # place of a rate among eight: its rank
+    rates = [setting["rate"] for setting in IMAGE_METHODS["adam"].settings]
+    scored.score = lambda job: (
+        1.0 - lengths.get(rates.index(job.setting["rate"]), 9) / 100
+        if job.epochs
+        else lengths.get(rates.index(job.setting["rate"]), 9) / 100
+    )
+    found = trials.tune(["mnist-ae"], RecordFile(tmp_path / "trials.jsonl"), methods=["adam"])
+    (winner,) = found["datasets"]["mnist-ae"]["methods"].values()
+    assert winner["winner"] == {"rate": rates[5]}
+    assert [setting["rate"] for setting, _ in winner["finals"]] == rates[3:6]
+    long = [job for job in scored.jobs if job.describe()["epochs"] == SIZES["mnist-ae"].epochs]
+    assert [job.setting["rate"] for job in long] == rates[3:6]
+    assert all(job.tuning for job in long)
+    assert len(scored.jobs) == 8 + 3
+
+
+@pytest.mark.parametrize(
+    ("experiment", "method"), [("fashion-mnist", "adam"), ("mnist-ae", "public-only")]
+)
+def test_trials_as_long_as_runs_have_no_finals(scored, tmp_path, experiment, method):
+    scored.score = lambda job: abs(job.setting["rate"] - 0.0027)
+    held = RecordFile(tmp_path / "trials.jsonl")
+    found = trials.tune([experiment], held, methods=[method])
+    assert found["datasets"][experiment]["methods"][method]["finals"] == []
+
+
+def test_diverged_trials_are_written_as_null(scored, tmp_path):
+    scored.score = lambda job: None if job.setting["rate"] > 0.001 else job.setting["rate"]
+    found = trials.tune(["mnist-ae"], RecordFile(tmp_path / "trials.jsonl"), methods=["adam"])
+    shown = found["datasets"]["mnist-ae"]["methods"]["adam"]["trials"]
+    assert [None if rate["rate"] > 0.001 else rate["rate"] for rate, _ in shown] == [
+        score for _, score in shown
+    ]
+
+
+def test_methods_that_were_not_asked_for_keep_their_winners(scored, tmp_path):
+    record_file = RecordFile(tmp_path / "trials.jsonl")
+    first = trials.tune(["mnist-ae"], record_file, methods=["whitened", "adam"])
+    both = trials.tune(["mnist-ae"], record_file, held=first, methods=["dp-sgd"])
+    held = both["datasets"]["mnist-ae"]["methods"]
+    assert list(held) == ["dp-sgd", "whitened", "adam"], "in the order of the table"
+    assert held["adam"] == first["datasets"]["mnist-ae"]["methods"]["adam"]
+    assert {job.method for job in scored.jobs} == {"whitened", "adam", "dp-sgd"}
+    with pytest.raises(SettingError, match="found 'adma'"):
+        trials.tune(["mnist-ae"], record_file, methods=["adma"])
+
+
+def won(*names):
+    """Return a file of winners in which the first setting of each method has won."""
+    first = {name: dict(IMAGE_METHODS[name].settings[0]) for name in names}
+    methods = {
+        name: {"winner": setting, "winner of trials": setting, "finals": [[setting, 0.5]]}
+        for name, setting in first.items()
     }
+    return {"datasets": {"mnist-ae": {"methods": methods}}}
+
+
+def test_quick_trials_have_no_finals_and_serve_quick_runs_alone(scored, tmp_path):
+    rates = [setting["rate"] for setting in IMAGE_METHODS["adam"].settings]
+    scored.score = lambda job: abs(job.setting["rate"] - rates[3 if job.epochs else 4])
+    record_file = RecordFile(tmp_path / "trials.jsonl")
+    found = trials.tune(["mnist-ae"], record_file, methods=["adam"], quick=True)
+    assert len(scored.jobs) == 8
+    assert trials.setting_of("mnist-ae", "adam", found, quick=True) == {"rate": rates[4]}
+    with pytest.raises(DataError, match="--tune first"):
+        trials.setting_of("mnist-ae", "adam", found)
+    whole = trials.tune(["mnist-ae"], record_file, held=found, methods=["adam"])
+    assert len(scored.jobs) == 8 + 3
+    assert trials.setting_of("mnist-ae", "adam", whole, quick=True) == {"rate": rates[4]}
+    assert trials.setting_of("mnist-ae", "adam", whole) == {"rate": rates[3]}
+
+
+def test_quick_runs_are_as_long_as_trials(scored, tmp_path):
+    held = RecordFile(tmp_path / "runs.jsonl")
+    table.run_rows("mnist-ae", won(*table.QUICK), 1, held, quick=True)
+    assert [job.method for job in scored.jobs] == list(table.QUICK)
+    for job in scored.jobs:
+        assert job.describe()["epochs"] == SIZES["mnist-ae"].trial_epochs
+        assert job.describe()["split"] == "test"
+
+
+def test_only_recorded_runs_are_shown_when_asked_for(scored, tmp_path):
+    winners = won(*table.QUICK)
+    held = RecordFile(tmp_path / "runs.jsonl")
+    table.run_rows("mnist-ae", winners, 1, held, methods=["adadps"])
+    made = [(job.method, job.epsilon, job.seed) for job in scored.jobs]
+    assert made == [("adadps", 1.6, 0), ("adadps", 3.0, 0)]
+    found = table.run_rows("mnist-ae", winners, 3, held, recorded=True)
+    assert {line: len(records) for line, records in found.items()} == {
+        ("adadps", 1.6): 1, ("adadps", 3.0): 1,
+    }  # fmt: skip
+    assert len(scored.jobs) == 2
+    with pytest.raises(DataError, match="setting of dp-adam"):
+        table.run_rows("mnist-ae", winners, 3, held)
+
+
+def test_the_smaller_epsilon_and_first_seeds_are_run_first(scored, tmp_path):
+    winners = won(*table.QUICK)
+    held = RecordFile(tmp_path / "runs.jsonl")
+    table.run_rows("mnist-ae", winners, 2, held, methods=["adadps", "whitened"])
+    made = [(job.method, job.epsilon, job.seed) for job in scored.jobs]
+    assert made == [
+        ("adadps", 1.6, 0), ("whitened", 1.6, 0), ("adadps", 1.6, 1), ("whitened", 1.6, 1),
+        ("adadps", 3.0, 0), ("whitened", 3.0, 0), ("adadps", 3.0, 1), ("whitened", 3.0, 1),
+    ]  # fmt: skip
+
+
+def test_rows_and_the_figure(small):
+    winners = won(*IMAGE_METHODS)
     records = {}
     for name in table.QUICK:
         job = ImageJob("mnist-ae", name, dict(IMAGE_METHODS[name].settings[0]), 1.6, 0, epochs=1)
@@ -160,9 +283,9 @@ def test_rows_and_the_figure(small):
     for row, mine in zip(rows, records.values(), strict=True):
         assert row["mean"] == pytest.approx(100 * mine[0]["values"]["score"])
     assert table.figure_of({"mnist-ae": records}).startswith(b"\x89PNG")
-    assert table.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
+    assert trials.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
     with pytest.raises(DataError, match="--tune first"):
-        table.setting_of("mnist", "adam", winners)
+        trials.setting_of("mnist", "adam", winners)
 
 
 def test_a_classifier_is_trained_too(small):

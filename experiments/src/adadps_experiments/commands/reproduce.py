@@ -101,7 +101,9 @@ def reproduce(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="One seed and a few methods, in minutes: a first look, not a verdict."
+            "--quick",
+            help="One seed and a few methods, in minutes: a first look, not a verdict. With "
+            "--tune, on images: no finals, which are as long as runs.",
         ),
     ] = False,
     tune: Annotated[
@@ -181,7 +183,10 @@ def reproduce(
             recorded=recorded,
             workers=workers,
         )
-        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot, recorded=recorded)
+        images = _RUNNERS.get(experiment) is _images  # their trials have two stages
+        _require_tuning(
+            tune=tune, quick=quick and not images, seeds=seeds, plot=plot, recorded=recorded
+        )
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
@@ -353,7 +358,9 @@ def _images(asked: Reproduction) -> None:
     get_if_absent([problems.SIZES[part].dataset for part in parts[:1]])
     if asked.tune:
         held = read_winners(asked.path) if asked.path.exists() else None
-        found = trials.tune(parts, asked.trials(), asked.workers, held, asked.methods)
+        found = trials.tune(
+            parts, asked.trials(), asked.workers, held, asked.methods, quick=asked.quick
+        )
         asked.save_winners(found)
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from adadps.errors import DataError
 from adadps_experiments.plots import Panel, curves_of, draw
 from adadps_experiments.reproduce.images.jobs import DIGITS, METRIC, ImageJob, run
 from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, IMAGES, QUICK, chosen
 from adadps_experiments.reproduce.images.problems import SIZES, problem
+from adadps_experiments.reproduce.images.trials import setting_of
 from adadps_experiments.reproduce.records import Record, RecordFile
-from adadps_experiments.reproduce.results import Row, Setting, Winners, summary
+from adadps_experiments.reproduce.results import Row, Winners, summary
 from adadps_experiments.reproduce.workers import run_missing
 
-QUICK_EPOCHS = 4
 PAPER: dict[str, dict[float | None, dict[str, float]]] = {
     "mnist-ae": {
         1.6: {
@@ -81,10 +80,10 @@ def run_rows(
             ImageJob(
                 experiment,
                 name,
-                setting_of(experiment, name, winners),
+                setting_of(experiment, name, winners, quick=quick),
                 epsilon or SIZES[experiment].tuned_at,
                 seed,
-                epochs=QUICK_EPOCHS if quick else None,
+                epochs=SIZES[experiment].trial_epochs if quick else None,
             )
             for seed in range(seeds if IMAGE_METHODS[name].main else 1)
         ]
@@ -105,18 +104,6 @@ def _in_order(jobs: Mapping[Line, Sequence[ImageJob]]) -> list[ImageJob]:
     return sorted(
         everything, key=lambda job: (job.epsilon != SIZES[job.experiment].tuned_at, job.seed)
     )
-
-
-def setting_of(experiment: str, method: str, winners: Winners) -> Setting:
-    """Return the recorded setting of a method."""
-    try:
-        found = winners["datasets"][experiment]["methods"][method]["winner"]
-        return {str(name): float(value) for name, value in found.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"Expected a recorded setting of {method} on {experiment}, found none. Run the "
-            "experiment with --tune first, and give its file with --winners."
-        ) from error
 
 
 def rows_of(experiment: str, records: Mapping[Line, Sequence[Record]]) -> list[Row]:

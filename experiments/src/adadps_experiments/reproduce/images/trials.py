@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from adadps.errors import DataError
 from adadps_experiments.reproduce.images.jobs import METRIC, ImageJob, run
-from adadps_experiments.reproduce.images.methods import chosen, methods_of
+from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, chosen, methods_of
 from adadps_experiments.reproduce.images.problems import SIZES
 from adadps_experiments.reproduce.records import Record, RecordFile
-from adadps_experiments.reproduce.results import Winners
+from adadps_experiments.reproduce.results import Setting, Winners
 from adadps_experiments.reproduce.workers import run_missing
 
 TUNING_SEED = 1000
@@ -39,11 +40,16 @@ def tune(
     workers: int | None = None,
     held: Winners | None = None,
     methods: Sequence[str] | None = None,
+    *,
+    quick: bool = False,
 ) -> Winners:
-    """Run the trials that have no record; return the winners, beside those ``held`` before."""
+    """Run the trials that have no record; return the winners, beside those ``held`` before.
+
+    If it is ``quick``, there are no finals, and winners are for runs as long as trials alone.
+    """
     datasets = dict(held["datasets"]) if held else {}
     for part in parts:
-        found = _winners(part, chosen(part, methods), record_file, workers)
+        found = _winners(part, chosen(part, methods), record_file, workers, quick=quick)
         merged = {**datasets.get(part, {}).get("methods", {}), **found}
         in_order = {name: merged[name] for name in methods_of(part) if name in merged}
         datasets[part] = {"methods": in_order}
@@ -51,7 +57,12 @@ def tune(
 
 
 def _winners(
-    experiment: str, methods: Sequence[str], record_file: RecordFile, workers: int | None
+    experiment: str,
+    methods: Sequence[str],
+    record_file: RecordFile,
+    workers: int | None,
+    *,
+    quick: bool,
 ) -> Record:
     """Return the winner of each of these methods on a problem, and all its trials."""
     trials = {name: _trials(experiment, name) for name in methods}
@@ -60,7 +71,7 @@ def _winners(
         run_missing(run, _all(trials), record_file, label, workers)
         if outside < STEPS_OUTSIDE:
             trials = {name: mine + _further(mine, record_file) for name, mine in trials.items()}
-    finals = {name: _finals(mine, record_file) for name, mine in trials.items()}
+    finals = {name: [] if quick else _finals(mine, record_file) for name, mine in trials.items()}
     run_missing(run, _all(finals), record_file, f"finals of {experiment}", workers)
     return {name: _winner(trials[name], finals[name], record_file) for name in methods}
 
@@ -91,19 +102,41 @@ def _further(trials: list[ImageJob], record_file: RecordFile) -> list[ImageJob]:
     return further
 
 
+def has_finals(experiment: str, method: str) -> bool:
+    """Tell whether trials of a method are shorter than its runs."""
+    size = SIZES[experiment]
+    return size.trial_epochs < size.epochs and not IMAGE_METHODS[method].only_public
+
+
+def setting_of(experiment: str, method: str, winners: Winners, *, quick: bool = False) -> Setting:
+    """Return the recorded setting of a method for runs of the table, or as long as trials."""
+    try:
+        held = winners["datasets"][experiment]["methods"][method]
+        found = held["winner of trials" if quick else "winner"]
+        if not (quick or held["finals"]) and has_finals(experiment, method):
+            raise ValueError("no finals")
+        return {str(name): float(value) for name, value in found.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"Expected a recorded setting of {method} on {experiment}, found none. Run the "
+            "experiment with --tune first, and give its file with --winners."
+        ) from error
+
+
 def _finals(trials: Sequence[ImageJob], record_file: RecordFile) -> list[ImageJob]:
     """Return the best trials as long as a run of the table; none if they were that long."""
-    size, method = SIZES[trials[0].experiment], trials[0].image_method
-    if size.trial_epochs == size.epochs or method.only_public:
+    if not has_finals(trials[0].experiment, trials[0].method):
         return []
     best = sorted(trials, key=lambda job: _cost(job, record_file))[:FINALISTS]
-    return [replace(job, epochs=size.epochs) for job in best]
+    return [replace(job, epochs=SIZES[job.experiment].epochs) for job in best]
 
 
 def _winner(
     trials: Sequence[ImageJob], finals: Sequence[ImageJob], record_file: RecordFile
 ) -> Record:
-    best = min(finals or trials, key=lambda job: _cost(job, record_file))
+    short, best = (
+        min(jobs, key=lambda job: _cost(job, record_file)) for jobs in (trials, finals or trials)
+    )
 
     def scores(jobs: Sequence[ImageJob]) -> list[Any]:
         return [[dict(job.setting), _score(job, record_file)] for job in jobs]
@@ -111,6 +144,7 @@ def _winner(
     return {
         "winner": dict(best.setting),
         METRIC: _score(best, record_file),
+        "winner of trials": dict(short.setting),
         "trials": scores(trials),
         "finals": scores(finals),
     }
