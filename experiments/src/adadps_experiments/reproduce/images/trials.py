@@ -112,9 +112,12 @@ def setting_of(experiment: str, method: str, winners: Winners, *, quick: bool = 
     """Return the recorded setting of a method for runs of the table, or as long as trials."""
     try:
         held = winners["datasets"][experiment]["methods"][method]
-        found = held["winner of trials" if quick else "winner"]
-        if not (quick or held["finals"]) and has_finals(experiment, method):
-            raise ValueError("no finals")
+        found = held["winner"]
+        if has_finals(experiment, method):
+            if quick:
+                found = held["winner of trials"]
+            elif not held["finals"]:
+                raise ValueError("no finals")
         return {str(name): float(value) for name, value in found.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
