@@ -7,8 +7,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
+from adadps.cli.main import app
 from adadps.errors import DataError, SettingError
 from adadps_experiments.reproduce.images import jobs as image_jobs
 from adadps_experiments.reproduce.images import problems, table, trials
@@ -332,3 +334,34 @@ def test_the_loss_is_that_of_a_pixel():
     outputs, targets = torch.zeros(3, 784), torch.full((3, 784), 0.5)
     assert problems.mean_pixel_loss(outputs, targets) == pytest.approx(0.25)
     assert np.allclose(problems.pixel_loss(outputs, targets), 0.25)
+
+
+def test_the_command_tunes_runs_and_shows_some_methods(small, tmp_path, monkeypatch):
+    """Trials alone serve --quick; the table needs finals; --recorded runs nothing."""
+
+    def here(work, jobs, record_file, *_):
+        for job in jobs:
+            if record_file.find(job.describe()) is None:
+                record_file.add(work(job))
+
+    for module in (table, trials):
+        monkeypatch.setattr(module, "run_missing", here)
+    monkeypatch.setattr("adadps_experiments.commands.reproduce.get_if_absent", lambda _: None)
+
+    def called(*words):
+        return CliRunner().invoke(app, ["reproduce", "mnist-ae", *map(str, words)])
+
+    winners, rows = tmp_path / "winners.json", tmp_path / "rows.json"
+    shown = called("--tune", "--quick", "--methods", "dp-sgd", "--json", winners)
+    assert shown.exit_code == 0, shown.output
+    few = ("--methods", "dp-sgd", "--winners", winners, "--json", rows)
+    assert "--tune first" in called(*few).stderr.replace("\n", " ")
+    assert "Expected finished runs" in called(*few, "--quick", "--recorded").stderr
+    assert called("--quick", *few).exit_code == 0
+    (row,) = json.loads(rows.read_text())
+    assert (row["method"], row["settings"]["epochs"], row["seeds"]) == ("DP-SGD", 1, 1)
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert called("--quick", "--recorded", *few).exit_code == 0
+    assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
+    assert json.loads(rows.read_text()) == [row]
+    assert called("--methods", "dp-sdg", "--tune", "--json", winners).exit_code == 2

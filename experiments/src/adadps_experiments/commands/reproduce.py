@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adadps.cli.main import errors_as_messages, out, say, table_of_rows
-from adadps.errors import SettingError
+from adadps.errors import DataError, SettingError
 from adadps.files import write_file, write_json
 from adadps_experiments.commands.data import get_if_absent
 
@@ -378,6 +378,12 @@ def _images(asked: Reproduction) -> None:
         )
         for part in parts
     }
+    records = {part: mine for part, mine in records.items() if mine}
+    if not records:
+        raise DataError(
+            f"Expected finished runs in {runs.path}, found none of these methods. Leave out "
+            "--recorded to make them."
+        )
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
     asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
     for part, mine in rows.items():
