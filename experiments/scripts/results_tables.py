@@ -96,8 +96,9 @@ def images_table(experiment: str) -> str:
     for row in rows:
         paid = [row[f"epsilon_{accountant}"] for accountant in ("pld", "rdp")]
         shown = ["–" if epsilon is None else f"{epsilon:.2f}" for epsilon in paid]
-        shown.append(f"{row['mean']:.{digits}f}")
-        if row["seeds"] > 1:
+        diverged = row["mean"] is None
+        shown.append("diverged" if diverged else f"{row['mean']:.{digits}f}")
+        if row["seeds"] > 1 and not diverged:
             shown[-1] += f" ± {row['std']:.{digits}f}"
         if published:
             shown.append("–" if row["paper"] is None else f"{row['paper']:.{digits}f}")

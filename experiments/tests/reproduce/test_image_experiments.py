@@ -285,6 +285,10 @@ def test_rows_and_the_figure(small):
     for row, mine in zip(rows, records.values(), strict=True):
         assert row["mean"] == pytest.approx(100 * mine[0]["values"]["score"])
     assert table.figure_of({"mnist-ae": records}).startswith(b"\x89PNG")
+    records["dp-sgd", 1.6][0]["values"]["score"] = None  # it diverged
+    first, *_ = table.rows_of("mnist-ae", records)
+    assert json.loads(json.dumps(first, allow_nan=False))["mean"] is None
+    assert table.figure_of({"mnist-ae": records}).startswith(b"\x89PNG")
     assert trials.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
     with pytest.raises(DataError, match="--tune first"):
         trials.setting_of("mnist", "adam", winners)

@@ -136,7 +136,7 @@ def _row(experiment: str, line: Line, records: Sequence[Record]) -> Row:
         "clip_norm": first["clip_norm"],
         "chain": first["chain"],
         "seconds": [record["seconds"] for record in records],
-        "values": values,
+        "values": [value if math.isfinite(value) else None for value in values],
     }
     return summary(values=values, settings=settings, **facts)
 
