@@ -34,9 +34,9 @@ MUTATIONS = {
         "tests/methods/test_automatic_clipping.py -k moves_the_sum",
     ),
     "a row that overflows under a matrix stays": Mutation(
-        "src/adadps/engine/rules/layered.py",
-        "present=self.present & kept)",
-        "present=self.present)",
+        "src/adadps/engine/rules/whitening.py",
+        "return torch.where(finite.view(-1, *[1] * (values.ndim - 1)), values, 0)",
+        "return values",
         "tests/contract/test_zoo.py -k overflow",
     ),
     "the matrix is left out of the clip": Mutation(
