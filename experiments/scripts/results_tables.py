@@ -7,7 +7,9 @@ A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` 
 experiment, the data set, the metric and epsilon, and optionally the methods to show;
 ``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
 ``<!-- table: federated all users -->`` the federated comparison in the scenario "all users",
-``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name.
+``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name, and
+``<!-- table: image-settings mnist-ae mnist-ae -->`` what --tune found: a file of winners, and the
+part of it.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ def _made(name: str, *which: str) -> str:
         return defaults_table()
     if name == "images":
         return images_table(*which)
+    if name == "image-settings":
+        return image_settings_table(*which)
     return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
 
 
@@ -104,6 +108,26 @@ def images_table(experiment: str) -> str:
             shown.append("–" if row["paper"] is None else f"{row['paper']:.{digits}f}")
         out.append(f"| {' | '.join([row['method'], *shown, str(row['seeds'])])} |")
     return "\n".join(out) + "\n"
+
+
+def image_settings_table(file: str, part: str) -> str:
+    """Return one line per method: how many trials it had, the best one, and the best final."""
+    text = (IMAGES / f"{file}-winners.json").read_text(encoding="utf-8")
+    methods: dict[str, Row] = json.loads(text)["datasets"][part]["methods"]
+    heads = ["method", "trials", "best trial", "its score", "finals", "best final", "its score"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for name, held in methods.items():
+        cells = [f"`{name}`", str(len(held["trials"]))]
+        cells += _best(held["trials"], held["winner of trials"])
+        cells.append(str(len(held["finals"])))
+        cells += _best(held["finals"], held["winner"]) if held["finals"] else ["–", "–"]
+        out.append(f"| {' | '.join(cells)} |")
+    return "\n".join(out) + "\n"
+
+
+def _best(tried: list[tuple[dict[str, float], float]], setting: dict[str, float]) -> list[str]:
+    score = next(score for other, score in tried if other == setting)
+    return [", ".join(f"{name} {value:g}" for name, value in setting.items()), f"{score:.4f}"]
 
 
 def _named(features: str) -> str:
