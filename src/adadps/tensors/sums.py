@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adadps.tensors.loops import LINE_TYPES, in_main_memory
+from adadps.tensors.products import product
 from adadps.tensors.squares import largest_of, multiplies_all_digits
 
 Line = npt.NDArray[Any]
@@ -195,9 +196,9 @@ def _products(left: Tensor, right: Tensor, terms: int | None) -> Tensor:
     Padding comes last and is zero: adding it rounds nothing.
     """
     if terms is None or left.dtype == torch.float64 or len(left) <= terms:
-        return left.T @ right
+        return product(left.T, right.T)
     parts = zip(torch.split(left, terms), torch.split(right, terms), strict=True)
-    total, *others = (part.T @ beside for part, beside in parts)
+    total, *others = (product(part.T, beside.T) for part, beside in parts)
     for other in others:
         total += other
     return total

@@ -117,6 +117,12 @@ MUTATIONS = {
         "return (relative * (1 - rounding) - TINY * terms) * size.square()",
         "tests/contract/test_engine_rounding.py",
     ),
+    "products may drop digits": Mutation(
+        "src/adadps/tensors/products.py",
+        "return strict and tested and offered and not SWITCHED_OFF",
+        "return tested and offered and not SWITCHED_OFF",
+        "tests/tensors/test_products.py -k may_drop_digits",
+    ),
     "a norm that is no number is not clipped": Mutation(
         "src/adadps/engine/waist.py",
         "small = norms <= clip_norm",

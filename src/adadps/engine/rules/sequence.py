@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 from adadps.data.fields import Rows
@@ -21,6 +20,7 @@ from adadps.engine.rules.layers import LayerCall
 from adadps.engine.rules.pooling import MaxPool, require_winners
 from adadps.engine.rules.sparse import as_bags
 from adadps.errors import ModelError
+from adadps.tensors.products import linear
 from adadps.tensors.sums import Params
 
 _ELEMENTWISE = {
@@ -193,7 +193,7 @@ def _run(layer: nn.Module, own: Params, signal: Rows) -> Tensor:
         require_winners(layer, signal)
     if isinstance(layer, nn.Linear):
         rows = signal.to(own["weight"].dtype)
-        return functional.linear(rows, own["weight"], own.get("bias"))
+        return linear(rows, own["weight"], own.get("bias"))
     result: Tensor = functional_call(layer, own, (signal,)) if own else layer(signal)
     return result
 
