@@ -30,9 +30,8 @@ def _is_ready() -> bool:
     """Is oneDNN there, on a processor on which it was tested, and told to keep all digits?"""
     strict = all(os.environ.get(name, "STRICT").upper() == "STRICT" for name in _DIGITS)
     tested = platform.machine().lower() in {"x86_64", "amd64"}
-    offered = torch.backends.mkldnn.is_available() and hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    )
+    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    offered = there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return strict and tested and offered and not SWITCHED_OFF
 
 
@@ -61,7 +60,7 @@ def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
         and on_cpu
         and weight.numel() >= LARGE
         and rows.numel() > 0
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -96,7 +95,7 @@ class _Linear(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         of_rows = linear(above, weight.T) if wanted[0] else None
-        flat = above.flatten(0, -2) if above.ndim > 1 else above.unsqueeze(0)
+        flat = above.reshape(-1, above.shape[-1])
         of_weight = flat.T @ rows.reshape(-1, rows.shape[-1]) if wanted[1] else None
         return of_rows, of_weight, flat.sum(0) if wanted[2] else None
 
@@ -116,14 +115,11 @@ class _Linear(torch.autograd.Function):
         rows, weight, bias = given
         if in_dims[0] is not None and in_dims[1] is None and in_dims[2] is None:
             return linear(rows.movedim(in_dims[0], 0), weight, bias), 0
-        rows, weight, bias = (
-            tensor
-            if tensor is None
-            else tensor.expand(info.batch_size, *tensor.shape)
-            if dim is None
-            else tensor.movedim(dim, 0)
-            for tensor, dim in zip(given, in_dims, strict=True)
+        rows, weight = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((rows, weight), in_dims, strict=False)
         )
         flat = rows.reshape(len(rows), -1, rows.shape[-1]) @ weight.mT
-        flat = flat if bias is None else flat + bias.unsqueeze(1)
+        if bias is not None:
+            flat = flat + (bias if in_dims[2] is None else bias.movedim(in_dims[2], 0).unsqueeze(1))
         return flat.view(*rows.shape[:-1], weight.shape[-2]), 0

@@ -12,7 +12,6 @@ block, now or ahead of need. No number is handed out twice. See docs/decisions/f
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -43,7 +42,6 @@ AHEAD_BYTES = 64 * 2**20
 
 _SMALL_REQUESTS = 1 << 95  # their numbers; those of full blocks start at 0 and never get here
 _ZEROS = memoryview(bytes(8 * BLOCK))
-_local = threading.local()
 
 
 class Normals:
@@ -152,20 +150,21 @@ class _BlockBuffer:
         return bits.view(np.float64)
 
 
+_free: deque[_BlockBuffer] = deque()
+"""Buffers that nothing uses now: as many as threads have drawn at once."""
+
+
 @contextmanager
 def _block_buffer() -> Iterator[_BlockBuffer]:
-    """A buffer that nothing else uses meanwhile, not even a signal handler in the same thread."""
-    if not hasattr(_local, "buffers"):
-        _local.buffers = []
-    buffers: list[_BlockBuffer] = _local.buffers
+    """A buffer that nothing else uses meanwhile, no other thread and no signal handler."""
     try:
-        buffer = buffers.pop()
+        buffer = _free.pop()
     except IndexError:
         buffer = _BlockBuffer()
     try:
         yield buffer
     finally:
-        buffers.append(buffer)
+        _free.append(buffer)
 
 
 def _new_block(key: bytes, number: int) -> Array:

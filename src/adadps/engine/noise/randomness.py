@@ -29,7 +29,6 @@ from torch.autograd.graph import increment_version
 from adadps.engine.noise.normals import Array, Normals
 from adadps.errors import ContractError, SettingError, require
 from adadps.files import process
-from adadps.tensors import loops
 from adadps.tensors.loops import compiled_as_written
 from adadps.tensors.sums import AlignedSum, Line, OuterSum, as_lines, dense, on_cpu
 
@@ -158,8 +157,7 @@ class Randomness:
                     normals = z[low - start : high - start]
                     _add_noised(*arrays, normals, standard_deviation, width, factor)
 
-        with loops.torch_on_one_thread():
-            self._own().noise.draw(bounds[-1], add)
+        self._own().noise.draw(bounds[-1], add)
         for weights, _ in changes:
             if not weights.is_inference():
                 increment_version(weights)  # a graph that holds the old weights must notice
