@@ -9,6 +9,7 @@ Which library multiplies depends on the device, the types and the size of the we
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 from typing import Any
@@ -60,7 +61,7 @@ def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
         and on_cpu
         and weight.numel() >= LARGE
         and rows.numel() > 0
-        and bool(torch.backends.mkldnn.enabled)
+        and bool(torch._C._get_mkldnn_enabled())
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -73,6 +74,14 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return found
 
 
+def with_known_signature(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """Look up the arguments of ``forward`` once; torch would do so at every call."""
+    forward: Any = function.forward
+    forward.__signature__ = inspect.signature(forward)
+    return function
+
+
+@with_known_signature
 class _Linear(torch.autograd.Function):
     """rows · weightᵀ + bias; its derivatives are such products again."""
 

@@ -74,7 +74,7 @@ class Outer(OneProduct):
 
     def weighted(self, weights: Tensor) -> OuterSum:
         """Return (w · b)ᵀ a."""
-        return OuterSum(self.output_gradients.double() * weights.unsqueeze(1), self.inputs)
+        return OuterSum(self.output_gradients, self.inputs, weights)
 
     def take(self, rows: Tensor) -> Outer:
         """Return the gradients of some of the examples."""

@@ -21,13 +21,14 @@ from torch.nn import functional
 
 from adadps.engine.rules.tape import Part, Tape
 from adadps.errors import ModelError
-from adadps.tensors.products import linear
+from adadps.tensors.products import linear, with_known_signature
 from adadps.tensors.recurrences import Cell, Start, States, backward
 from adadps.tensors.recurrences import forward as run
 
 Sequences = tuple[Tensor, Any]
 
 
+@with_known_signature
 class _Recurrence(torch.autograd.Function):
     """Hidden states of all time steps, and the last cell; (sequences × time × width) each.
 
@@ -82,6 +83,7 @@ class _Recurrence(torch.autograd.Function):
         return tuple(_split(t, batch) for t in found), (0, 0, 0, 0)
 
 
+@with_known_signature
 class _RecurrenceBackward(torch.autograd.Function):
     """The backward pass, which cannot be differentiated once more."""
 

@@ -96,22 +96,23 @@ class LayerSequence:
     ) -> list[LayerCall]:
         """Return the inputs and output gradients of all layers with weights.
 
-        ``of_outputs`` gives the gradient of the model's outputs. A zero is added to the output of
-        each layer: the gradient of the zero is the gradient of that output.
+        ``of_outputs`` gives the gradient of the model's outputs. The backward pass goes from there
+        to the outputs of the layers with weights, and no further.
         """
-        inputs, zeros = [], []
+        inputs, outputs = [], []
+        may_overwrite = any(getattr(layer, "inplace", False) for _, layer in self.layers)
         signal = self._first(params, features)
         for place, (name, layer) in enumerate(self.layers):
             output = _run(layer, _own(layer, name, params), signal)
             if _trainable(layer):
                 inputs.append((layer, _prefix(name), _detached(signal)))
                 if place + 1 < len(self.layers):
-                    zeros.append(torch.zeros_like(output).requires_grad_())
-                    output = output + zeros[-1]
+                    outputs.append(output if output.requires_grad else output.requires_grad_())
+                    output = output.clone() if may_overwrite else output
             signal = output
         assert isinstance(signal, Tensor)
         last = of_outputs(signal.detach())
-        found = [*torch.autograd.grad(signal, zeros, last)] if zeros else []
+        found = [*torch.autograd.grad(signal, outputs, last)] if outputs else []
         found += [last] * (len(inputs) - len(found))
         pairs = zip(inputs, found, strict=True)
         return [LayerCall(layer, prefix, *_each(a, b.detach())) for (layer, prefix, a), b in pairs]
@@ -223,11 +224,12 @@ def _detached(signal: Rows) -> Rows:
 
 def _own(layer: nn.Module, name: str, params: Params) -> Params:
     """The layer's parameters: trained ones from ``params``, frozen ones from the layer."""
-    held = {own: f"{_prefix(name)}{own}" for own, _ in layer.named_parameters(recurse=False)}
-    return {
-        own: params[full] if full in params else layer.get_parameter(own).detach()
-        for own, full in held.items()
-    }
+    prefix, found = _prefix(name), {}
+    for own, held in layer._parameters.items():
+        if held is not None:
+            trained = params.get(f"{prefix}{own}")
+            found[own] = held.detach() if trained is None else trained
+    return found
 
 
 def _prefix(name: str) -> str:
@@ -235,4 +237,5 @@ def _prefix(name: str) -> str:
 
 
 def _trainable(layer: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in layer.parameters())
+    with torch._C.DisableTorchFunctionSubclass():  # asks no table for its weights
+        return any(parameter.requires_grad for parameter in layer.parameters())
