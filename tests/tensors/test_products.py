@@ -84,7 +84,25 @@ def test_torch_multiplies_what_onednn_does_not_take(monkeypatch):
     assert products.product(rows[:0], large).shape == (0, 128)
 
 
+def test_small_layers_inside_of_vmap_are_left_to_torch(monkeypatch):
+    """One example decides, not the batch: how many there are must not matter."""
+    monkeypatch.setattr(products, "WORTH_A_FUNCTION", 2**17)
+    called = []
+    monkeypatch.setattr(products, "_by_onednn", lambda rows, _: bool(called.append(rows.shape)))
+    small, large = torch.randn(128, 128), torch.randn(1024, 128)
+    for examples in (1, 1000):
+        vmap(lambda row: products.linear(row, small))(torch.randn(examples, 2, 128))
+        assert not called
+    vmap(lambda row: products.linear(row, large))(torch.randn(3, 2, 128))
+    assert called
+
+
 # --- derivatives ---
+
+
+@pytest.fixture(autouse=True)
+def _always_worth_it(monkeypatch):
+    monkeypatch.setattr(products, "WORTH_A_FUNCTION", 0)
 
 
 @pytest.mark.parametrize("shape", [(32, 100), (4, 5, 100), (100,)], ids=str)

@@ -23,6 +23,9 @@ from adadps.tensors.loops import SWITCHED_OFF
 LARGE = 2**13
 """A weight of fewer entries is multiplied as quickly by torch."""
 
+WORTH_A_FUNCTION = 2**17
+"""This many products for one example are worth a function inside of torch.func.vmap."""
+
 _DIGITS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 """Variables of the environment that allow oneDNN to drop digits of float32."""
 
@@ -68,10 +71,17 @@ def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return what ``torch.nn.functional.linear`` returns; it can be differentiated like that."""
-    if not _by_onednn(rows, weight) or weight.ndim != 2:
+    if weight.ndim != 2 or not (_is_worth_a_function(rows, weight) and _by_onednn(rows, weight)):
         return functional.linear(rows, weight, bias)
     found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     return found
+
+
+def _is_worth_a_function(rows: Tensor, weight: Tensor) -> bool:
+    """Inside of torch.func, where ``rows`` are those of one example, a function costs a while."""
+    if not torch._C._are_functorch_transforms_active():
+        return True
+    return rows.numel() // max(1, rows.shape[-1]) * weight.numel() >= WORTH_A_FUNCTION
 
 
 def with_known_signature(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
