@@ -66,6 +66,20 @@ def test_the_other_thread_is_one_of_torch(monkeypatch):
 
 
 @of_openmp
+@pytest.mark.parametrize("pieces", [2, 3, 4])
+def test_a_team_is_as_large_as_that_of_torch_though_few_help(monkeypatch, pieces):
+    """A smaller team would end threads that torch then has to begin again."""
+    sizes, start = [], team()._start
+    monkeypatch.setattr(team(), "_start", lambda *given: (sizes.append(given[2]), start(*given)))
+    torch.set_num_threads(4)
+    seen = []
+    loops.run_all(deque([lambda: (time.sleep(0.05), seen.append(threading.get_ident()))] * pieces))
+    assert sizes == [4]
+    assert len(seen) == pieces
+    assert 2 <= len(set(seen)) <= pieces
+
+
+@of_openmp
 def test_threads_of_torch_that_sleep_are_not_waited_for():
     """Within `torch_on_one_thread` they do, and a core may be taken by others."""
     seen = []

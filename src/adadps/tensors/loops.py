@@ -57,11 +57,14 @@ def run_all(pieces: deque[Callable[[], object]]) -> None:
 def _helping(helpers: int, work: Callable[[], object]) -> Iterator[None]:
     """Let other threads work, too, and wait for them: those of torch, which are awake, or ours.
 
-    Within `torch_on_one_thread` those of torch sleep, and waiting for them would take longer.
+    Within `torch_on_one_thread` those of torch sleep, and waiting for them would take longer. Many
+    would wait for Python's lock, each of them.
     """
-    of_torch = None if getattr(_local, "threads", None) else team()
+    threads = count()
+    are_few = threads <= MOST_THREADS and not getattr(_local, "threads", None)
+    of_torch = team() if are_few else None
     if of_torch is not None:
-        with of_torch.started(helpers, work):
+        with of_torch.started(threads, helpers, work):
             yield
         return
     with torch_on_one_thread():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,14 +36,21 @@ class Team:
         return bool(self._depth() > 0)
 
     @contextmanager
-    def started(self, helpers: int, work: Callable[[], object]) -> Iterator[None]:
+    def started(self, threads: int, helpers: int, work: Callable[[], object]) -> Iterator[None]:
         """Let other threads ``work`` meanwhile, and wait for them; raise the first of their errors.
 
-        OpenMP itself says whether the region was opened: an interrupt can come right after that.
+        The team always has as many ``threads`` as torch uses, of which only some are ``helpers``:
+        OpenMP ends those that a smaller team leaves out, and begins others for the next one. OpenMP
+        itself says whether the region was opened: an interrupt can come right after that.
         """
         errors: list[BaseException] = []
+        wanted = deque([None] * helpers)
 
         def help_out(_: Any) -> None:
+            try:
+                wanted.pop()
+            except IndexError:  # others help
+                return
             try:
                 work()
             except BaseException as error:  # it must not get into OpenMP
@@ -50,7 +58,7 @@ class Team:
 
         called = _Work(help_out)
         try:
-            self._start(called, None, 1 + helpers)
+            self._start(called, None, threads)
             yield
         finally:
             if self._depth() > 0:
