@@ -21,7 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(
-    ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated", "mnist")
+    ROOT / f"docs/results/{name}.md"
+    for name in ("text", "defaults", "federated", "mnist", "autoencoder")
 )
 ROWS = ROOT / "docs/results/text"
 DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
@@ -86,15 +87,22 @@ def federated_table(scene: str) -> str:
 
 
 def images_table(experiment: str) -> str:
-    """Return one line per method and epsilon."""
+    """Return one line per method and epsilon, and the paper's numbers where it has any."""
     rows: list[Row] = json.loads((IMAGES / f"{experiment}.json").read_text(encoding="utf-8"))
-    heads = ["method", "ε (PLD)", "ε (RDP)", "test accuracy", "runs"]
+    digits = 2 if "loss" in rows[0]["metric"] else 4
+    published = any(row["paper"] is not None for row in rows)
+    heads = ["method", "ε (PLD)", "ε (RDP)", rows[0]["metric"], *["paper"] * published, "runs"]
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in rows:
         paid = [row[f"epsilon_{accountant}"] for accountant in ("pld", "rdp")]
         shown = ["–" if epsilon is None else f"{epsilon:.2f}" for epsilon in paid]
-        score = f"{row['mean']:.4f}" + (f" ± {row['std']:.4f}" if row["seeds"] > 1 else "")
-        out.append(f"| {' | '.join([row['method'], *shown, score, str(row['seeds'])])} |")
+        diverged = row["mean"] is None
+        shown.append("diverged" if diverged else f"{row['mean']:.{digits}f}")
+        if row["seeds"] > 1 and not diverged:
+            shown[-1] += f" ± {row['std']:.{digits}f}"
+        if published:
+            shown.append("–" if row["paper"] is None else f"{row['paper']:.{digits}f}")
+        out.append(f"| {' | '.join([row['method'], *shown, str(row['seeds'])])} |")
     return "\n".join(out) + "\n"
 
 

@@ -173,3 +173,18 @@ def test_a_table_of_images_has_a_line_for_every_row(script, tmp_path, monkeypatc
     *_, first, second = script.images_table("clothes").splitlines()
     assert first == "| DP-SGD | 1.00 | 1.10 | 0.8812 ± 0.0123 | 3 |"
     assert second == "| Adam | – | – | 0.9000 | 1 |"
+
+
+def test_losses_have_two_digits_and_stand_beside_those_of_the_paper(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "IMAGES", tmp_path)
+    rows = [
+        row("DP-SGD", 4.3012, 1.6, paper=5.013, seeds=3, metric="test loss x 100"),
+        row("whitened", 2.1, 1.6, seeds=1, metric="test loss x 100"),
+        row("SGD", None, None, seeds=3, metric="test loss x 100"),
+    ]
+    (tmp_path / "mnist-ae.json").write_text(json.dumps(rows))
+    head, _, first, second, last = script.images_table("mnist-ae").splitlines()
+    assert head == "| method | ε (PLD) | ε (RDP) | test loss x 100 | paper | runs |"
+    assert first == "| DP-SGD | 1.60 | 1.76 | 4.30 ± 0.01 | 5.01 | 3 |"
+    assert second == "| whitened | 1.60 | 1.76 | 2.10 | – | 1 |"
+    assert last == "| SGD | – | – | diverged | – | 3 |"
