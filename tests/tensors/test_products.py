@@ -1,5 +1,7 @@
 """Products by oneDNN: rows that ignore their neighbours, all digits, and torch's derivatives."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.func import grad, jvp, vmap
@@ -82,6 +84,39 @@ def test_torch_multiplies_what_onednn_does_not_take(monkeypatch):
         torch._C._set_mkldnn_enabled(True)
     assert torch.equal(products.linear(rows, small), functional.linear(rows, small))
     assert products.product(rows[:0], large).shape == (0, 128)
+
+
+def _in_other_places(tensor):
+    """The same numbers with other strides: transposed, spread out, and within others."""
+    spread = torch.full([2 * size + 1 for size in tensor.shape], torch.nan)
+    apart = spread[tuple(slice(1, None, 2) for _ in tensor.shape)]
+    apart.copy_(tensor)
+    turned = tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
+    return [apart, turned, torch.cat([tensor, tensor])[len(tensor) :]]
+
+
+def test_factors_and_biases_may_lie_in_memory_in_any_way():
+    rows, weight, bias = torch.randn(32, 100), torch.randn(90, 100), torch.randn(90)
+    close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-3)
+    expected = functional.linear(rows, weight, bias)
+    for given in _in_other_places(rows):
+        close(products.product(given, weight, bias), expected)
+    for given in _in_other_places(weight):
+        close(products.product(rows, given, bias), expected)
+    for given in _in_other_places(bias):
+        close(products.product(rows, weight, given), expected)
+    one = [t[:1].expand(t.shape) for t in (rows, weight, bias)]
+    close(products.product(*one), functional.linear(*one))
+    wide = [t[:, :1].expand(t.shape) for t in (rows, weight)]
+    close(products.product(*wide), functional.linear(*wide))
+
+
+@pytest.mark.parametrize("bias", [torch.randn(1), torch.randn(32, 90)], ids=["one", "each"])
+def test_other_biases_than_one_per_output_are_left_to_torch(bias):
+    rows, weight = torch.randn(32, 100), torch.randn(90, 100)
+    expected = rows @ weight.T + bias
+    torch.testing.assert_close(products.product(rows, weight, bias), expected)
+    torch.testing.assert_close(products.linear(rows, weight, bias), expected)
 
 
 def test_small_layers_inside_of_vmap_are_left_to_torch(monkeypatch):

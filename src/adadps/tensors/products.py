@@ -48,8 +48,10 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[11.]])
     """
-    if not _by_onednn(rows, weight):
+    if not (_by_onednn(rows, weight) and _is_plain(bias, len(weight))):
         return functional.linear(rows, weight, bias)
+    if bias is not None:
+        bias = bias.contiguous()  # oneDNN is told no strides of a bias
     found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return found
 
@@ -69,9 +71,14 @@ def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
     )
 
 
+def _is_plain(bias: Tensor | None, outputs: int) -> bool:
+    return bias is None or (bias.dtype == torch.float32 and bias.shape == (outputs,))
+
+
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return what ``torch.nn.functional.linear`` returns; it can be differentiated like that."""
-    if weight.ndim != 2 or not (_is_worth_a_function(rows, weight) and _by_onednn(rows, weight)):
+    fits = weight.ndim == 2 and _is_plain(bias, len(weight))
+    if not (fits and _is_worth_a_function(rows, weight) and _by_onednn(rows, weight)):
         return functional.linear(rows, weight, bias)
     found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     return found
