@@ -117,6 +117,18 @@ MUTATIONS = {
         "return (relative * (1 - rounding) - TINY * terms) * size.square()",
         "tests/contract/test_engine_rounding.py",
     ),
+    "a keystream is used that is not that of AES": Mutation(
+        "src/adadps/engine/noise/keystream.py",
+        "return keys if found.tobytes() == expected else None",
+        "return keys",
+        "tests/statistical/test_keystream.py -k both_disagree",
+    ),
+    "products may drop digits": Mutation(
+        "src/adadps/tensors/products.py",
+        "return strict and tested and offered and not SWITCHED_OFF",
+        "return tested and offered and not SWITCHED_OFF",
+        "tests/tensors/test_products.py -k may_drop_digits",
+    ),
     "a norm that is no number is not clipped": Mutation(
         "src/adadps/engine/waist.py",
         "small = norms <= clip_norm",
