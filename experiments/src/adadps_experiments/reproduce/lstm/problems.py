@@ -48,7 +48,7 @@ class LstmSize:
 
 SIZES = {
     PAPER: LstmSize(512, 4, 2, words=100),
-    VECTORS: LstmSize(512, 4, 2, words=200),
+    VECTORS: LstmSize(512, 4, 1, words=200),
 }
 PARTS = (PAPER, VECTORS)
 

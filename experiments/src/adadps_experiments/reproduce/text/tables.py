@@ -19,7 +19,8 @@ from adadps_experiments.reproduce.text.experiments import IN_FIGURES, Experiment
 from adadps_experiments.reproduce.text.jobs import SIZES, TextJob, run
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
 from adadps_experiments.reproduce.text.problem import ONE_PERCENT
-from adadps_experiments.reproduce.text.published import OF_DATASET, PublishedRun
+from adadps_experiments.reproduce.published import PublishedRun
+from adadps_experiments.reproduce.text.published import OF_DATASET
 from adadps_experiments.reproduce.text.tuning import TunedSetting, tuned_setting
 from adadps_experiments.reproduce.workers import run_missing
 
