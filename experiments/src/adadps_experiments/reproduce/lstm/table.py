@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adadps.errors import DataError
+from adadps.errors import DataError, SettingError
 from adadps_experiments.plots import Panel, curves_of, draw
 from adadps_experiments.reproduce.lstm.jobs import METRIC, LstmJob, run
 from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, QUICK
@@ -41,16 +41,21 @@ def tune(
     record_file: RecordFile,
     workers: int | None = None,
     held: Winners | None = None,
+    methods: Sequence[str] | None = None,
 ) -> Winners:
-    """Run the trials that have no record; return the winners, beside those ``held`` before."""
-    found = {part: {"methods": _winners(part, record_file, workers)} for part in parts}
-    others = held["datasets"] if held else {}
-    return {"protocol": PROTOCOL, "datasets": {**others, **found}}
+    """Run the trials that have no record; return the winners, beside those ``held`` before.
 
-
-def _winners(experiment: str, record_file: RecordFile, workers: int | None) -> Record:
-    """Return the winner of each method and all its trials, the methods one after another."""
-    return {name: tuned(experiment, name, record_file, workers) for name in LSTM_METHODS}
+    The methods are tuned one after another.
+    """
+    found = dict(held["datasets"]) if held else {}
+    for part in parts:
+        winners = {
+            name: tuned(part, name, record_file, workers)
+            for name in chosen(methods, tuple(LSTM_METHODS))
+        }
+        before = found.get(part, {}).get("methods", {})
+        found[part] = {"methods": {**before, **winners}}
+    return {"protocol": PROTOCOL, "datasets": found}
 
 
 def tuned(
@@ -99,11 +104,18 @@ def run_rows(
     workers: int | None = None,
     *,
     quick: bool = False,
+    methods: Sequence[str] | None = None,
+    recorded: bool = False,
 ) -> dict[str, list[Record]]:
     """Run the jobs that have no record; return the records of each method.
 
-    Five methods and the best one without privacy have all ``seeds``, the others one.
+    Five methods and the best one without privacy have all ``seeds``, the others one. With
+    ``recorded``, nothing is run, and methods without a finished run are left out.
     """
+    names = chosen(methods, QUICK if quick else tuple(LSTM_METHODS))
+    if recorded:
+        tuned_before = winners["datasets"].get(experiment, {}).get("methods", {})
+        names = [name for name in names if name in tuned_before]
     jobs = {
         name: [
             LstmJob(
@@ -115,14 +127,34 @@ def run_rows(
             )
             for seed in range(seeds if LSTM_METHODS[name].main else 1)
         ]
-        for name in (QUICK if quick else LSTM_METHODS)
+        for name in names
     }
+    if recorded:
+        jobs = {
+            name: [job for job in mine if record_file.find(job.describe()) is not None]
+            for name, mine in jobs.items()
+        }
     everything = [job for mine in jobs.values() for job in mine]
     run_missing(run, everything, record_file, experiment, workers)
     return {
         name: [valid_run(record_file, job.describe()) for job in mine]
         for name, mine in jobs.items()
+        if mine
     }
+
+
+def chosen(asked: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return those of the known methods that were asked for, in their order; None: all.
+
+    >>> chosen(["dp-adam", "dp-sgd"], ("dp-sgd", "whitened", "dp-adam"))
+    ['dp-sgd', 'dp-adam']
+    """
+    for name in asked or ():
+        if name not in known:
+            raise SettingError(
+                f"Expected --methods among {', '.join(known)}, found '{name}'. Choose of these."
+            )
+    return [name for name in known if asked is None or name in asked]
 
 
 def setting_of(experiment: str, method: str, winners: Winners) -> Setting:
