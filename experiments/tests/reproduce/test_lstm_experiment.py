@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
+from adadps.engine.passes.validation import objective
 from adadps.errors import DataError, SettingError
 from adadps.methods.side.fitted import FittedVectors
 from adadps_experiments.data.imdb import Imdb
@@ -236,3 +237,11 @@ def test_reviews_are_encoded_once_and_published_ones_left_out(tmp_path, monkeypa
     reviews.reviews.cache_clear()
     assert torch.equal(reviews.reviews().train, found.train)
     reviews.reviews.cache_clear()
+
+
+def test_gradients_reach_the_words_of_the_papers_model(small):
+    """Else the noise of hundreds of thousands of weights would drown them."""
+    given = problems.problem(PAPER, tuning=True)
+    held = objective(given.model(0), given.loss, given.public)
+    gradient = held.mean_gradient(held.params(), given.public)
+    assert gradient["embedding.weight"].norm() > gradient["linear.weight"].norm() / 5

@@ -26,7 +26,7 @@ def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
     return tuple(dict(zip(values, each, strict=True)) for each in product(*values.values()))
 
 
-CLIPS, FLOORS, LENGTHS = (0.1, 0.5), (1.0, 10.0), (1.0, 3.0, 9.0)
+CLIPS, FLOORS, LENGTHS = (0.1, 0.5), (0.1, 1.0), (1.0, 3.0, 9.0)
 BY_LENGTH = _grid(clip=CLIPS, length=LENGTHS)
 BY_RATE = _grid(clip=CLIPS, rate=(0.001, 0.003, 0.01))
 BY_FLOOR = _grid(floor=FLOORS, length=(3.0, 9.0, 27.0))
