@@ -27,7 +27,7 @@ def made_up():
     def texts(rows):
         return torch.randint(0, WORDS, (rows, LENGTH), generator=draws)
 
-    return reviews.Reviews(
+    return reviews.EncodedReviews(
         train=texts(ROWS),
         labels=torch.arange(ROWS) % 2,
         test=texts(40),
@@ -57,7 +57,9 @@ def small(monkeypatch):
 
 
 def test_the_papers_model_has_the_papers_number_of_weights():
-    held = reviews.Reviews(*[torch.zeros(1, 1, dtype=torch.long)] * 5, vectors=torch.zeros(1, 1))
+    held = reviews.EncodedReviews(
+        *[torch.zeros(1, 1, dtype=torch.long)] * 5, vectors=torch.zeros(1, 1)
+    )
     model = problems.of_the_paper(held, 0)
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 706_690
 

@@ -44,7 +44,9 @@ class PublishedRun:
         self, accountant: Accountant, sampling: Sampling = Sampling.POISSON, *, grouped: bool
     ) -> float:
         """Return the epsilon of these settings under one reading of them."""
-        return _epsilon(self, accountant, sampling, by_label(self.group) if grouped and self.group > 1 else None)
+        return _epsilon(
+            self, accountant, sampling, by_label(self.group) if grouped and self.group > 1 else None
+        )
 
     def cost(self) -> dict[str, float]:
         """Return the claimed epsilon, the same by PLD, and the best provable ones."""

@@ -22,7 +22,7 @@ from adadps_experiments.reproduce.lstm.reviews import (
     PADDING,
     ROWS_OF_TABLE,
     WIDTH,
-    Reviews,
+    EncodedReviews,
     reviews,
 )
 
@@ -118,7 +118,7 @@ class MeanOfOutputs(nn.Module):
         self.centre, self.scale = found.mean(0), found.std(0).clamp_min(1e-6)
 
 
-def of_the_paper(_held: Reviews, seed: int) -> MeanOfOutputs:
+def of_the_paper(_held: EncodedReviews, seed: int) -> MeanOfOutputs:
     """Return the paper's model: 706,690 weights, all trained.
 
     That is the number in the paper's appendix, and that of an embedding of 10,000 words in 64
@@ -145,7 +145,7 @@ def of_the_paper(_held: Reviews, seed: int) -> MeanOfOutputs:
     return model
 
 
-def on_public_vectors(held: Reviews, seed: int) -> MeanOfOutputs:
+def on_public_vectors(held: EncodedReviews, seed: int) -> MeanOfOutputs:
     """Return one LSTM layer on frozen vectors, read through statistics of unlabelled reviews."""
     torch.manual_seed(seed)
     table = nn.Embedding(ROWS_OF_TABLE, WIDTH, _weight=held.vectors.clone(), _freeze=True)
@@ -182,5 +182,5 @@ def _last(words: Tensor, experiment: str) -> Tensor:
     return words[:, -SIZES[experiment].words :]
 
 
-def _shortened(held: Reviews, experiment: str) -> Reviews:
+def _shortened(held: EncodedReviews, experiment: str) -> EncodedReviews:
     return replace(held, unlabelled=_last(held.unlabelled, experiment))

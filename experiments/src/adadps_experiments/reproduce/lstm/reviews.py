@@ -40,8 +40,8 @@ Numbers = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, eq=False)
-class Reviews:
-    """Reviews as numbers of words, the labels, and a vector for each word."""
+class EncodedReviews:
+    """EncodedReviews as numbers of words, the labels, and a vector for each word."""
 
     train: Tensor
     labels: Tensor
@@ -52,14 +52,14 @@ class Reviews:
 
 
 @cache
-def reviews() -> Reviews:
+def reviews() -> EncodedReviews:
     """Return the reviews, encoded now or before."""
     kept = cache_folder() / "features" / f"imdb-lstm-{VERSION}.npz"
     if not kept.exists():
         _keep(kept)
     held = np.load(kept, allow_pickle=False)
     numbers = {name: torch.from_numpy(held[name].astype(np.int64)) for name in _NUMBERS}
-    return Reviews(**numbers, vectors=torch.from_numpy(held["vectors"]))
+    return EncodedReviews(**numbers, vectors=torch.from_numpy(held["vectors"]))
 
 
 _NUMBERS = ("train", "labels", "test", "test_labels", "unlabelled")
