@@ -15,7 +15,8 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable
 
-from paper_page import MISSING, RESULTS, ROOT, TABLE, Find, Row, rows_in, text, trained
+from paper_page import MISSING, TABLE
+from paper_rows import RESULTS, ROOT, Find, Row, rows_in, text, trained
 
 PAGE = ROOT / "docs/where-to-use-what.md"
 PROBLEMS = {

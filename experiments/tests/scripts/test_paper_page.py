@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from adadps import Accountant
+from adadps_experiments.reproduce import published
 from adadps_experiments.reproduce.published import FEDERATED_RUN, RUNS, TOY_RUN
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -25,7 +26,14 @@ LABELS = {
 @pytest.fixture
 def script(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    found = importlib.import_module("paper_page")
+    published._epsilon.cache_clear()
+    return importlib.import_module("paper_page")
+
+
+@pytest.fixture
+def rows(monkeypatch, script):
+    """Return the module that finds rows, which reads them anew."""
+    found = importlib.import_module("paper_rows")
     found.rows_in.cache_clear()
     return found
 
@@ -70,14 +78,13 @@ def test_the_papers_own_epsilons_come_out(run, claimed):
     assert run.epsilon(Accountant.RDP, grouped=False) == pytest.approx(claimed, rel=0.01)
 
 
-def test_a_changed_number_and_an_absent_row_are_seen(script, monkeypatch):
-    rows = script.rows_in("text")
+def test_a_changed_number_and_an_absent_row_are_seen(script, rows, monkeypatch):
     changed = tuple(
         {**row, "mean": 0.1234} if row["method"] == "dp-rmsprop" else row
-        for row in rows
+        for row in rows.rows_in("text")
         if row["method"] != "dp-adam"
     )
-    monkeypatch.setattr(script, "rows_in", lambda folder: changed if folder == "text" else ())
+    monkeypatch.setattr(rows, "rows_in", lambda folder: changed if folder == "text" else ())
     table = lines_of(script.made(script.TABLES["all_methods"]))
     assert table[3][2:5] == ["0.8345", "–", "0.1234"]
     absent = [line for line in table if line[-1] == script.MISSING]
@@ -87,19 +94,19 @@ def test_a_changed_number_and_an_absent_row_are_seen(script, monkeypatch):
     ]  # fmt: skip
 
 
-def test_rows_of_networks_are_found_by_their_epsilon(script, monkeypatch):
+def test_rows_of_networks_are_found_by_their_epsilon(script, rows, monkeypatch):
     def row(epsilon, mean):
         return {
             "experiment": "mnist-ae", "method": "DP-SGD", "epsilon_pld": epsilon, "mean": mean,
         }  # fmt: skip
 
-    monkeypatch.setattr(script, "rows_in", lambda _: (row(1.5999, 4.3), row(2.9999, 3.2)))
+    monkeypatch.setattr(rows, "rows_in", lambda _: (row(1.5999, 4.3), row(2.9999, 3.2)))
     table = lines_of(script.made(script.TABLES["mnist_ae"]))
     assert [line[2] for line in table[2:]] == ["5.013", "4.300", "3.792", "3.200"]
 
 
-def test_the_claims_in_words_follow_from_the_rows(script):
-    imdb = script.text("imdb", "imdb", "paper", 1.5)
+def test_the_claims_in_words_follow_from_the_rows(rows):
+    imdb = rows.text("imdb", "imdb", "paper", 1.5)
     means = {name: imdb(name)["mean"] for name in (
         "dp-sgd", "dp-adam", "dp-rmsprop", "dp-r-pub", "pda-dpmd", "warm-start", "dp-adam-pub",
         "adadps", "adadps-public", "ideal",
@@ -110,7 +117,7 @@ def test_the_claims_in_words_follow_from_the_rows(script):
     for name in ("pda-dpmd", "warm-start", "dp-adam-pub", "ideal"):
         assert means["adadps"] > means[name], name
     packages, titles = (
-        script.text("stackoverflow", name, "best for DP-SGD", 0.84)
+        rows.text("stackoverflow", name, "best for DP-SGD", 0.84)
         for name in ("debian-tags", "so-titles")
     )
     for known, method, points in (

@@ -41,7 +41,7 @@ Numbers = npt.NDArray[np.int16]
 
 @dataclass(frozen=True, eq=False)
 class EncodedReviews:
-    """EncodedReviews as numbers of words, the labels, and a vector for each word."""
+    """Reviews as numbers of words, the labels, and a vector for each word."""
 
     train: Tensor
     labels: Tensor
