@@ -81,6 +81,26 @@ def one_input(features: Features) -> Rows:
     return features
 
 
+def replaced(features: Features, rows: Tensor, stand_in: Features) -> Features:
+    """Return features with the only row of ``stand_in`` in place of the marked ``rows``.
+
+    >>> replaced(torch.tensor([[1.0], [9.0]]), torch.tensor([False, True]), torch.zeros(1, 1))
+    tensor([[1.],
+            [0.]])
+    """
+
+    def without(held: Tensor, other: Tensor) -> Tensor:
+        return torch.where(rows.view(-1, *[1] * (held.ndim - 1)), other.to(held), held)
+
+    if isinstance(features, Fields):
+        assert isinstance(stand_in, Fields)
+        pairs = zip(features.tensors, stand_in.tensors, strict=True)
+        return Fields(tuple(without(*pair) for pair in pairs), features.names)
+    assert isinstance(features, Tensor)
+    assert isinstance(stand_in, Tensor)
+    return without(features, stand_in)
+
+
 def arguments(features: Features, dtype: torch.dtype) -> Arguments:
     """Return what a model is called with: dense rows, floating-point ones in this precision.
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples, take
-from adadps.data.fields import Features, Fields, one_input
+from adadps.data.fields import Features, Fields, one_input, replaced
 from adadps.data.secret_draws import Bytes, secret_generators
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import reads_in_sequence
@@ -35,6 +35,7 @@ from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.passes import outputs as model_outputs
 from adadps.engine.passes.model_state import evaluating, same_state
+from adadps.engine.passes.ranges import Ranges
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
@@ -57,7 +58,8 @@ class Objective:
     """A model and a loss behind an engine, with optional public feature weights in front.
 
     ``synthetic`` rows pad every batch; every pass runs in ``isolation``. ``feature_weights`` s turn
-    every row x into s ∘ x / ‖s ∘ x‖, one row at a time.
+    every row x into s ∘ x / ‖s ∘ x‖, one row at a time. ``ranges`` are those of integers that the
+    model can read; only rows that are read when they are drawn are compared with them.
     """
 
     model: nn.Module
@@ -65,6 +67,7 @@ class Objective:
     synthetic: Examples
     isolation: Isolation
     feature_weights: Tensor | None = None
+    ranges: Ranges | None = None
 
     def drawing_from(self, randomness: Randomness, *, quotes_errors: bool = False) -> Objective:
         """Return the same with a run's own secret source for draws inside the model."""
@@ -131,8 +134,23 @@ class Objective:
         return ChunkedGradients(tuple(partial(differentiate, piece) for piece in pieces))
 
     def encoded(self, batch: Examples) -> Examples:
-        """Return the batch with features in the form that the engine reads."""
+        """Return the batch with features in the form that the engine reads.
+
+        A synthetic row runs in place of one that could not be read, or that the model cannot read.
+        It weighs nothing, and no error tells that it was there.
+        """
+        if batch.absent is not None:
+            batch = self._readable(batch, batch.absent)
         return _with_features(batch, self.engine.encoded(batch.features))
+
+    def _readable(self, batch: Examples, absent: Tensor) -> Examples:
+        if self.ranges is not None:
+            absent = absent | ~self.ranges.hold(batch)
+        stand_in = self.synthetic.take(torch.arange(1)).to(absent.device)
+        features = replaced(batch.features, absent, stand_in.features)
+        targets = replaced(batch.targets, absent, stand_in.targets)
+        assert isinstance(targets, Tensor)
+        return Examples(features, targets, absent=absent)
 
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Return the rows of each table that these features make the model read."""

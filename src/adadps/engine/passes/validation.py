@@ -2,11 +2,12 @@
 
 All of this happens before anything is paid, and no private row enters it. Only the form of the
 private data is checked: integers that index a table, or are classes, must lie within the table, or
-among the outputs (`_require_integers_in_range`).
+among the outputs (`_with_ranges`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples
-from adadps.data.fields import Features, Fields, arguments
+from adadps.data.fields import Features, arguments
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
@@ -23,13 +24,12 @@ from adadps.engine.choice import (
     require_separate_examples,
     warn_of_stored_gradients,
 )
-from adadps.engine.losses import IGNORED, Loss
+from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Isolation, Objective, synthetic_like
-from adadps.engine.passes.model_state import (
-    evaluating,
-)
+from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
+from adadps.engine.passes.ranges import ANY, Ranges, integers_of
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import AdadpsError, DataError, ModelError
@@ -61,8 +61,7 @@ def objective(
             model, loss, partial(require_gradients, held.engine, held.synthetic)
         )
         _require_independent_rows(held)
-    with declared_read(DeclaredRead.FORM):
-        _require_integers_in_range(held, loss, data)
+    held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
 
@@ -249,50 +248,40 @@ def _shape_cure(losses: Tensor, outputs: Any, targets: Tensor) -> str:
     )
 
 
-def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
-    """Refuse tokens that no row of a table stands for, and classes without an output."""
-    for features, sizes in zip(_integers(data.features), _table_sizes(held), strict=True):
-        used = sizes < _ANY
-        fits = (features >= 0) & (features < sizes.to(features.device))
-        if bool(used.any()) and not bool(fits.all()):
+def _with_ranges(held: Objective, loss: Loss, data: Examples) -> Objective:
+    """Refuse tokens that no row of a table stands for, and classes without an output.
+
+    Rows that are read when they are drawn are looked at then.
+    """
+    ranges = Ranges(_table_sizes(held), _number_of_classes(held, loss))
+    if data.is_read_when_drawn:
+        return replace(held, ranges=ranges)
+    with declared_read(DeclaredRead.FORM):
+        if not bool(ranges.of_features(data.features).all()):
+            most = max(int(sizes[sizes < ANY].max()) for sizes in ranges.sizes if sizes.min() < ANY)
             raise DataError(
-                "Expected features that fit the model, integers from 0 to "
-                f"{int(sizes[used].max()) - 1} where they are words of a table, found "
-                "others. Build the table with a row for every word, and give padding its own "
-                "number (0 with `padding_idx=0`, say) in place of a negative one."
+                f"Expected features that fit the model, integers from 0 to {most - 1} where they "
+                "are words of a table, found others. Build the table with a row for every word, "
+                "and give padding its own number (0 with `padding_idx=0`, say) in place of a "
+                "negative one."
             )
-    classes = _number_of_classes(held, loss)
-    if classes is not None:
-        fits = (data.targets >= 0) & (data.targets < classes) | (data.targets == IGNORED)
-        if not bool(fits.all()):
+        if not bool(ranges.of_targets(data.targets).all()):
+            last = (ranges.classes or 1) - 1
             raise DataError(
-                f"Expected targets that the loss accepts, integers from 0 to {classes - 1}, found "
+                f"Expected targets that the loss accepts, integers from 0 to {last}, found "
                 "others. Number the labels from 0, and give the model an output for each."
             )
+    return held
 
 
-_ANY = 2**62
-
-
-def _integers(features: Features) -> list[Tensor]:
-    """The inputs that may be words of a table."""
-    tensors = features.tensors if isinstance(features, Fields) else (features,)
-    return [
-        tensor
-        for tensor in tensors
-        if isinstance(tensor, Tensor)
-        and not (tensor.is_floating_point() or tensor.dtype is torch.bool)
-    ]
-
-
-def _table_sizes(held: Objective) -> list[Tensor]:
+def _table_sizes(held: Objective) -> tuple[Tensor, ...]:
     """For each place in a row of integers, the size of the table that it indexes.
 
     It is found on a synthetic row, by the memory that the tables are called with.
     """
     first = held.synthetic.take(torch.arange(1)).features
-    rows = _integers(first)
-    found = [torch.full(row.shape, _ANY) for row in rows]
+    rows = integers_of(first)
+    found = [torch.full(row.shape, ANY) for row in rows]
 
     def note(table: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
         given = next(iter((*inputs, *named.values())), None)
@@ -300,7 +289,7 @@ def _table_sizes(held: Objective) -> list[Tensor]:
             if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
                 offset = given.storage_offset() - row.storage_offset()
                 seen = sizes.as_strided(given.shape, given.stride(), offset)
-                seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
+                seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", ANY))))
 
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note, with_kwargs=True) for table in tables]
@@ -311,7 +300,7 @@ def _table_sizes(held: Objective) -> list[Tensor]:
     finally:
         for handle in handles:
             handle.remove()
-    return [sizes[0] for sizes in found]
+    return tuple(sizes[0] for sizes in found)
 
 
 def _shares_memory(one: Tensor, other: Tensor) -> bool:
