@@ -39,6 +39,7 @@ from adadps.audit import (
     trainer_of,
 )
 from adadps.audit.built_in import (
+    FOLLOWING,
     METHODS,
     NEVER_LATE,
     PATHS,
@@ -144,7 +145,8 @@ def test_on_the_late_path_noise_waits_for_all_steps(method, monkeypatch):
 
     monkeypatch.setattr(late, "_StepHistory", Watched)
     repeated(method, "late").audit(runs=16, confidence=0.9)
-    assert waits.count(PATHS["late"].steps) >= 16
+    # Where C falls, the grid gets finer, at which all noise is drawn.
+    assert waits.count(PATHS["late"].steps) >= (1 if method in FOLLOWING else 16)
     waits.clear()
     canaries(method, "late").audit(confidence=0.9)
     assert max(waits) == PATHS["late"].steps

@@ -188,7 +188,8 @@ def rows_of(experiment: str, records: Mapping[Line, Sequence[Record]]) -> list[R
 def _row(experiment: str, line: Line, records: Sequence[Record]) -> Row:
     name, epsilon = line
     size, method, first = SIZES[experiment], IMAGE_METHODS[name], records[0]
-    values = [size.metric_scale * (record["values"][METRIC] or math.nan) for record in records]
+    scores = [record["values"][METRIC] for record in records]
+    values = [math.nan if score is None else size.metric_scale * score for score in scores]
     facts: dict[str, Any] = {
         "experiment": experiment,
         "dataset": size.dataset,
