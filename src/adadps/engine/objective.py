@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples, take
-from adadps.data.fields import Features, Fields, one_input, replaced
+from adadps.data.fields import Features, Fields, Ranges, joined, of_examples, one_input, replaced
 from adadps.data.secret_draws import Bytes, secret_generators
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import reads_in_sequence
@@ -33,9 +33,7 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes import outputs as model_outputs
 from adadps.engine.passes.model_state import evaluating, same_state
-from adadps.engine.passes.ranges import Ranges
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
@@ -145,7 +143,7 @@ class Objective:
 
     def _readable(self, batch: Examples, absent: Tensor) -> Examples:
         if self.ranges is not None:
-            absent = absent | ~self.ranges.hold(batch)
+            absent = absent | ~self.ranges.hold(batch.features, batch.targets)
         stand_in = self.synthetic.take(torch.arange(1)).to(absent.device)
         features = replaced(batch.features, absent, stand_in.features)
         targets = replaced(batch.targets, absent, stand_in.targets)
@@ -183,10 +181,9 @@ class Objective:
                 for part in rows
             )
             kept = [
-                model_outputs.of_examples(outputs, len(part))
-                for outputs, part in zip(found, rows, strict=True)
+                of_examples(outputs, len(part)) for outputs, part in zip(found, rows, strict=True)
             ]
-        return model_outputs.joined(kept)
+        return joined(kept)
 
     def prepare(self, features: Features) -> Features:
         """Apply the feature weights, if there are any."""
@@ -365,8 +362,8 @@ class Isolation:
         self._quotes_errors = quotes_errors
         sequence = LayerSequence.of(model)
         # Layers and losses of these kinds draw nothing and hold nothing, and need no guard.
-        self._holds_nothing = sequence is not None and treats_examples_alone(loss)
-        self._draws_nothing = self._holds_nothing and not any(
+        self.holds_nothing = sequence is not None and treats_examples_alone(loss)
+        self.draws_nothing = self.holds_nothing and not any(
             isinstance(layer, _WITH_DRAWS) for layer in model.modules()
         )
 
@@ -377,7 +374,7 @@ class Isolation:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Surround a pass. Buffers and attributes are restored after it, always and silently."""
-        same = nullcontext() if self._holds_nothing else same_state(self._model, self._loss)
+        same = nullcontext() if self.holds_nothing else same_state(self._model, self._loss)
         with self._secret_draws(), same:
             yield
 
@@ -400,7 +397,7 @@ class Isolation:
 
     @contextmanager
     def _secret_draws(self) -> Iterator[None]:
-        if self._draws_nothing:
+        if self.draws_nothing:
             yield
             return
         with secret_generators(self._secret, _device(self._model)):

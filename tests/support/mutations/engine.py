@@ -35,7 +35,7 @@ MUTATIONS = {
     ),
     "a row that the model cannot read stops the step": Mutation(
         "src/adadps/engine/objective.py",
-        "            absent = absent | ~self.ranges.hold(batch)\n",
+        "            absent = absent | ~self.ranges.hold(batch.features, batch.targets)\n",
         "            pass\n",
         "tests/data/test_datasets.py -k model_cannot_read",
     ),
@@ -209,8 +209,8 @@ MUTATIONS = {
     ),
     "tokens and labels out of range are found in a step": Mutation(
         "src/adadps/engine/passes/validation.py",
-        "        _require_integers_in_range(held, loss, data)",
-        "        pass",
+        "    held = _with_ranges(held, loss, data)",
+        "    pass",
         "tests/training/test_bad_input.py -k outside_of_the_vocabulary_is_not",
     ),
     "chance inside the model comes from torch's own generator": Mutation(

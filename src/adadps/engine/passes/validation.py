@@ -7,6 +7,7 @@ among the outputs (`_with_ranges`).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples
-from adadps.data.fields import Features, arguments
+from adadps.data.fields import (
+    ANY,
+    Features,
+    Ranges,
+    arguments,
+    each_tensor,
+    integers_of,
+    joined,
+    of_examples,
+    rows_of,
+    tensors_of,
+)
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
@@ -24,12 +36,10 @@ from adadps.engine.choice import (
     require_separate_examples,
     warn_of_stored_gradients,
 )
-from adadps.engine.losses import Loss
+from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Isolation, Objective, synthetic_like
 from adadps.engine.passes.model_state import evaluating
-from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
-from adadps.engine.passes.ranges import ANY, Ranges, integers_of
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import AdadpsError, DataError, ModelError
@@ -50,16 +60,18 @@ def objective(
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
-        require_no_writes(model, loss, synthetic, partial(_some_output, model, synthetic.features))
+        output = partial(_some_output, model, synthetic.features)
+        if not isolation.holds_nothing:
+            require_no_writes(model, loss, synthetic, output)
         if LayerSequence.of(model) is None:  # a sequence returns one tensor
-            _require_pick(loss, _some_output(model, synthetic.features), synthetic.targets)
+            _require_pick(loss, output(), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
-        require_no_retained_tensors(
-            model, loss, partial(require_gradients, held.engine, held.synthetic)
-        )
+        if not isolation.holds_nothing:
+            again = partial(require_gradients, held.engine, held.synthetic)
+            require_no_retained_tensors(model, loss, again)
         _require_independent_rows(held)
     held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
@@ -155,7 +167,9 @@ def _outputs_with_fixed_draws(held: Objective, features: Features) -> Any:
     """Outputs of a pass whose draws are the same in every call."""
     params = held.params()
     device = next(iter(params.values())).device
-    with evaluating(held.model), secret_generators(_fixed_bytes, device):
+    none = held.isolation.draws_nothing
+    draws = nullcontext() if none else secret_generators(_fixed_bytes, device)
+    with evaluating(held.model), draws:
         return of_examples(held.engine.outputs(params, features), len(features))
 
 
@@ -253,7 +267,7 @@ def _with_ranges(held: Objective, loss: Loss, data: Examples) -> Objective:
 
     Rows that are read when they are drawn are looked at then.
     """
-    ranges = Ranges(_table_sizes(held), _number_of_classes(held, loss))
+    ranges = Ranges(_table_sizes(held), _number_of_classes(held, loss), IGNORED)
     if data.is_read_when_drawn:
         return replace(held, ranges=ranges)
     with declared_read(DeclaredRead.FORM):
