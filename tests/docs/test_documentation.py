@@ -73,6 +73,7 @@ def test_pages_with_blocks_are_found():
 
 
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")  # of peft itself
 def test_blocks_run(page, tmp_path, monkeypatch, request):
     if page == "docs/user-level.md":  # its noise is given, and fills the budget
         request.getfixturevalue("real_accounting")

@@ -157,7 +157,11 @@ def _adadps(named: Named) -> Chain:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in model.named_parameters() if value.ndim > 1}
+    return {
+        name: value
+        for name, value in model.named_parameters()
+        if value.requires_grad and value.ndim > 1
+    }
 
 
 def _positive(like: Tensor) -> Tensor:
