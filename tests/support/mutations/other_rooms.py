@@ -3,6 +3,24 @@
 from support.mutations.mutation import Mutation
 
 MUTATIONS = {
+    "a dataset's own generators keep their seeds": Mutation(
+        "src/adadps/data/datasets.py",
+        "            give_secret_state(generator, os.urandom)\n",
+        "            pass\n",
+        "tests/data/test_datasets.py -k generators_of_the_dataset",
+    ),
+    "transforms draw from known seeds": Mutation(
+        "src/adadps/data/datasets.py",
+        '    with secret_generators(os.urandom, torch.device("cpu")), warnings',
+        "    with warnings",
+        "tests/data/test_datasets.py -k secret_generators",
+    ),
+    "errors of rows that cannot be read are raised": Mutation(
+        "src/adadps/data/datasets.py",
+        "except Exception:  # whatever is wrong with a private row",
+        "except ZeroDivisionError:  #",
+        "tests/data/test_datasets.py -k broken_row_weighs",
+    ),
     "a ledger is removed like any other file": Mutation(
         "src/adadps/files.py",
         "    if not is_ledger(path):\n        path.unlink",

@@ -4,7 +4,7 @@
 
     examples ─▶ per-unit gradients ─▶ released or exposed gradients ─▶ update
       reparametrise   precondition        precondition, mix, momentum
-      pretrain        privatize ┐         sgd, adam, rmsprop, adagrad ─▶
+      pretrain        privatize ┐         sgd, adam, update_with ─▶ average_weights
                       average ──┘
 
 Every stage has a rule that says which kind of signal it takes and what it gives. `chain` folds
@@ -145,6 +145,26 @@ class ReplacesGradients(Protocol):
     replaces_gradients: bool
 
 
+@runtime_checkable
+class CountsSteps(Protocol):
+    """A stage whose settings may be laid down for some number of steps only."""
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse more steps than it has settings for."""
+
+
+@runtime_checkable
+class AveragesWeights(Protocol):
+    """A stage that averages the weights of all steps, for evaluations and the result."""
+
+    def averaged(self, state: Any) -> Params:
+        """Return the averages."""
+
+
+def _makes_update(stage: Stage | Preparation) -> bool:
+    return Kind.UPDATE in stage.rule.values() and Kind.UPDATE not in stage.rule
+
+
 @dataclass(frozen=True)
 class Chain:
     """A method: stages in a legal order. Build it with `chain`."""
@@ -168,6 +188,22 @@ class Chain:
     def release(self) -> Release:
         """The stage at which per-unit gradients become one sum."""
         return next(stage for stage in self.stages if isinstance(stage, Release))
+
+    @cached_property
+    def update(self) -> Stage:
+        """The stage that makes an update of what was released."""
+        return next(stage for stage in self.steps if _makes_update(stage))
+
+    @cached_property
+    def averaging(self) -> AveragesWeights | None:
+        """The stage whose averages are the weights that a run gives away, if there is one."""
+        return next((stage for stage in self.steps if isinstance(stage, AveragesWeights)), None)
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse more steps than all stages have settings for."""
+        for stage in self.steps:
+            if isinstance(stage, CountsSteps):
+                stage.require_steps(steps)
 
     @property
     def is_open(self) -> bool:
@@ -339,9 +375,11 @@ def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
         if kind is Kind.PER_UNIT and isinstance(stage, ReadsSide):
             scaled.append(stage.side)
         kind, before, last = stage.rule[kind], f"after `{stage}`", stage
+    if sum(isinstance(stage, AveragesWeights) for stage in stages) > 1:
+        raise OrderError("Expected one `average_weights(...)`, found several. Leave one of them.")
     if kind is not Kind.UPDATE:
         end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
-        raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
+        raise OrderError(f"{end} Add `sgd(...)`, `adam(...)` or `update_with(...)`.")
 
 
 def _require_place_of_matrices(
@@ -351,7 +389,7 @@ def _require_place_of_matrices(
     if any(isinstance(other, ReplacesGradients) for other in stages):
         raise OrderError(
             f"Cannot place `{stage}` in a method with local training: it needs the gradients of "
-            "layers, found differences of weights. Use a source with one number per weight."
+            "layers, found differences of weights. Use a source with one value per weight."
         )
     if scaled or isinstance(stage, Unscales):
         raise OrderError(
@@ -364,6 +402,8 @@ def _require_place_of_matrices(
 def _cure(stage: Stage | Preparation, kind: Kind) -> str:
     if isinstance(stage, Preparation):
         return "It acts once: move it before `privatize(...)` or `average()`, to the front."
+    if tuple(stage.rule) == (Kind.UPDATE,):
+        return "Move it behind the update, such as `sgd(...)`."
     return _CURES[kind]
 
 
