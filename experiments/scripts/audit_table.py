@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from adadps.audit.built_in import (  # noqa: E402
     METHODS,
+    NEED_RULES,
     NEVER_LATE,
     PATHS,
     CanarySettings,
@@ -47,6 +48,7 @@ def jobs():
         for method in METHODS
         for path in PATHS
         if not (PATHS[path].late_noise and method in NEVER_LATE)
+        and not (path == "general" and method in NEED_RULES)
     ]
     for method, path in pairs:
         steps = usual_steps(path, method)

@@ -45,11 +45,12 @@ def watched(owner, name, label):
 
 
 def watch():
-    watched(normals, "box_muller", "normals: Box-Muller")
-    watched(normals._BlockBuffer, "draw", "normals: AES")
+    watched(normals, "draw_normals", "normals: AES and Box-Muller")
+    watched(normals, "box_muller", "normals: Box-Muller")  # where OpenSSL encrypts
+    watched(normals._BlockBuffer, "draw", "normals: OpenSSL's AES, Python")
     watched(late, "release_rows", "rows: change, noise, grid, write")
     watched(noise, "_add_noised", "dense: noise, grid, write")
-    watched(sums.OuterSum, "entries", "dense: clipped sum in float64")
+    watched(sums.OuterSum, "entries", "dense: clipped sum")
     watched(layered.LayeredGradients, "norms", "norms")
     watched(ghost, "output_gradients", "loss")
     watched(sequence.LayerSequence, "layer_calls", "forward and backward")

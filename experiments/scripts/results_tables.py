@@ -7,9 +7,10 @@ A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` 
 experiment, the data set, the metric and epsilon, and optionally the methods to show;
 ``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
 ``<!-- table: federated all users -->`` the federated comparison in the scenario "all users",
-``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name, and
+``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name,
 ``<!-- table: image-settings mnist-ae mnist-ae -->`` what --tune found: a file of winners, and the
-part of it.
+part of it, ``<!-- table: lstm imdb-lstm -->`` the rows of one model of the LSTM experiment, and
+``<!-- table: lstm-trials imdb-lstm -->`` how far its trials are.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(
     ROOT / f"docs/results/{name}.md"
-    for name in ("text", "defaults", "federated", "mnist", "autoencoder")
+    for name in ("text", "defaults", "federated", "mnist", "autoencoder", "lstm")
 )
 ROWS = ROOT / "docs/results/text"
 DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
 IMAGES = ROOT / "docs/results/mnist"
+LSTM = ROOT / "docs/results/lstm"
 FEDERATED = ROOT / "docs/results/federated/federated.json"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 FEATURES = ("paper", "tf-idf", "plain", "best for DP-SGD")
@@ -68,6 +70,8 @@ def _made(name: str, *which: str) -> str:
         return images_table(*which)
     if name == "image-settings":
         return image_settings_table(*which)
+    if name in ("lstm", "lstm-trials"):
+        return {"lstm": lstm_table, "lstm-trials": lstm_trials}[name](*which)
     return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
 
 
@@ -128,6 +132,45 @@ def image_settings_table(file: str, part: str) -> str:
 def _best(tried: list[tuple[dict[str, float], float]], setting: dict[str, float]) -> list[str]:
     score = next(score for other, score in tried if other == setting)
     return [", ".join(f"{name} {value:g}" for name, value in setting.items()), f"{score:.4f}"]
+
+
+def lstm_table(experiment: str) -> str:
+    """Return one line per method that has finished runs."""
+    file = LSTM / "imdb-lstm.json"
+    held: list[Row] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows = [row for row in held if row["experiment"] == experiment]
+    if not rows:
+        return "No run on the test reviews is finished.\n"
+    heads = ["method", "side information", "ε (PLD)", "ε (RDP)", "test accuracy", "runs", "paper"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in rows:
+        paid = [row[f"epsilon_{accountant}"] for accountant in ("pld", "rdp")]
+        shown = ["–" if epsilon is None else f"{epsilon:.2f}" for epsilon in paid]
+        score = f"{row['mean']:.3f}" + (f" ± {row['std']:.3f}" if row["seeds"] > 1 else "")
+        paper = "–" if row["paper"] is None else f"{row['paper']:.2f}"
+        cells = [row["method"], row["side"], *shown, score, str(row["seeds"]), paper]
+        out.append(f"| {' | '.join(cells)} |")
+    return "\n".join(out) + "\n"
+
+
+def lstm_trials(experiment: str) -> str:
+    """Return for each method how many settings were tried, and the best one on held-out rows."""
+    file = LSTM / "trials.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    trials: dict[str, list[tuple[float, str]]] = {}
+    for record in map(json.loads, lines):
+        if record["job"]["experiment"] == experiment:
+            chosen = record["job"]["setting"]
+            setting = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
+            score = record["values"]["accuracy"]
+            trials.setdefault(record["job"]["method"], []).append((score, setting))
+    if not trials:
+        return "No trial is finished.\n"
+    out = ["| method | trials | best accuracy | at |", "|---|---|---|---|"]
+    for method, mine in trials.items():
+        score, setting = max(mine)
+        out.append(f"| {method} | {len(mine)} | {score:.3f} | {setting} |")
+    return "\n".join(out) + "\n"
 
 
 def _named(features: str) -> str:

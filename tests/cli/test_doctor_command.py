@@ -64,6 +64,7 @@ def test_a_table_of_all_ways_to_train_a_verdict_and_the_next_command(public):
     for method in ("dp-sgd", "dp-sgd-weighted", "adadps", "adadps-two-sided"):
         assert f"│ {method} " in said
     assert "sharper" not in said
+    assert "What else may help, from results on other data: Embeddings: " in said
     command = shown.stdout.splitlines()[-1]
     assert command.startswith("adadps train private.csv --text text --label label --classes ")
     *lines, _command = shown.stdout.splitlines()
@@ -107,6 +108,7 @@ def test_json_for_other_programs(public, counts):
     ]
     assert told["planned"] == {"examples": 2000, "epsilon": 1.0, "delta": 1 / 20_000}
     assert told["public_rows"] == 60
+    assert [line.split(":")[0] for line in told["further"]] == ["Embeddings", "Public texts"]
     assert told["next_command"].startswith("adadps train ")
     assert (
         f" --classes {','.join(sorted({label for _, label in texts(60)}))} " in told["next_command"]

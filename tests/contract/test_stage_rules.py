@@ -18,11 +18,13 @@ from dp_accounting import (
 
 from adadps import stages
 from adadps.engine.rules.layered import LayeredGradients
+from adadps.engine.waist import Update
 from adadps.errors import OrderError
 from adadps.methods.side import fixed, oracle, public
 from adadps.methods.stages import (
     adam,
     average,
+    average_weights,
     chain,
     cosine,
     inverse_sqrt,
@@ -80,6 +82,7 @@ SIGNALS: dict[Kind, Callable[[], object]] = {
     Kind.PER_UNIT: per_unit,
     Kind.RELEASED: released,
     Kind.EXPOSED: released,
+    Kind.UPDATE: lambda: Update(released()),
 }
 APPLICATIONS = [(name, kind) for name, stage in STAGES.items() for kind in stage.rule]
 every_application = pytest.mark.parametrize(
@@ -141,9 +144,10 @@ LETTERS = {
     "A": average(),
     "M": momentum(0.9),
     "U": sgd(0.1),
+    "W": average_weights(0.9),
 }
-LEGAL = re.compile("E*P*[RA][PM]*U")
-"""examples, per-unit gradients, one release, post-processing, one update."""
+LEGAL = re.compile("E*P*[RA][PM]*UW?")
+"""examples, per-unit gradients, one release, post-processing, one update, and an average."""
 
 
 def is_built(word: tuple[str, ...]) -> bool:
@@ -214,6 +218,16 @@ ILLEGAL = {
         (PRIVACY, sgd(0.1), adam(0.2)),
         "`adam(0.2)` after `sgd(0.1)`",
         "The update must come last",
+    ),
+    "update_with > privatize": (
+        (EVERY["update_with"], PRIVACY),
+        "`update_with(AdamW, lr=0.1)` first",
+        "Add `privatize(...)` or `average()`",
+    ),
+    "averages before the update": (
+        (PRIVACY, average_weights(0.9), sgd(0.1)),
+        "`average_weights(0.9)` after `privatize(C=1, σ=2)`",
+        "Move it behind the update",
     ),
     "reparametrise after privatize": (
         (PRIVACY, reparametrise(SIDE), sgd(0.1)),

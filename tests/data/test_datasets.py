@@ -1,15 +1,18 @@
 """Torch datasets: rows are read when a paid step has drawn them, and never otherwise."""
 
 import random
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import adadps
 from adadps import Budget, dp_sgd, examples, losses
+from adadps.data.examples import private_rows
 from adadps.engine.passes.validation import objective
 from adadps.errors import DataError
 from adadps.training.fit import PrivateRun
@@ -166,6 +169,169 @@ def test_half_precision_trains():
     torch.testing.assert_close(found, made.per_unit(made.params(), whole, None).norms())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["linear", "sequence", "by example", "stored"])
+def test_half_precision_in_memory(dtype, kind):
+    """Rows in half precision are rows like others: converted, and identified among public ones."""
+
+    class ByExample(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(16, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.last(self.layer(x).tanh())
+
+    class Stored(ByExample):
+        def forward(self, x):
+            return self.last(nn.functional.linear(x, self.layer.weight).tanh())
+
+    models = {
+        "linear": lambda: nn.Linear(16, 2),
+        "sequence": lambda: nn.Sequential(nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 2)),
+        "by example": ByExample,
+        "stored": Stored,
+    }
+    rows, targets = torch.rand(ROWS, 16).to(dtype), torch.randint(2, (ROWS,))
+    model = models[kind]()
+    held, single = examples(rows, targets), examples(rows.float(), targets)
+    if kind == "stored":
+        model.layer.bias.requires_grad_(False)
+    found, expected = (
+        made.per_unit(made.params(), data, None).norms()
+        for data in (held, single)
+        for made in [objective(model, losses.cross_entropy, data)]
+    )
+    torch.testing.assert_close(found, expected)
+    public = adadps.public_examples(
+        rows[:3].float(), targets[:3], source="made up", public_because="made up", batch_size=1
+    )
+    assert private_rows(held, [public.rows]).tolist() == [False] * 3 + [True] * (ROWS - 3)
+    result = adadps.fit(
+        model, losses.cross_entropy, held, method=dp_sgd(lr=0.5), clip_norm=1.0, batch_size=8,
+        steps=2, budget=Budget(epsilon=8, delta=1e-3),
+        evaluate=[adadps.on_held_out("rows", rows, targets, accuracy=adadps.accuracy)],
+    )  # fmt: skip
+    assert result.params
+    assert all(value.dtype == torch.float32 for value in result.params.values())
+
+
+# --- the form of rows, declared ---
+
+
+MADE_UP = (torch.rand(4, 1, 4, 4), torch.tensor([0, 1, 0, 1]))
+
+
+def test_with_a_declared_form_nothing_is_read_before_a_step():
+    dataset = Images(broken=[0])
+    held = examples(dataset, synthetic=MADE_UP)
+    run = private_run(held)
+    assert dataset.read == []
+    assert not any("form" in fact for fact in run.result().privacy.assumed_public)
+    assert held.take(torch.tensor([0, 1])).absent.tolist() == [True, False]
+
+
+def test_a_form_that_was_read_off_the_first_row_is_stated():
+    (fact,) = [
+        fact for fact in private_run(examples(Images())).result().privacy.assumed_public
+        if "form" in fact
+    ]  # fmt: skip
+    assert fact == ("the form of a row, read off the first one: (1, 4, 4) of float32, () of int64")
+
+
+def test_declared_forms_of_several_inputs():
+    dataset = Items(lambda row: {"mask": [1, 0], "tokens": [row, 1], "stars": row % 2})
+    made_up = {"tokens": torch.ones(2, 2).long(), "mask": torch.ones(2, 2).long()}
+    held = examples(dataset, target="stars", synthetic=(made_up, torch.tensor([0, 1])))
+    found = held.take(torch.tensor([4, 7]))
+    assert found.features.names == ("tokens", "mask")
+    assert found.features.tensors[0].tolist() == [[4, 1], [7, 1]]
+    assert found.targets.tolist() == [0, 1]
+
+
+def test_sparse_rows_declare_no_form():
+    rows = sparse.csr_matrix(np.eye(3, dtype=np.float32))
+    with pytest.raises(DataError, match="dense synthetic rows"):
+        examples(Images(), synthetic=(rows, [0, 1, 0]))
+
+
+def test_the_declared_number_is_the_one_that_counts():
+    """Rate and steps come from it; a dataset of another length is not reported."""
+    for rows in (ROWS, ROWS + 1):
+        run = PrivateRun(
+            small_cnn(), losses.cross_entropy, examples(Images(rows=rows)), method=dp_sgd(lr=0.5),
+            clip_norm=1.0, batch_size=8, epochs=2, examples=100,
+            budget=Budget(epsilon=8, delta=1e-3),
+        )  # fmt: skip
+        assert (run.steps, run.sampler.examples, run.sampler.expected_size) == (25, 100, 8)
+
+
+def test_a_dataset_that_has_shrunk_loses_rows_in_silence():
+    dataset = Images()
+    held = examples(dataset)
+    dataset.images = dataset.images[:5]
+    assert held.take(torch.tensor([4, 5])).absent.tolist() == [False, True]
+
+
+# --- rows that the model cannot read ---
+
+
+class Tokens(Dataset):
+    """Tokens and labels as they are given."""
+
+    def __init__(self, tokens, labels):
+        self.tokens, self.labels = tokens, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, row):
+        return torch.tensor(self.tokens[row]), self.labels[row]
+
+
+def words(table):
+    return nn.Sequential(table, nn.Tanh(), nn.Linear(3, 2))
+
+
+class WithLengths(nn.Module):
+    """Fails for a length of zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(10, 3), nn.Linear(3, 2)
+
+    def forward(self, tokens):
+        length = (tokens > 0).sum(1)
+        places = (length - 1).view(-1, 1, 1).expand(-1, 1, 3)
+        return self.last(self.table(tokens).gather(1, places).squeeze(1))
+
+
+@pytest.mark.parametrize("kind", ["bag", "by example"])
+@pytest.mark.parametrize(
+    "odd", [([1, 99, 2], 0), ([1, -1, 2], 0), ([1, 2, 3], 7), ([1, 2], 0)],
+    ids=["word", "negative", "class", "length"],
+)  # fmt: skip
+def test_hazard_rows_that_the_model_cannot_read_weigh_nothing(kind, odd):
+    """A step that stops, or a message, would tell that such a row was drawn."""
+    tokens, labels = [[1, 2, 3], [4, 5, 6], odd[0], [7, 8, 9]], [0, 1, odd[1], 1]
+    model = words(nn.EmbeddingBag(10, 3, mode="sum")) if kind == "bag" else WithLengths()
+    synthetic = (torch.randint(1, 10, (4, 3)), torch.tensor([0, 1, 0, 1]))
+    held = examples(Tokens(tokens, labels), synthetic=synthetic)
+    made = objective(model, losses.cross_entropy, held)
+    found = made.per_unit(made.params(), made.encoded(held.take(torch.arange(4))), None)
+    assert found.present[:4].tolist() == [True, True, False, True]
+    without = held.take(torch.tensor([0, 1, 3]))
+    expected = made.per_unit(made.params(), made.encoded(without), None).norms()
+    torch.testing.assert_close(found.norms()[[0, 1, 3]], expected[:3])
+    run = adadps.PrivateRun(
+        model, losses.cross_entropy, held, method=dp_sgd(lr=0.5), clip_norm=1.0,
+        sampler=adadps.poisson(examples=4, expected_size=4), steps=2,
+        budget=Budget(epsilon=8, delta=1e-3),
+    )  # fmt: skip
+    for batch in run.batches():
+        run.step(batch)
+
+
 # --- refusals ---
 
 
@@ -224,6 +390,56 @@ def test_hazard_transforms_draw_from_secret_generators(workers):
         assert before[1] == random.getstate()
     assert not (found[0] == found[1]).any()
     assert len(found[0].unique()) == found[0].numel()  # processes do not share a state
+
+
+class WithOwnChance(Dataset):
+    """Draws from generators of its own, whose seeds everyone knows."""
+
+    def __init__(self):
+        self.of_torch = torch.Generator().manual_seed(0)
+        self.hidden = [{"deep": np.random.default_rng(0)}, (np.random.RandomState(0),)]
+        self.transform = random.Random(0).random
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        drawn = [
+            float(torch.rand((), generator=self.of_torch)),
+            self.hidden[0]["deep"].random(), self.hidden[1][0].rand(), self.transform(),
+        ]  # fmt: skip
+        return torch.tensor(drawn), 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hazard_generators_of_the_dataset_are_secret_too(workers):
+    found = [examples(WithOwnChance(), workers=workers).take(torch.arange(4)).features
+             for _ in range(2)]  # fmt: skip
+    assert not (found[0] == found[1]).any()
+
+
+def test_warnings_of_a_row_are_not_shown(recwarn):
+    class Warns(Images):
+        def __getitem__(self, row):
+            if row == 3:
+                warnings.warn("the date of this patient's image is odd", stacklevel=1)
+            return super().__getitem__(row)
+
+    assert not examples(Warns()).take(torch.arange(5)).absent.any()
+    assert len(recwarn) == 0
+
+
+def test_public_datasets_are_read_whole():
+    dataset = Images()
+    known = {"source": "made up", "public_because": "made up", "batch_size": 3}
+    public, same = (
+        adadps.public_examples(dataset, **known),
+        adadps.public_examples(dataset.images, dataset.labels, **known),
+    )
+    assert public.provenance == same.provenance
+    assert torch.equal(public.examples.features, dataset.images)
+    with pytest.raises(DataError, match="cannot be read"):
+        adadps.public_examples(Images(broken=[4]), **known)
 
 
 def test_several_processes_read_the_same_rows():

@@ -41,11 +41,11 @@ from support.two_worlds_problems import (
     PLAIN,
     SAMPLERS,
     SIGMA,
+    TOKENS,
     WIDTH,
     Data,
     as_dense,
     as_sparse,
-    as_tokens,
     both,
     data_for,
     one_step,
@@ -109,7 +109,7 @@ ALONE = [name for name in KINDS if name not in ("with dropout", "remembers")]
 
 def typical(kind):
     """Rows of the kind that all count, the one more included."""
-    row = [1, 2, 3] if kind.features is as_tokens else [1.0, 0.25, 0.0, 1.0]
+    row = [1, 2, 3] if kind.rows is TOKENS else [1.0, 0.25, 0.0, 1.0]
     return Data([row[::-1]] * 4, [0, 1, 2, 0], 1, row, 1)
 
 

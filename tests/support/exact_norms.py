@@ -12,6 +12,7 @@ import numpy as np
 from adadps.engine.rules.gradients import MaterialisedGradients, TiedGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
+from adadps.engine.rules.tied import TiedTable
 
 
 def rational(tensor):
@@ -29,7 +30,7 @@ def gradients(leaf, numbers):
     """The gradient of every example, (examples, *shape)."""
     if isinstance(leaf, MaterialisedGradients):
         return numbers(leaf.gradients)
-    if isinstance(leaf, TiedGradients):
+    if isinstance(leaf, TiedGradients | TiedTable):
         return sum(gradients(use, numbers) for use in leaf.uses)
     b = numbers(leaf.output_gradients)
     if isinstance(leaf, TokenRows):

@@ -15,6 +15,7 @@ from adadps.engine.rules.gradients import (
 from adadps.engine.rules.layered import LayeredGradients
 from adadps.engine.rules.outer import Outer, OverTime
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
+from adadps.engine.rules.tied import TiedTable
 
 SIZE = 3
 """Examples a leaf."""
@@ -27,6 +28,7 @@ LEAVES = (
     "sparse, words first",
     "tokens",
     "several",
+    "tied",
     "stored",
 )
 """Every form of a leaf; `leaf_of` makes each."""
@@ -69,6 +71,7 @@ def leaf_of(kind, rng, shape, scale="moderate"):
         "over many positions": lambda: OverTime(draw(4, columns), draw(4, rows)),
         "tokens": tokens,
         "stored": lambda: MaterialisedGradients(draw(rows, columns)),
+        "tied": lambda: TiedTable(tokens(), OverTime(draw(4, columns), draw(4, rows))),
         "several": lambda: TiedGradients((Outer(draw(columns), draw(rows)), tokens()), SIZE),
     }
     return makers[kind]()

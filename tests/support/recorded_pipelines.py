@@ -126,6 +126,38 @@ def beside_public_rows(recording, _):
     trained(given(recording), method=method)
 
 
+class TokensAndMask(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(WIDTH, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, mask, tokens):
+        return {"logits": self.head((self.table(tokens) * mask.unsqueeze(-1)).sum(1))}
+
+
+def several_inputs(recording, _):
+    tokens, mask = torch.from_numpy(WORDS), torch.from_numpy((WORDS > 0).astype(np.float32))
+    data = examples(
+        {"tokens": recording.tensor("tokens", tokens), "mask": recording.tensor("mask", mask)},
+        recording.tensor("targets", torch.from_numpy(LABELS)),
+    )
+    sampled = fit(
+        TokensAndMask(), lambda outputs, targets: cross_entropy(outputs["logits"], targets), data,
+        method=dp_sgd(NOISE, lr=0.1), sampler=ALL, steps=STEPS, accountant=adadps.Accountant.RDP,
+    )  # fmt: skip
+    assert sampled.privacy.steps == STEPS
+
+
+def of_dataset(**more):
+    """Rows that are read as they are drawn; with declared form, none is read before."""
+
+    def pipeline(recording, folder):
+        data = examples(recording.dataset(ROWS, LABELS), **more)
+        trained(data, checkpoints=folder / "kept").save(folder / "result")
+
+    return pipeline
+
+
 def measured_frequencies(recording, _):
     counts = recording.tensor("features", torch.from_numpy((ROWS > 0).astype(np.float32)))
     known = side.noisy_frequencies(
@@ -335,6 +367,9 @@ PIPELINES = {
     "fit, shuffled": (shuffled_epochs, {Read.FORM}),
     "fit, users": (users, {Read.FORM, Read.USERS, Read.NUMBER}),
     "fit, public rows": (beside_public_rows, {Read.FORM, Read.PUBLIC_TOO}),
+    "fit, several inputs": (several_inputs, {Read.FORM}),
+    "fit, dataset": (of_dataset(), {Read.FORM}),
+    "fit, dataset of declared form": (of_dataset(synthetic=(ROWS[:3] + 1, LABELS[:3])), set()),
     "fit, noisy frequencies": (measured_frequencies, {Read.FORM, Read.PAID_MEASUREMENT}),
     "PrivateRun, kept and resumed": (kept_and_resumed, {Read.FORM}),
     "fit, held-out rows": (measured_on_held_out_rows, {Read.FORM}),

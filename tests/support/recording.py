@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from torch.utils.data import Dataset
 
 import adadps
 from adadps.accounting.ledger import DiskLedger, MemoryLedger
@@ -121,6 +122,9 @@ class Recording:
         users = None if data.users is None else self.tensor("users", data.users)
         targets = self.tensor("targets", data.targets)
         return Examples(self.features(data.features), targets, data.texts, users)
+
+    def dataset(self, features: Any, targets: Any) -> RecordedDataset:
+        return RecordedDataset(self, features, targets)
 
     # --- hooks ---
 
@@ -307,6 +311,23 @@ def _all_recorded(result, recording, name):
     if type(result) in (list, tuple):
         return type(result)(_all_recorded(part, recording, name) for part in result)
     return result
+
+
+# --- datasets ---
+
+
+class RecordedDataset(Dataset):
+    """A dataset that logs every row that is read."""
+
+    def __init__(self, recording: Recording, features: Any, targets: Any) -> None:
+        self.recording, self.features, self.targets = recording, features, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> Any:
+        self.recording.note("a row of the dataset", "__getitem__")
+        return self.features[row], self.targets[row]
 
 
 # --- arrays and sparse matrices, as estimators hold them ---

@@ -1,5 +1,7 @@
 """A small run that is stopped and resumed, for the tests of checkpoints."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from dp_accounting import GaussianDpEvent
@@ -19,7 +21,14 @@ from adadps import (
     sparse_linear,
 )
 from adadps.methods.side.source import Transform
-from adadps.methods.stages import momentum, precondition, rmsprop, sgd
+from adadps.methods.stages import (
+    average_weights,
+    momentum,
+    precondition,
+    rmsprop,
+    sgd,
+    update_with,
+)
 from support.problems import cross_entropy
 
 RNG = np.random.default_rng(5)
@@ -59,6 +68,17 @@ METHODS = {
     "scale_then_privatize": adadps.methods.scale_then_privatize(SILENT, lr=0.1),
     "dp_sgd_adaptive_clip": adadps.methods.dp_sgd_adaptive_clip(SILENT, lr=0.3),
     "decaying rate": adadps.dp_sgd(SILENT, lr=lambda t: 0.5 / t),
+    "averaged": chain(precondition(FREQUENT), SILENT, sgd(0.3), average_weights(0.8)),
+    "optimizer of torch": chain(
+        SILENT,
+        update_with(
+            torch.optim.AdamW,
+            lr=0.1,
+            groups={"*": {"weight_decay": 0.1}},
+            scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=12),
+        ),
+        average_weights(0.5),
+    ),
 }
 WHITENED = adadps.methods.whitened(PUBLIC, SILENT, lr=0.3, refresh_every=3)
 KINDS = {"dense": DENSE, "words": WORDS}

@@ -14,6 +14,7 @@ from adadps.methods.stages import (
     adam,
     adam_bc,
     average,
+    average_weights,
     clip_adaptively,
     clip_automatically,
     mix,
@@ -26,6 +27,7 @@ from adadps.methods.stages import (
     sgd,
     train_locally,
     unscale,
+    update_with,
 )
 from adadps.tensors.sums import Params
 
@@ -49,6 +51,8 @@ STAGES = {
     "adam_bc": adam_bc(0.1),
     "rmsprop": rmsprop(0.1),
     "adagrad": adagrad(0.1),
+    "update_with": update_with(torch.optim.AdamW, lr=0.1),
+    "average_weights": average_weights(0.9),
 }
 PREPARATIONS = {
     "reparametrise": reparametrise(SIDE),
@@ -56,7 +60,7 @@ PREPARATIONS = {
     "train_locally": train_locally(lr=0.1, batch_size=2),
 }
 EVERY = {**STAGES, **PREPARATIONS}
-UPDATES = ("sgd", "adam", "rmsprop", "adagrad")
+UPDATES = ("sgd", "adam", "rmsprop", "adagrad", "update_with")
 """Those that can stand behind any post-processing; `adam_bc` follows the release."""
 
 

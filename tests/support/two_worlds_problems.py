@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 import adadps
 from adadps import (
@@ -115,6 +116,46 @@ def as_tokens(rows):
     return np.array(rows, np.int64)
 
 
+class Listed(Dataset):
+    """Rows that are read one by one; those with huge numbers cannot be."""
+
+    def __init__(self, rows, labels):
+        self.rows, self.labels = rows, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, place):
+        if max(self.rows[place]) > 1e30:
+            raise OSError(f"cannot read {self.rows[place]}")
+        return np.array(self.rows[place], np.float32), self.labels[place]
+
+
+MADE_UP = (np.eye(3, WIDTH, dtype=np.float32), [0, 1, 2])
+
+
+def read_when_drawn(rows, labels):
+    return examples(Listed(rows, labels), synthetic=MADE_UP)
+
+
+class TokensAndMask(nn.Module):
+    """Two inputs by name, and an output in a mapping that holds others, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(6, 3), nn.Linear(3, CLASSES)
+
+    def forward(self, tokens, mask):
+        states = self.table(tokens) * mask.unsqueeze(-1)
+        pooled = states.sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
+        return self.last(torch.tanh(pooled))
+
+
+def as_tokens_and_mask(rows):
+    tokens = as_tokens(rows)
+    return {"mask": (tokens > 1).astype(np.float32), "tokens": tokens}
+
+
 @dataclass(frozen=True)
 class Kind:
     """A model, and rows that it reads."""
@@ -122,6 +163,12 @@ class Kind:
     model: Callable[[], nn.Module]
     rows: Any
     features: Callable[[Any], Any]
+    given: Callable[[Any, Any], Any] | None = None
+    """How examples are made of rows and labels, if not from features."""
+
+    def examples(self, rows, labels):
+        make = self.given or (lambda rows, labels: examples(self.features(rows), labels))
+        return make(rows, labels)
 
 
 KINDS = {
@@ -133,6 +180,8 @@ KINDS = {
     "with dropout": Kind(with_dropout, DENSE, as_dense),
     "remembers": Kind(Remembers, DENSE, as_dense),
     "gated": Kind(Gated, DENSE, as_dense),
+    "dataset": Kind(perceptron, DENSE, as_dense, read_when_drawn),
+    "several inputs": Kind(TokensAndMask, TOKENS, as_tokens_and_mask),
 }
 
 
@@ -220,7 +269,7 @@ def one_step(kind, sampler, lr=1.0, **more):
         fit(
             model,
             cross_entropy,
-            examples(kind.features(rows), labels),
+            kind.examples(rows, labels),
             method=dp_sgd(release, lr=lr),
             sampler=sampler,
             steps=1,

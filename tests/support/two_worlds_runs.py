@@ -12,7 +12,6 @@ from adadps import (
     PrivateRun,
     Relation,
     dp_adam,
-    examples,
     methods,
     on_held_out,
     privatize,
@@ -75,7 +74,7 @@ def run_of(kind, options, size):
 
     def pipeline(world, given):
         rows, labels = given
-        data = examples(kind.features(rows), labels)
+        data = kind.examples(rows, labels)
         torch.manual_seed(1)
         model = kind.model()
         ledger = DiskLedger(world.folder / "paid") if options.ledger == "disk" else MemoryLedger()

@@ -17,6 +17,7 @@ from adadps_experiments.bench.workloads import WORKLOADS, SyntheticData, tokens_
 from support.bench_rows import row_of
 
 NETWORKS = ["lstm", "gru", "transformer", "conv1d-text", "cnn"]
+NETWORKS += [name for name in ("bert-tiny", "lora") if name in WORKLOADS]
 KINDS = ["logreg-10k", "autoencoder-64", "embedding-bag", *NETWORKS]
 QUICK = Timing(threads=1, steps=2)
 SCHEMA = {"workload", "contender", "ms_per_step", "peak_mb"}
@@ -54,6 +55,13 @@ def test_a_measurement_is_a_row(short_runs):
 
 def test_sizes_are_those_that_were_announced():
     sizes = {name: (w.parameters(), w.batch) for name, w in WORKLOADS.items()}
+    tables, layers = (30_522 + 128 + 2) * 128, 2 * _encoder_layer(128, 512)
+    head = 129 * 2
+    assert sizes.pop("bert-tiny", None) in (
+        (tables + 2 * 128 + layers + 129 * 128 + head, 32),
+        None,
+    )
+    assert sizes.pop("lora", None) in ((2 * 2 * 2 * 8 * 128 + head, 32), None)
     assert sizes == {
         "logreg-10k": (10_001 * 500, 64),
         "logreg-10k-50": (10_001 * 50, 64),

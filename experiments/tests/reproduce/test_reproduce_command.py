@@ -12,8 +12,9 @@ from adadps.cli.main import app
 from adadps.errors import DataError
 from adadps.files import write_json
 from adadps_experiments.commands.reproduce import NEEDED, _needed
+from adadps_experiments.reproduce import published
 from adadps_experiments.reproduce.results import read_winners
-from adadps_experiments.reproduce.text import jobs, published, recipes, tables, tuning
+from adadps_experiments.reproduce.text import jobs, recipes, tables, tuning
 from adadps_experiments.reproduce.text.experiments import BEST, EXPERIMENTS, PAPER
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
 from support.small_corpora import TINY, forget, put_in_place, small_corpus

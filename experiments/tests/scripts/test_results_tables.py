@@ -206,3 +206,24 @@ def test_settings_of_images_stand_with_their_trials_and_finals(script, tmp_path,
         "| `whitened` | 3 | clip 0.1, length 10 | 0.0400 | 2 | clip 0.5, length 20 | 0.0200 |"
     )
     assert second == "| `dp-sgd` | 3 | clip 0.1, length 10 | 0.0400 | 0 | – | – |"
+
+
+def test_tables_of_the_lstm_say_what_is_finished(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "LSTM", tmp_path)
+    assert script.fill("<!-- table: lstm imdb-lstm -->\n<!-- end -->").count("is finished") == 1
+    assert script.lstm_trials("imdb-lstm") == "No trial is finished.\n"
+    rows = [
+        {**row("AdaDPS", 0.7312, 2.7999, paper=0.73, seeds=3), "experiment": "imdb-lstm"},
+        {**row("Adam", 0.87, None, seeds=1), "experiment": "another"},
+    ]
+    (tmp_path / "imdb-lstm.json").write_text(json.dumps(rows))
+    *_, only = script.lstm_table("imdb-lstm").splitlines()
+    assert only == "| AdaDPS | none | 2.80 | 3.08 | 0.731 ± 0.012 | 3 | 0.73 |"
+    records = [
+        {"job": {"experiment": "imdb-lstm", "method": "adam", "setting": {"rate": rate}},
+         "values": {"accuracy": accuracy}}
+        for rate, accuracy in ((0.1, 0.7), (0.001, 0.8))
+    ]  # fmt: skip
+    (tmp_path / "trials.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    assert script.lstm_trials("imdb-lstm").splitlines()[2:] == ["| adam | 2 | 0.800 | rate 0.001 |"]
+    assert script.lstm_trials("another") == "No trial is finished.\n"

@@ -1,17 +1,18 @@
 """Examples of a map-style torch `Dataset`: a row is read when a paid step has drawn it.
 
-Nothing else reads rows, but for the form of the first one. Transforms with chance draw from
-generators whose states are secret. A row that cannot be read, or has another form than the first,
-has no part in its step, and nobody is told: which rows are broken may be private.
+Nothing else reads rows, but for the form of the first one, where no synthetic rows declare it.
+Transforms with chance draw from generators whose states are secret. A row that cannot be read, or
+has another form, has no part in its step, and nobody is told: which rows are broken may be private.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -20,11 +21,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from adadps.data.examples import Examples, as_numbers, examples, same_form
+from adadps.data.examples import Examples, as_numbers, examples
 from adadps.data.fields import Features, Fields
 from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.secret_draws import secret_generators
+from adadps.data.secret_draws import generators_in, give_secret_state, secret_generators
+from adadps.data.sparse_rows import SparseRows
 from adadps.data.users import user_numbers
 from adadps.errors import DataError, require
 
@@ -40,44 +42,62 @@ class ItemForm:
     """How an item is taken apart, and the form that all of them have."""
 
     target: str | None
+    """The key of the target, where it was named."""
     names: tuple[str, ...] | None
     single: bool
     """Is there one input, which the model gets as a tensor?"""
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
+    is_read_off: bool
+    """Was it read off the first row, rather than declared by synthetic ones?"""
 
     @classmethod
     def of(cls, item: Any, target: str | None) -> ItemForm:
         """Return the form of an item."""
-        if isinstance(item, Mapping):
-            target = _target_among(item, target)
-            inputs: Any = {name: value for name, value in item.items() if name != target}
-        else:
-            if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) < 2:
-                raise DataError(
-                    "Expected items of features and a target, (x, y), or mappings with a key "
-                    f"among {', '.join(TARGETS)}, found {type(item).__name__}. Return both from "
-                    "`__getitem__`."
-                )
-            inputs = item[0] if len(item) == 2 else tuple(item[:-1])
+        inputs, label = _inputs_and_target(item, target)
         names = tuple(inputs) if isinstance(inputs, Mapping) else None
         single = names is None and not isinstance(inputs, tuple | list)
-        form = cls(target, names, single, (), ())
-        tensors, label = form._parts(item)
-        held = (*tensors, label)
+        held = [*_tensors(inputs, names, single), _number(label, "target")]
         shapes, dtypes = tuple(tuple(t.shape) for t in held), tuple(t.dtype for t in held)
-        return cls(target, names, single, shapes, dtypes)
+        return cls(target, names, single, shapes, dtypes, is_read_off=True)
+
+    @classmethod
+    def declared_by(cls, synthetic: Examples, target: str | None) -> ItemForm:
+        """Return the form of made-up rows, which is that of all rows."""
+        features = synthetic.features
+        if isinstance(features, SparseRows):
+            raise DataError(
+                "Expected dense synthetic rows beside a dataset, found sparse ones. Give them as "
+                "the dataset gives its rows."
+            )
+        fields = features if isinstance(features, Fields) else Fields((features,))
+        held = [*fields.tensors, synthetic.targets]
+        return cls(
+            target,
+            fields.names,
+            isinstance(features, Tensor),
+            tuple(tuple(t.shape[1:]) for t in held),
+            tuple(t.dtype for t in held),
+            is_read_off=False,
+        )
+
+    def __str__(self) -> str:
+        forms = (
+            f"{shape} of {str(dtype).removeprefix('torch.')}"
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
+        return ", ".join(forms)
 
     def taken_apart(self, item: Any) -> Item:
         """Return inputs and target, or raise an error if they have another form."""
-        tensors, label = self._parts(item)
-        held = (*tensors, label)
+        inputs, label = _inputs_and_target(item, self.target)
+        held = [*_tensors(inputs, self.names, self.single), _number(label, "target")]
         if tuple(tuple(t.shape) for t in held) != self.shapes:
             raise DataError("Expected items of one shape, found another.")
-        held = tuple(t.to(dtype) for t, dtype in zip(held, self.dtypes, strict=True))
+        held = [t.to(dtype) for t, dtype in zip(held, self.dtypes, strict=True)]
         if not all(bool(torch.isfinite(t).all()) for t in held if t.is_floating_point()):
             raise DataError("Expected finite numbers, found NaN or infinity.")
-        return held[:-1], held[-1]
+        return tuple(held[:-1]), held[-1]
 
     def empty(self) -> Item:
         """Return zeros in place of an item that cannot be read."""
@@ -89,17 +109,22 @@ class ItemForm:
         """Return features of many examples, one tensor per input."""
         return tensors[0] if self.single else Fields(tuple(tensors), self.names)
 
-    def _parts(self, item: Any) -> Item:
-        if isinstance(item, Mapping):
-            label = item[self.target or TARGETS[0]]
-            inputs: Any = {name: value for name, value in item.items() if name != self.target}
-        else:
-            label = item[-1]
-            inputs = item[0] if len(item) == 2 else tuple(item[:-1])
-        if self.single:
-            return (_number(inputs, "features"),), _number(label, "target")
-        held = inputs if self.names is None else [inputs[name] for name in self.names]
-        return tuple(_number(value, "features") for value in held), _number(label, "target")
+
+def _inputs_and_target(item: Any, target: str | None) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        key = _target_among(item, target)
+        return {name: value for name, value in item.items() if name != key}, item[key]
+    if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) < 2:
+        raise DataError(
+            "Expected items of features and a target, (x, y), or mappings with a key among "
+            f"{', '.join(TARGETS)}, found {type(item).__name__}. Return both from `__getitem__`."
+        )
+    return item[0] if len(item) == 2 else tuple(item[:-1]), item[-1]
+
+
+def _tensors(inputs: Any, names: tuple[str, ...] | None, single: bool) -> list[Tensor]:
+    held = [inputs] if single else inputs if names is None else [inputs[name] for name in names]
+    return [_number(value, "features") for value in held]
 
 
 def _target_among(item: Mapping[str, Any], target: str | None) -> str:
@@ -140,6 +165,11 @@ class DatasetExamples(Examples):
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    @property
+    def read_off(self) -> tuple[str, ...]:
+        """Return that the form of rows was read off the first one, if it was."""
+        return (f"the form of a row, read off the first one: {self.form}",) * self.form.is_read_off
 
     def leaving_out(self, public: Sequence[PublicRows]) -> Self:
         """Return the same examples; rows that are public, too, will be absent from their steps."""
@@ -240,7 +270,7 @@ def _as_item(sent: tuple[list[Any], list[Any]]) -> Item:
 
 def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
     found: list[Item | None] = []
-    with _secret():
+    with _in_private(dataset):
         for row in rows:
             try:
                 found.append(form.taken_apart(dataset[row]))
@@ -249,8 +279,14 @@ def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
     return found
 
 
-def _secret() -> AbstractContextManager[None]:
-    return secret_generators(os.urandom, torch.device("cpu"))
+@contextmanager
+def _in_private(dataset: Any) -> Iterator[None]:
+    """Draws from secret states, also of the dataset's own generators; warnings name no row."""
+    with secret_generators(os.urandom, torch.device("cpu")), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for generator in generators_in(dataset):
+            give_secret_state(generator, os.urandom)
+        yield
 
 
 def from_dataset(
@@ -266,9 +302,10 @@ def from_dataset(
 
     An item is ``(x, y)``, ``(x1, x2, ..., y)`` or a mapping with the target under the key
     ``target`` (by default ``labels``, ``label``, ``targets`` or ``target``); x may be a tensor, or
-    a tuple or mapping of tensors. All items have one form: pad sequences to one length. The first
-    item shows the form. ``workers`` is the number of processes that read; ``users`` and
-    ``synthetic`` are those of `examples`.
+    a tuple or mapping of tensors. All items have one form: pad sequences to one length. The form is
+    that of ``synthetic``, made-up features and targets; without them it is read off the first item,
+    and the result says so. ``workers`` is the number of processes that read, ``users`` is that of
+    `examples`.
 
     >>> from torch.utils.data import TensorDataset
     >>> data = from_dataset(TensorDataset(torch.rand(5, 2), torch.arange(5)))
@@ -282,18 +319,19 @@ def from_dataset(
         )
     require(workers >= 0, "workers >= 0", workers, "0 reads in this process.")
     require_map_style(dataset)
-    with declared_read(DeclaredRead.FORM):
-        form = _form_of_first(dataset, target)
+    made_up = None if synthetic is None else examples(*synthetic)
+    if made_up is not None:
+        form = ItemForm.declared_by(made_up, target)
+    else:
+        with declared_read(DeclaredRead.FORM):
+            form = _form_of_first(dataset, target)
     with declared_read(DeclaredRead.USERS):
-        numbers = None if users is None else user_numbers(users, _length(dataset))
+        numbers = None if users is None else user_numbers(users, len(dataset))  # type: ignore[arg-type]
     tensors = [
         torch.zeros((0, *shape), dtype=dtype)
         for shape, dtype in zip(form.shapes, form.dtypes, strict=True)
     ]
     features, targets = form.features(tensors[:-1]), tensors[-1]
-    made_up = None
-    if synthetic is not None:
-        made_up = same_form(examples(*synthetic), features, targets)
     return DatasetExamples(
         features,
         targets,
@@ -304,10 +342,6 @@ def from_dataset(
         workers=workers,
         readers=_Readers(dataset, form, workers),
     )
-
-
-def _length(dataset: Any) -> int:
-    return len(dataset)
 
 
 def require_map_style(dataset: Any) -> None:
@@ -332,11 +366,12 @@ def require_map_style(dataset: Any) -> None:
 
 def _form_of_first(dataset: Any, target: str | None) -> ItemForm:
     try:
-        with _secret():
+        with _in_private(dataset):
             item = dataset[0]
     except Exception as error:
         raise DataError(
             f"Expected a first row that shows the form of all, found that it cannot be read "
-            f"({type(error).__name__}). Put a readable row first."
+            f"({type(error).__name__}). Put a readable row first, or declare the form by made-up "
+            "rows: `examples(dataset, synthetic=(features, targets))`."
         ) from None
     return ItemForm.of(item, target)

@@ -51,6 +51,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def read_off(self) -> tuple[str, ...]:
+        """Return what was read off the rows and is assumed to be public."""
+        return ()
+
     def leaving_out(self, public: Sequence[PublicRows]) -> Self:  # noqa: ARG002
         """Return examples that compare rows with public ones as they are read; these need not."""
         return self
@@ -184,7 +189,7 @@ def _form(features: Features, targets: Tensor) -> str:
 
 def public_examples(
     features: Any,
-    targets: Any,
+    targets: Any = None,
     *,
     source: str,
     public_because: str,
@@ -194,13 +199,21 @@ def public_examples(
 ) -> PublicExamples:
     """Hold public data with its provenance, and compute its hash.
 
-    Private examples with the same features, or the same text, are left out of training.
+    Private examples with the same features, or the same text, are left out of training. A torch
+    `Dataset` takes the place of both features and targets, and is read whole.
 
     >>> public = public_examples([[1.0]], [0], source="toy", public_because="made up", batch_size=1)
     >>> len(public.batch(1).examples)
     1
     """
     held = examples(features, targets, texts=texts)
+    if held.is_read_when_drawn:
+        held = held.take(torch.arange(len(held)))
+        if held.absent is not None and bool(held.absent.any()):
+            raise DataError(
+                f"Expected public rows of one form, found {int(held.absent.sum())} that cannot be "
+                "read or have another form. Leave them out."
+            )
     parts = tensors_of(held.features)
     provenance = Provenance(source, public_because, digest_of([*parts, held.targets]))
     return PublicExamples(held, provenance, batch_size, seed=seed)

@@ -168,7 +168,8 @@ class DeclaredRead(Enum):
         "The form of rows is checked when they come in (finite numbers, lengths, types, sound "
         "sparse rows, words and classes that the model has), and they are converted into the form "
         "that training reads. What is wrong is refused before anything is paid, and reported only "
-        "to the person who runs the training."
+        "to the person who runs the training. Of a dataset whose rows are read as they are drawn, "
+        "the first one shows the form, if synthetic rows do not declare it."
     )
     NUMBER = (
         "Rows or users are counted, to be compared with the declared number where that is part of "

@@ -6,8 +6,10 @@ seed that others may know.
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -90,3 +92,82 @@ def _secret_seed(like: Any, secret: Bytes) -> torch.Tensor:
     state: torch.Tensor = like.clone()
     state.view(torch.uint8)[:8] = torch.frombuffer(bytearray(secret(8)), dtype=torch.uint8)
     return state
+
+
+# --- generators that a dataset or its transforms hold ---
+
+_DEEPEST, _MOST = 12, 1000
+"""Objects are followed to this depth, and containers to this many entries."""
+
+
+def generators_in(held: Any) -> list[Any]:
+    """Return the generators of torch, numpy and Python that an object holds, and what it holds.
+
+    >>> class Noisy:
+    ...     transforms = [random.Random(0)]
+    >>> len(generators_in(Noisy()))
+    1
+    """
+    found: list[Any] = []
+    seen: dict[int, Any] = {}
+    waiting = [(held, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        if id(one) in seen or isinstance(one, _WITHOUT) or depth > _DEEPEST:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, _GENERATORS):
+            found.append(one)
+            continue
+        waiting += [(part, depth + 1) for part in _parts_of(one)]
+    return found
+
+
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_WITHOUT = (
+    *(str, bytes, int, float, complex, type(None), torch.Tensor, np.ndarray),
+    types.ModuleType,
+)
+
+
+def _parts_of(held: Any) -> list[Any]:
+    if isinstance(held, Mapping | list | tuple | set | frozenset):
+        return list(held.values() if isinstance(held, Mapping) else held)[:_MOST]
+    if isinstance(held, functools.partial | types.MethodType | types.BuiltinMethodType):
+        names = ("func", "args", "keywords", "__self__", "__func__")
+        return [getattr(held, name, None) for name in names]
+    if isinstance(held, types.FunctionType):
+        cells = [cell.cell_contents for cell in held.__closure__ or () if _is_full(cell)]
+        return [*cells, held.__defaults__, held.__kwdefaults__]
+    if isinstance(held, type):
+        return [] if held.__module__.startswith(("torch.", "builtins")) else [*vars(held).values()]
+    slots = (name for kind in type(held).__mro__ for name in _slots(kind))
+    return [getattr(held, "__dict__", None), type(held), *(getattr(held, s, None) for s in slots)]
+
+
+def _is_full(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names = vars(kind).get("__slots__", ())
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def give_secret_state(generator: Any, secret: Bytes) -> None:
+    """Give a generator a state from the secure source; a source of the system needs none."""
+    if isinstance(generator, torch.Generator):
+        if generator.device.type == "cpu":
+            generator.set_state(_twister_state(secret(4 * _WORDS)))
+        else:
+            generator.manual_seed(int.from_bytes(secret(7)))
+    elif isinstance(generator, random.SystemRandom):
+        return
+    elif isinstance(generator, random.Random):
+        generator.setstate((3, (*_words(secret(4 * _WORDS)).tolist(), _WORDS), None))
+    else:
+        bits = getattr(generator, "bit_generator", None) or generator._bit_generator
+        bits.state = type(bits)(int.from_bytes(secret(32))).state

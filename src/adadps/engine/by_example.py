@@ -35,7 +35,13 @@ class Plan:
 
     uses: list[tuple[Owner, int]]
     shapes: list[tuple[int, ...]]
+    dtypes: list[torch.dtype]
     numbers: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Do all layers write in full precision? Under autocast some do not."""
+        return all(dtype in (torch.float32, torch.float64) for dtype in self.dtypes)
 
 
 class PassByExample:
@@ -82,19 +88,25 @@ class PassByExample:
             return value, [use.inputs for use in tape.uses]
 
         rows = _each(rows, Tensor.clone)  # a model may write into its inputs
-        dtype = next(iter(params.values())).dtype
-        zeros = [targets.new_zeros(shape, dtype=dtype) for shape in plan.shapes]
+        forms = zip(plan.shapes, plan.dtypes, strict=True)
+        zeros = [targets.new_zeros(shape, dtype=dtype) for shape, dtype in forms]
         (of_zeros, stored), inputs = over_examples(
             grad(single, argnums=(0, 1), has_aux=True),
             zeros, own, rows, targets, in_dims=(None, None, 0, 0),
         )  # fmt: skip
         # In one order in memory: sums over other strides would add up in another order.
-        slopes = [gradient.contiguous() for gradient in of_zeros]
+        dtype = next(iter(params.values())).dtype
+        slopes = [_in_full(gradient, dtype) for gradient in of_zeros]
         calls = [
-            LayerCall(owner, self._prefixes[layer_of(owner)], a.contiguous(), slopes[place])
+            LayerCall(owner, self._prefixes[layer_of(owner)], _in_full(a, dtype), slopes[place])
             for (owner, place), a in zip(plan.uses, inputs, strict=True)
         ]
         return calls, {name: gradient.contiguous() for name, gradient in stored.items()}
+
+    @property
+    def is_exact(self) -> bool:
+        """Have all layers written in full precision so far?"""
+        return all(plan.is_exact for plan in self._plans.values())
 
     def _plan_for(self, params: Params, rows: Arguments) -> Plan:
         """The plan for rows of this shape, found on the synthetic row that was tried, or zeros."""
@@ -107,7 +119,7 @@ class PassByExample:
         key = (_form(row), modes_of(self.model))
         self._tried = self._tried or row
         if not self._recorded:
-            return Plan([], [], 0)
+            return Plan([], [], [], 0)
         if key not in self._plans:
             tape = Tape(self._recorded)
             with torch.no_grad(), on_tape(tape, self.replacements):
@@ -116,9 +128,17 @@ class PassByExample:
             self._plans[key] = Plan(
                 [(use.owner, use.place) for use in tape.uses],
                 [tuple(zero.shape) for zero in tape.zeros],
+                [zero.dtype for zero in tape.zeros],
                 sum(tensor.numel() for tensor in held),
             )
         return self._plans[key]
+
+
+def _in_full(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same values in the precision of the weights: autocast gives some in bfloat16."""
+    if values.is_floating_point() and values.dtype != dtype:
+        values = values.to(dtype)
+    return values.contiguous()
 
 
 def _each(rows: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from adadps.data.examples import Examples
-from adadps.data.fields import Arguments, Features, arguments, one_input
+from adadps.data.fields import Arguments, Features, Fields, Rows, arguments
 from adadps.engine.by_example import PassByExample, modes_of
 from adadps.engine.losses import IGNORED, Loss, cross_entropy, treats_examples_alone
 from adadps.engine.passes.vmap import over_examples
@@ -122,13 +122,13 @@ class GhostEngine:
     def outputs(self, params: Params, features: Features) -> Any:
         """Return the model's outputs, without gradient."""
         if self.sequence is not None:
-            return self.sequence.outputs(self._with_shared(params), one_input(features))
+            return self.sequence.outputs(self._with_shared(params), _rows(features))
         with torch.no_grad():
             return functional_call(self.model, params, *self.given(features, params))
 
     def encoded(self, features: Features) -> Features:
         """Return tokens for bags of words as sparse rows of counts, to be computed only once."""
-        return features if self.sequence is None else self.sequence.encoded(one_input(features))
+        return features if self.sequence is None else self.sequence.encoded(_rows(features))
 
     def given(self, features: Features, params: Params) -> Arguments:
         """Return what a model is called with that is not a sequence."""
@@ -144,7 +144,7 @@ class GhostEngine:
     def measure(self, params: Params, row: Features) -> None:
         """Find out how many numbers the layers read and write for one example."""
         if self.sequence is not None:
-            self.numbers = self.sequence.numbers(self._with_shared(params), one_input(row))
+            self.numbers = self.sequence.numbers(self._with_shared(params), _rows(row))
         else:
             self.numbers = self.by_example.plan(params, self.given(row, params)).numbers
 
@@ -155,7 +155,7 @@ class GhostEngine:
         """
         if self.sequence is None or self._names:
             return {}
-        return self.sequence.table_rows(one_input(features))
+        return self.sequence.table_rows(_rows(features))
 
     def _passes(self, params: Params, batch: Examples) -> tuple[list[LayerCall], Params]:
         """The calls of all layers, and stored gradients."""
@@ -167,7 +167,7 @@ class GhostEngine:
         def of_outputs(outputs: Tensor) -> Tensor:
             return output_gradients(self.loss, outputs, batch.targets)
 
-        return self.sequence.layer_calls(params, one_input(batch.features), of_outputs), {}
+        return self.sequence.layer_calls(params, _rows(batch.features), of_outputs), {}
 
     def _require_unchanged(self) -> None:
         """Refuse a model that has changed since it was checked."""
@@ -185,6 +185,12 @@ class GhostEngine:
         return params | {
             other: params[name] for other, name in self._names.items() if name in params
         }
+
+
+def _rows(features: Features) -> Rows:
+    """What a sequence reads; one with several inputs was not chosen to run as a sequence."""
+    assert not isinstance(features, Fields)
+    return features
 
 
 def _all(marks: list[Tensor], batch: Examples) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -57,6 +58,38 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     losses = (outputs - targets.to(outputs.dtype).reshape(outputs.shape)).square()
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
+
+
+def next_token(outputs: Any, tokens: Tensor) -> Tensor:
+    """-log softmax(outputs_t)[token_{t+1}], averaged over each sequence: one value per sequence.
+
+    ``outputs`` are logits, or have them as ``logits``. Tokens of -100 (padding, say) are no target;
+    a sequence without any target has the loss 0.
+
+    >>> import torch
+    >>> next_token(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]))
+    tensor([0.6931])
+    """
+    logits = outputs if isinstance(outputs, Tensor) else outputs.logits
+    found, wanted = logits[:, :-1].transpose(1, 2), tokens[:, 1:]
+    each = functional.cross_entropy(found, wanted, reduction="none", ignore_index=IGNORED)
+    counted = (wanted != IGNORED).sum(1).clamp_min(1)
+    return each.sum(1) / counted
+
+
+def of_logits(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Return a loss that reads the ``logits`` of what a model returns.
+
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> of_logits(cross_entropy)(SimpleNamespace(logits=torch.zeros(1, 2)), torch.tensor([1]))
+    tensor([0.6931])
+    """
+
+    def on_logits(outputs: Any, targets: Tensor) -> Tensor:
+        return loss(outputs.logits, targets)
+
+    return on_logits
 
 
 def treats_examples_alone(loss: Loss) -> bool:

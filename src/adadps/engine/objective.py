@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples, take
-from adadps.data.fields import Features, Fields, one_input
+from adadps.data.fields import Features, Fields, Ranges, joined, of_examples, one_input, replaced
 from adadps.data.secret_draws import Bytes, secret_generators
 from adadps.data.sparse_rows import SparseRows
 from adadps.engine.choice import reads_in_sequence
@@ -33,7 +33,6 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes import outputs as model_outputs
 from adadps.engine.passes.model_state import evaluating, same_state
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
@@ -57,7 +56,8 @@ class Objective:
     """A model and a loss behind an engine, with optional public feature weights in front.
 
     ``synthetic`` rows pad every batch; every pass runs in ``isolation``. ``feature_weights`` s turn
-    every row x into s ∘ x / ‖s ∘ x‖, one row at a time.
+    every row x into s ∘ x / ‖s ∘ x‖, one row at a time. ``ranges`` are those of integers that the
+    model can read; only rows that are read when they are drawn are compared with them.
     """
 
     model: nn.Module
@@ -65,6 +65,7 @@ class Objective:
     synthetic: Examples
     isolation: Isolation
     feature_weights: Tensor | None = None
+    ranges: Ranges | None = None
 
     def drawing_from(self, randomness: Randomness, *, quotes_errors: bool = False) -> Objective:
         """Return the same with a run's own secret source for draws inside the model."""
@@ -119,6 +120,10 @@ class Objective:
         pieces = pieces_of(batch.targets, units, chunk)
         return ChunkedGradients(tuple(partial(differentiate, rows, part) for rows, part in pieces))
 
+    def of_no_rows(self) -> GradientBatch:
+        """Return the gradients of an empty batch: only padding, of the form of the private data."""
+        return self.per_unit(self.params(), self.synthetic.take(torch.arange(0)), None)
+
     def of_public_rows(self, params: Params, batch: Examples) -> GradientBatch:
         """Return the gradient of each public example, in pieces; nothing hides their number."""
 
@@ -131,8 +136,23 @@ class Objective:
         return ChunkedGradients(tuple(partial(differentiate, piece) for piece in pieces))
 
     def encoded(self, batch: Examples) -> Examples:
-        """Return the batch with features in the form that the engine reads."""
+        """Return the batch with features in the form that the engine reads.
+
+        A synthetic row runs in place of one that could not be read, or that the model cannot read.
+        It weighs nothing, and no error tells that it was there.
+        """
+        if batch.absent is not None:
+            batch = self._readable(batch, batch.absent)
         return _with_features(batch, self.engine.encoded(batch.features))
+
+    def _readable(self, batch: Examples, absent: Tensor) -> Examples:
+        if self.ranges is not None:
+            absent = absent | ~self.ranges.hold(batch.features, batch.targets)
+        stand_in = self.synthetic.take(torch.arange(1)).to(absent.device)
+        features = replaced(batch.features, absent, stand_in.features)
+        targets = replaced(batch.targets, absent, stand_in.targets)
+        assert isinstance(targets, Tensor)
+        return Examples(features, targets, absent=absent)
 
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Return the rows of each table that these features make the model read."""
@@ -165,10 +185,9 @@ class Objective:
                 for part in rows
             )
             kept = [
-                model_outputs.of_examples(outputs, len(part))
-                for outputs, part in zip(found, rows, strict=True)
+                of_examples(outputs, len(part)) for outputs, part in zip(found, rows, strict=True)
             ]
-        return model_outputs.joined(kept)
+        return joined(kept)
 
     def prepare(self, features: Features) -> Features:
         """Apply the feature weights, if there are any."""
@@ -347,8 +366,8 @@ class Isolation:
         self._quotes_errors = quotes_errors
         sequence = LayerSequence.of(model)
         # Layers and losses of these kinds draw nothing and hold nothing, and need no guard.
-        self._holds_nothing = sequence is not None and treats_examples_alone(loss)
-        self._draws_nothing = self._holds_nothing and not any(
+        self.holds_nothing = sequence is not None and treats_examples_alone(loss)
+        self.draws_nothing = self.holds_nothing and not any(
             isinstance(layer, _WITH_DRAWS) for layer in model.modules()
         )
 
@@ -359,7 +378,7 @@ class Isolation:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Surround a pass. Buffers and attributes are restored after it, always and silently."""
-        same = nullcontext() if self._holds_nothing else same_state(self._model, self._loss)
+        same = nullcontext() if self.holds_nothing else same_state(self._model, self._loss)
         with self._secret_draws(), same:
             yield
 
@@ -382,7 +401,7 @@ class Isolation:
 
     @contextmanager
     def _secret_draws(self) -> Iterator[None]:
-        if self._draws_nothing:
+        if self.draws_nothing:
             yield
             return
         with secret_generators(self._secret, _device(self._model)):

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba import config, extending, njit, types
 
 from adadps.files import after_fork_in_child
+from adadps.tensors.team import team
 
 _local = threading.local()
 
@@ -45,11 +46,32 @@ def run_all(pieces: deque[Callable[[], object]]) -> None:
 
     with may_submit() as allowed:
         helpers = min(count(), MOST_THREADS, len(pieces)) - 1 if allowed else 0
+        with _helping(helpers, work) if helpers > 0 else nullcontext():
+            try:
+                work()
+            finally:
+                pieces.clear()
+
+
+@contextmanager
+def _helping(helpers: int, work: Callable[[], object]) -> Iterator[None]:
+    """Let other threads work, too, and wait for them: those of torch, which are awake, or ours.
+
+    Within `torch_on_one_thread` those of torch sleep, and waiting for them would take longer. Many
+    would wait for Python's lock, each of them.
+    """
+    threads = count()
+    are_few = threads <= MOST_THREADS and not getattr(_local, "threads", None)
+    of_torch = team() if are_few else None
+    if of_torch is not None:
+        with of_torch.started(threads, helpers, work):
+            yield
+        return
+    with torch_on_one_thread():
         others = [pools.helpers.submit(work) for _ in range(helpers)]
         try:
-            work()
+            yield
         finally:
-            pieces.clear()
             for other in others:
                 if not other.cancel():
                     other.result()

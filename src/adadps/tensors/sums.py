@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adadps.tensors.loops import LINE_TYPES, in_main_memory
+from adadps.tensors.products import product
 from adadps.tensors.squares import largest_of, multiplies_all_digits
 
 Line = npt.NDArray[Any]
@@ -96,15 +97,16 @@ class RowSparse:
 
 
 class OuterSum:
-    """D ∘ Σ_i left_i right_iᵀ in float64: the gradient of a linear layer's weight.
+    """D ∘ Σ_i w_i left_i right_iᵀ in float64: the gradient of a linear layer's weight.
 
-    ``left`` (terms × rows) and ``right`` (terms × columns) are small next to the sum. The code that
+    ``left`` (terms × rows) and ``right`` (terms × columns) are small next to the sum; without
+    ``weights``, w is 1. The code that
     adds the sum to the weights builds a few rows at a time, which stay in cache. With
     ``terms_in_single``, that many terms at a time are added up in float32 (`SinglePrecision`).
     """
 
-    def __init__(self, left: Tensor, right: Tensor) -> None:
-        self._left, self._right = left, right
+    def __init__(self, left: Tensor, right: Tensor, weights: Tensor | None = None) -> None:
+        self._left, self._right, self._weights = left, right, weights
         self._held: tuple[Tensor, Tensor] | None = None
         self.terms_in_single: int | None = None
         self.full: Tensor | None = None
@@ -119,7 +121,8 @@ class OuterSum:
         """Multiply by D: in the factors if possible, else when the sum is multiplied out."""
         self._held = None
         if diagonal.shape[1] == 1:
-            self._left = self._left.double() * diagonal.T
+            self._left = self._weighted_left(torch.float64) * diagonal.T
+            self._weights = None
         elif diagonal.shape[0] == 1:
             self._right = self._right.double() * diagonal
         elif self.full is None:
@@ -169,18 +172,29 @@ class OuterSum:
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Both factors in the precision in which they are multiplied."""
         if self._held is None:
-            single = self.terms_in_single is not None and self._fits_single()
-            dtype = torch.float32 if single else torch.float64
-            self._held = self._left.to(dtype), self._right.to(dtype)
+            held = None if self.terms_in_single is None else self._in(torch.float32)
+            fits = held is not None and self._fits_single(held)
+            self._held = held if fits else self._in(torch.float64)
+        assert self._held is not None
         return self._held
 
-    def _fits_single(self) -> bool:
+    def _in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return self._weighted_left(dtype), self._right.to(dtype)
+
+    def _weighted_left(self, dtype: torch.dtype) -> Tensor:
+        """w_i left_i, computed in float64 and rounded once, without a copy in float64."""
+        if self._weights is None:
+            return self._left.to(dtype)
+        found = torch.empty_like(self._left, dtype=dtype)
+        return torch.mul(self._left, self._weights.double().unsqueeze(1), out=found)
+
+    def _fits_single(self, factors: tuple[Tensor, Tensor]) -> bool:
         """Are all entries numbers, and so small that underflow beside them is nothing?
 
         D multiplies what underflow has taken away.
         """
         most = MOST_IN_SINGLE / max(1.0, 1.0 if self.full is None else largest_of(self.full))
-        ends = (end for factor in (self._left, self._right) for end in torch.aminmax(factor))
+        ends = (end for factor in factors for end in torch.aminmax(factor))
         return all(-most <= float(end) <= most for end in ends)
 
     def lies_like(self, weights: Tensor) -> bool:
@@ -195,9 +209,9 @@ def _products(left: Tensor, right: Tensor, terms: int | None) -> Tensor:
     Padding comes last and is zero: adding it rounds nothing.
     """
     if terms is None or left.dtype == torch.float64 or len(left) <= terms:
-        return left.T @ right
+        return product(left.T, right.T)
     parts = zip(torch.split(left, terms), torch.split(right, terms), strict=True)
-    total, *others = (part.T @ beside for part, beside in parts)
+    total, *others = (product(part.T, beside.T) for part, beside in parts)
     for other in others:
         total += other
     return total

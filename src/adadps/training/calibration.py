@@ -63,7 +63,8 @@ def complete_plan(wanted: Wanted, data: Examples, terms: PaymentTerms) -> Traini
     steps = _steps(wanted, sampler)
     if wanted.clip_norm is not None or method.is_open:
         method = _completed(method, wanted.clip_norm, sampler, steps, terms)
-    return TrainingPlan(method, sampler, steps, read_off)
+    _require_examples(data)
+    return TrainingPlan(method, sampler, steps, (*read_off, *data.read_off))
 
 
 def _require_kinds(wanted: Wanted, terms: PaymentTerms) -> None:

@@ -26,6 +26,7 @@ from adadps.methods.side.source import Transform
 from adadps.methods.stages.chain import Chain, Informed, Stage
 from adadps.methods.stages.clipping import AdaptiveClip
 from adadps.methods.stages.gradients import Precondition, Reparametrise
+from adadps.methods.stages.torch_optimizers import UpdateWith
 from adadps.methods.stages.updates import UpdateRule
 from adadps.tensors.sums import Params
 from adadps.types import Accountant
@@ -138,7 +139,7 @@ def public_facts_of(
 ) -> dict[str, Any]:
     """The public facts of a run after ``steps`` steps, ready for JSON."""
     groups = method.release.groups
-    update = method.steps[-1]
+    update = method.update
     scales = _fixed_scales(method, states)
     known = [_spread(stage, place, scale) for stage, place, scale in scales]
     if feature_weights is not None:
@@ -152,7 +153,9 @@ def public_facts_of(
         "parameters": sum(value.numel() for value in params.values()),
         "expected_units": groups.expected_units(expected_size) if groups else expected_size,
         "update": type(update).__name__.lower(),
-        "learning_rates": _rates(update.lr, steps) if isinstance(update, UpdateRule) else None,
+        "learning_rates": _rates(update.lr, steps)
+        if isinstance(update, UpdateRule | UpdateWith)
+        else None,
         "preconditioners": known,
         "noise_scale": _noise_scale(method, params, scales),
         **_clip_at_end(method, states),
@@ -214,7 +217,8 @@ def _noise_scale(
     Stages between the noise and the update multiply it by E: its root mean square over all weights
     is what the noise as a whole grows by, its largest entry what a step can grow by.
     """
-    after = method.steps[method.steps.index(_as_stage(method.release)) + 1 : -1]
+    steps = method.steps
+    after = steps[steps.index(_as_stage(method.release)) + 1 : steps.index(method.update)]
     fixed = [scale for stage, place, scale in scales if place == AFTER]
     if len(fixed) != len(after) or isinstance(method.release, AdaptiveClip):
         return None

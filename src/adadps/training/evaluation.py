@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adadps.data.examples import Examples
 from adadps.data.examples import examples as checked_examples
-from adadps.engine.passes.outputs import joined, tensors_of
+from adadps.data.fields import joined, tensors_of
 from adadps.errors import DataError
 from adadps.report.result import Measurement
 

@@ -320,5 +320,6 @@ class PrivateRun(Run):
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and record it in the history."""
         return self._measure(
-            evaluation, lambda features: self.objective.outputs(self.params, features)
+            evaluation,
+            lambda features: self.objective.outputs(self._stepper.given_params, features),
         )

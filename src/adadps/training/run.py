@@ -129,6 +129,7 @@ class Run:
         The first checkpoint is written before anything is paid, so that the run is found again.
         """
         stepper = self._stepper
+        self.method.require_steps(self._planned)
         stepper.initialise()
         if self._folder:
             pack(stepper.states, stepper.own_params)
@@ -303,7 +304,7 @@ class Run:
             history=tuple(self.history),
             params={
                 name: value.clone(memory_format=torch.contiguous_format)
-                for name, value in self.params.items()
+                for name, value in self._stepper.given_params.items()
             },
             feature_weights=self._stepper.feature_weights,
             debug=tuple(self._stepper.facts),

@@ -31,7 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -45,10 +45,11 @@ from adadps.data.users import UserRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.validation import objective
+from adadps.engine.passes.validation import objective, public_gradients
 from adadps.engine.waist import GradientBatch, Step, Units, Weights
 from adadps.errors import ContractError, DataError
-from adadps.methods.stages.chain import Chain
+from adadps.methods.side.whitening import Whitening
+from adadps.methods.stages.chain import Chain, Stage
 from adadps.methods.stages.clipping import AutomaticClip
 from adadps.methods.stages.users import Users
 from adadps.tensors.loops import torch_on_one_thread
@@ -154,6 +155,7 @@ class Stepper(ABC):
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.settings: dict[str, Any] = {}
+        self._has_moved = False
         self.facts: list[dict[str, float]] = []
         """Un-noised facts about batches, for debugging only."""
 
@@ -181,6 +183,8 @@ class Stepper(ABC):
         clipping = getattr(method.release, "clipping", None)
         if clipping is not None:
             self.settings["clipping"] = clipping
+        if method.averaging is not None:
+            self.settings["weights"] = f"averaged: {method.averaging}"
 
     def initialise(self) -> None:
         """Set the method's state before its first step."""
@@ -191,6 +195,7 @@ class Stepper(ABC):
 
     def resume(self, held: Checkpoint) -> None:
         """Restore the method's state from a checkpoint."""
+        self._has_moved = held.taken > 0
         self.states = unpack(held.states, held.state_tensors, self.own_params)
         require_like(self.states, self.method.init(self.own_params), self.own_params)
 
@@ -209,14 +214,26 @@ class Stepper(ABC):
         """The trainable parameters with all their noise, sharing memory with the model."""
         return self.weights.published()
 
+    @property
+    def given_params(self) -> Params:
+        """The weights that evaluations and results show: averaged ones, if the method averages."""
+        stage = self.method.averaging
+        if stage is None or not self._has_moved:
+            return self.params
+        return stage.averaged(self.states[self.method.steps.index(cast(Stage, stage))])
+
     def move(self, gradients: GradientBatch, partly_read: Collection[str], step: Step) -> None:
         """Clip, noise and update: pass the gradients through the stages, then move the weights."""
         update, self.states = self.method.apply(gradients, self.states, step)
         self.weights.apply(update, partly_read)
+        self._has_moved = True
 
     def hand_over(self) -> None:
-        """Give the model its plain parameters back, with all their noise."""
+        """Give the model its plain parameters back, with all their noise, or averaged."""
+        given = self.given_params if self.method.averaging else {}
         self.weights.hand_over()
+        for name, value in given.items():
+            self.own_params[name].copy_(value)
 
 
 class DataStepper(Stepper):
@@ -233,6 +250,10 @@ class DataStepper(Stepper):
         """Refuse data that does not fit the method, and a model or loss that cannot be trained."""
         require_parts(method, self._data)
         self.objective = objective(self.model, self._loss, self._data)
+        for reader, public in method.public_readers:
+            gradients = public_gradients(self.objective, public.examples)
+            if isinstance(reader, Whitening):
+                reader.require_layers(gradients, self.objective.of_no_rows())
 
     def begin(
         self, method: Chain, sampler: Sampler, units: Sampler, randomness: Randomness

@@ -27,6 +27,18 @@ MUTATIONS = {
         "return True",
         "tests/engine/test_late_training.py -k hazard_18",
     ),
+    "a row that cannot be read weighs as much as others": Mutation(
+        "src/adadps/engine/ghost.py",
+        "        marks = [*marks, ~batch.absent]\n",
+        "        pass\n",
+        "tests/engine/test_several_inputs.py -k absent_rows_weigh_nothing",
+    ),
+    "a row that the model cannot read stops the step": Mutation(
+        "src/adadps/engine/objective.py",
+        "            absent = absent | ~self.ranges.hold(batch.features, batch.targets)\n",
+        "            pass\n",
+        "tests/data/test_datasets.py -k model_cannot_read",
+    ),
     "a poisoned example is added up": Mutation(
         "src/adadps/engine/ghost.py",
         "if not bool(finite.all()):",
@@ -117,6 +129,18 @@ MUTATIONS = {
         "return (relative * (1 - rounding) - TINY * terms) * size.square()",
         "tests/contract/test_engine_rounding.py",
     ),
+    "a keystream is used that is not that of AES": Mutation(
+        "src/adadps/engine/noise/keystream.py",
+        "return keys if found.tobytes() == expected else None",
+        "return keys",
+        "tests/statistical/test_keystream.py -k both_disagree",
+    ),
+    "products may drop digits": Mutation(
+        "src/adadps/tensors/products.py",
+        "return strict and tested and offered and not SWITCHED_OFF",
+        "return tested and offered and not SWITCHED_OFF",
+        "tests/tensors/test_products.py -k may_drop_digits",
+    ),
     "a norm that is no number is not clipped": Mutation(
         "src/adadps/engine/waist.py",
         "small = norms <= clip_norm",
@@ -197,8 +221,8 @@ MUTATIONS = {
     ),
     "tokens and labels out of range are found in a step": Mutation(
         "src/adadps/engine/passes/validation.py",
-        "        _require_integers_in_range(held, loss, data)",
-        "        pass",
+        "    held = _with_ranges(held, loss, data)",
+        "    pass",
         "tests/training/test_bad_input.py -k outside_of_the_vocabulary_is_not",
     ),
     "chance inside the model comes from torch's own generator": Mutation(

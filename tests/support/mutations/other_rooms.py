@@ -3,6 +3,24 @@
 from support.mutations.mutation import Mutation
 
 MUTATIONS = {
+    "a dataset's own generators keep their seeds": Mutation(
+        "src/adadps/data/datasets.py",
+        "            give_secret_state(generator, os.urandom)\n",
+        "            pass\n",
+        "tests/data/test_datasets.py -k generators_of_the_dataset",
+    ),
+    "transforms draw from known seeds": Mutation(
+        "src/adadps/data/datasets.py",
+        '    with secret_generators(os.urandom, torch.device("cpu")), warnings',
+        "    with warnings",
+        "tests/data/test_datasets.py -k secret_generators",
+    ),
+    "errors of rows that cannot be read are raised": Mutation(
+        "src/adadps/data/datasets.py",
+        "except Exception:  # whatever is wrong with a private row",
+        "except ZeroDivisionError:  #",
+        "tests/data/test_datasets.py -k broken_row_weighs",
+    ),
     "a ledger is removed like any other file": Mutation(
         "src/adadps/files.py",
         "    if not is_ledger(path):\n        path.unlink",
@@ -32,6 +50,18 @@ MUTATIONS = {
         "self.clip_norm / (norms + self.stability), nan=0.0)",
         "self.clip_norm / (norms - self.stability / 2).abs(), nan=0.0)",
         "tests/methods/test_automatic_clipping.py -k moves_the_sum",
+    ),
+    "a row that overflows under a matrix stays": Mutation(
+        "src/adadps/engine/rules/whitening.py",
+        "return torch.where(finite.view(-1, *[1] * (values.ndim - 1)), values, 0)",
+        "return values",
+        "tests/contract/test_zoo.py -k overflow",
+    ),
+    "the matrix is left out of the clip": Mutation(
+        "src/adadps/engine/rules/whitening.py",
+        "found[name] = Outer(a, b) if isinstance(leaf, Outer)",
+        "found[name] = Outer(leaf.inputs, b) if isinstance(leaf, Outer)",
+        "tests/methods/test_whitening.py -k norms_are_those",
     ),
     "gradients leave no room for the count": Mutation(
         "src/adadps/methods/stages/clipping.py",

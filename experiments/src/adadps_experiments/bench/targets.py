@@ -148,6 +148,8 @@ TARGETS: tuple[RatioTarget | MemoryTarget, ...] = (
     MemoryTarget(workload="lstm", at_most=1024),
     *_network("gru", torch=1.8, opacus=2),
     *_network("transformer", torch=2, opacus=1.7),
+    *_network("bert-tiny", torch=2, opacus=1),
+    *_network("lora", torch=2, opacus=1),
     *_network("cnn", torch=1.6, opacus=1),
 )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NAMES = (
     "toy", "imdb", "imdb-tfidf", "stackoverflow", "ood", "public-size", "non-private", "moments",
     "defaults", "federated", "mnist-ae", "mnist", "fashion-mnist",
+    "imdb-lstm",
 )  # fmt: skip
 NEEDED: dict[str, tuple[str, ...]] = {
     "imdb": ("imdb",),
@@ -128,7 +129,7 @@ def reproduce(
         str | None,
         typer.Option(
             help=f"Only the lines of one data set: {', '.join(NEEDED)}; of mnist: mnist, "
-            "mnist-wavelets. Default: all."
+            "mnist-wavelets; of imdb-lstm: imdb-lstm, imdb-lstm-vectors. Default: all."
         ),
     ] = None,
     methods: Annotated[
@@ -391,6 +392,29 @@ def _images(asked: Reproduction) -> None:
     asked.print_paths()
 
 
+def _lstm(asked: Reproduction) -> None:
+    from adadps_experiments.reproduce.lstm import problems, table
+    from adadps_experiments.reproduce.results import read_winners
+
+    parts = problems.parts_of(asked.dataset)
+    get_if_absent(NEEDED["imdb"])
+    if asked.tune:
+        held = read_winners(asked.path) if asked.path.exists() else None
+        asked.save_winners(table.tune(parts, asked.trials(), asked.workers, held))
+        return
+    winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
+    say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
+    records = {
+        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, quick=asked.quick)
+        for part in parts
+    }
+    rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
+    asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
+    for part, mine in rows.items():
+        out.print(table_of_rows(table.title_of(part), table.COLUMNS, mine))
+    asked.print_paths()
+
+
 _RUNNERS: dict[str, Callable[[Reproduction], None]] = {
     "toy": _toy,
     "moments": _moments,
@@ -399,5 +423,6 @@ _RUNNERS: dict[str, Callable[[Reproduction], None]] = {
     "mnist-ae": _images,
     "mnist": _images,
     "fashion-mnist": _images,
+    "imdb-lstm": _lstm,
 }
 """Experiments that are not among those on text."""

@@ -7,10 +7,11 @@ from adadps.accounting.samplers import poisson
 from adadps.methods.paper import dp_sgd
 from adadps.methods.stages import privatize
 from adadps.types import Accountant
-from adadps_experiments.reproduce.text import published, recipes, tables
+from adadps_experiments.reproduce import published
+from adadps_experiments.reproduce.published import PublishedRun
+from adadps_experiments.reproduce.text import recipes, tables
 from adadps_experiments.reproduce.text.experiments import EXPERIMENTS, PAPER, TableLine
 from adadps_experiments.reproduce.text.problem import ONE_PERCENT
-from adadps_experiments.reproduce.text.published import PublishedRun
 from adadps_experiments.reproduce.text.tuning import TunedSetting
 
 

@@ -322,6 +322,7 @@ def test_stack_overflow_itself_is_there_where_its_files_are(tmp_path, monkeypatc
 
 def test_every_experiment_is_a_command():
     others = {"toy", "moments", "defaults", "federated", "mnist-ae", "mnist", "fashion-mnist"}
+    others.add("imdb-lstm")
     assert {*EXPERIMENTS, *others} == set(NAMES)
 
 

@@ -166,6 +166,7 @@ def _show(found: TableFindings, terms: bool) -> None:
         _say(_TERMS_LEGEND, *facts["theorem"])
     verdict = facts["verdict"]
     _say(f"\nVerdict: {verdict}.", *facts["reasons"])
+    _say("\nWhat else may help, from results on other data:", *facts["further"])
     _say("\nNext, with your private table in place of private.csv:")
     out.print(printable(facts["next_command"]), markup=False, highlight=False, soft_wrap=True)
 

@@ -12,7 +12,6 @@ block, now or ahead of need. No number is handed out twice. See docs/decisions/f
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from llvmlite import ir
 from numba import types
 
+from adadps.engine.noise.keystream import WORDS_AT_ONCE, Words, checked_keys, encrypt, halves
 from adadps.tensors import loops
 from adadps.tensors.loops import compiled, instruction
 
@@ -43,7 +43,16 @@ AHEAD_BYTES = 64 * 2**20
 
 _SMALL_REQUESTS = 1 << 95  # their numbers; those of full blocks start at 0 and never get here
 _ZEROS = memoryview(bytes(8 * BLOCK))
-_local = threading.local()
+
+
+Use = Callable[[int, Array], object]
+"""Takes the normals from a place on."""
+
+Prepare = Callable[[int, int], Use]
+"""Prepares to use the normals from one place to another."""
+
+BLOCKS_OF_RUN = 4
+"""What is done for several blocks at once takes less time for each: products of matrices, say."""
 
 
 class Normals:
@@ -61,34 +70,53 @@ class Normals:
         self._ahead: deque[tuple[int, Future[Array]]] = deque()
         self._wanted_ahead = 0
 
-    def draw(self, size: int, use: Callable[[int, Array], object]) -> None:
+    def draw(self, size: int, use: Use) -> None:
         """Draw ``size`` fresh normals and pass them to ``use(start, values)`` piece by piece.
 
         Pieces come in any order and from as many threads as torch has; ``use`` may overwrite its
         values.
         """
+        self.draw_in_runs(size, lambda _start, _stop: use, blocks=1)
+
+    def draw_in_runs(self, size: int, prepare: Prepare, *, blocks: int = BLOCKS_OF_RUN) -> None:
+        """Draw the same normals; ``prepare(start, stop)`` says how those of a run are used.
+
+        A run has as many ``blocks``, or fewer at the end. One thread prepares a run, and then draws
+        and uses its pieces one after the other.
+        """
         if size == 0:
             return
         if size <= PAGE // 2:
-            use(0, self._from_page(size))
+            prepare(0, size)(0, self._from_page(size))
             return
         full, rest = divmod(size, BLOCK)
         ready: list[Callable[[], object]] = []
         others: list[Callable[[], object]] = []
-        for place in range(full):
-            number, ahead = self._next_block()
-            piece = partial(self._draw_and_use, place * BLOCK, number, BLOCK, ahead, use)
-            (ready if ahead and ahead.done() else others).append(piece)
-        if 0 < rest <= PAGE // 2:
-            others.append(partial(use, full * BLOCK, self._from_page(rest)))
-        elif rest:
-            number = next(self._small)
-            others.append(partial(self._draw_and_use, full * BLOCK, number, rest, None, use))
+        missed = 0
+        for first in range(0, -(-size // BLOCK), blocks):
+            pieces: list[Callable[[Use], object]] = []
+            are_ready = True
+            for place in range(first, min(first + blocks, full)):
+                number, ahead = self._next_block()
+                is_ready = ahead is not None and ahead.done()
+                are_ready, missed = are_ready and is_ready, missed + (not is_ready)
+                pieces.append(partial(self._draw_and_use, place * BLOCK, number, BLOCK, ahead))
+            if rest and first + blocks > full:
+                pieces.append(self._rest(full * BLOCK, rest))
+                are_ready = False
+            bounds = first * BLOCK, min((first + blocks) * BLOCK, size)
+            (ready if are_ready else others).append(partial(_run, bounds, prepare, pieces))
         # Blocks drawn ahead are finished from the front, so missing ones are drawn from the back.
-        missed = full - len(ready)
         loops.run_all(deque([*ready, *reversed(others)]))
         if full and loops.count() < loops.usable_cores():
             self._draw_ahead(missed)
+
+    def _rest(self, start: int, size: int) -> Callable[[Use], object]:
+        """Less than a block, at the end."""
+        if size <= PAGE // 2:
+            values = self._from_page(size)
+            return lambda use: use(start, values)
+        return partial(self._draw_and_use, start, next(self._small), size, None)
 
     def _next_block(self) -> tuple[int, Future[Array] | None]:
         try:
@@ -102,7 +130,7 @@ class Normals:
         number: int,
         size: int,
         ahead: Future[Array] | None,
-        use: Callable[[int, Array], object],
+        use: Use,
     ) -> None:
         if ahead and not ahead.cancel():
             use(start, ahead.result())
@@ -132,6 +160,12 @@ class Normals:
                 self._ahead.append((number, future))
 
 
+def _run(bounds: tuple[int, int], prepare: Prepare, pieces: list[Callable[[Use], object]]) -> None:
+    use = prepare(*bounds)
+    for piece in pieces:
+        piece(use)
+
+
 class _BlockBuffer:
     """Memory in which one block is drawn."""
 
@@ -139,33 +173,40 @@ class _BlockBuffer:
         self._bits = np.empty(BLOCK, np.uint64)
         self._bytes = self._bits.data.cast("B")
         self._key, self._cipher = b"", algorithms.AES(bytes(32))
+        self._round_keys: Words | None = None
 
     def draw(self, key: bytes, number: int, size: int) -> Array:
         """Return the first ``size`` normals of this key and number, in memory that is reused."""
         if key != self._key:
-            self._key, self._cipher = key, algorithms.AES(key)
+            self._cipher, self._round_keys = algorithms.AES(key), checked_keys(key)
+            self._key = key
+        bits = self._bits[:size]
+        if self._round_keys is not None:
+            whole = -(-size // WORDS_AT_ONCE) * WORDS_AT_ONCE
+            draw_normals(self._round_keys, *halves(number), self._bits[:whole], bits)
+            return bits.view(np.float64)
         # Counter mode as it is inside of GCM, for which OpenSSL has its fastest code.
         stream = Cipher(self._cipher, modes.GCM(number.to_bytes(12, "big"))).encryptor()
         stream.update_into(_ZEROS[: 8 * size], self._bytes)
-        bits = self._bits[:size]
         box_muller(bits)
         return bits.view(np.float64)
 
 
+_free: deque[_BlockBuffer] = deque()
+"""Buffers that nothing uses now: as many as threads have drawn at once."""
+
+
 @contextmanager
 def _block_buffer() -> Iterator[_BlockBuffer]:
-    """A buffer that nothing else uses meanwhile, not even a signal handler in the same thread."""
-    if not hasattr(_local, "buffers"):
-        _local.buffers = []
-    buffers: list[_BlockBuffer] = _local.buffers
+    """A buffer that nothing else uses meanwhile, no other thread and no signal handler."""
     try:
-        buffer = buffers.pop()
+        buffer = _free.pop()
     except IndexError:
         buffer = _BlockBuffer()
     try:
         yield buffer
     finally:
-        buffers.append(buffer)
+        _free.append(buffer)
 
 
 def _new_block(key: bytes, number: int) -> Array:
@@ -247,3 +288,10 @@ def box_muller(bits: Any) -> None:
         minus_second = ((quarters ^ (quarters << _ONE)) & _TWO) << _TOP
         z[i] = _as_float(_as_bits(first) ^ minus_first)
         z[half + i] = _as_float(_as_bits(second) ^ minus_second)
+
+
+@compiled
+def draw_normals(keys: Any, low: int, high: int, whole: Any, bits: Any) -> None:
+    """Fill ``bits``, the first of ``whole`` keystream words, with the normals of a number."""
+    encrypt(keys, low, high, whole)
+    box_muller(bits)

@@ -29,7 +29,6 @@ from torch.autograd.graph import increment_version
 from adadps.engine.noise.normals import Array, Normals
 from adadps.errors import ContractError, SettingError, require
 from adadps.files import process
-from adadps.tensors import loops
 from adadps.tensors.loops import compiled_as_written
 from adadps.tensors.sums import AlignedSum, Line, OuterSum, as_lines, dense, on_cpu
 
@@ -150,16 +149,25 @@ class Randomness:
         bounds = np.cumsum([0, *(held.size for held in aligned)]).tolist()
         width = grid(standard_deviation)
 
-        def add(start: int, z: Array) -> None:
-            for held, (first, last) in zip(aligned, pairwise(bounds), strict=True):
-                low, high = max(start, first), min(start + len(z), last)
+        def prepare(start: int, stop: int) -> Callable[[int, Array], None]:
+            """Multiply out the sums of a run, and return what adds them with their noise."""
+            held: list[tuple[int, int, tuple[Line, Line, Line]]] = []
+            for one, (first, last) in zip(aligned, pairwise(bounds), strict=True):
+                low, high = max(start, first), min(stop, last)
                 if low < high:
-                    arrays = held.part(low - first, high - first)
-                    normals = z[low - start : high - start]
-                    _add_noised(*arrays, normals, standard_deviation, width, factor)
+                    held.append((low, high, one.part(low - first, high - first)))
 
-        with loops.torch_on_one_thread():
-            self._own().noise.draw(bounds[-1], add)
+            def add(begin: int, z: Array) -> None:
+                for low, high, (weights, total, full) in held:
+                    here = slice(max(begin - low, 0), min(begin + len(z), high) - low)
+                    if here.start < here.stop:
+                        normals = z[low + here.start - begin : low + here.stop - begin]
+                        arrays = weights[here], total[here], full[here]
+                        _add_noised(*arrays, normals, standard_deviation, width, factor)
+
+            return add
+
+        self._own().noise.draw_in_runs(bounds[-1], prepare)
         for weights, _ in changes:
             if not weights.is_inference():
                 increment_version(weights)  # a graph that holds the old weights must notice

@@ -24,8 +24,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +44,7 @@ Modules of torch are followed whatever their class.
 """
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Something that can be written to: whether it changed, and how to restore it."""
 
     module: str
@@ -103,7 +101,7 @@ class ModelState:
 
     def _visit(self, held: Any, module: str, depth: int = 0) -> None:
         """Record whatever can be written to, and its contents."""
-        if held is None or isinstance(held, _PLAIN) or id(held) in self._visited:
+        if type(held) in _PLAINEST or isinstance(held, _PLAIN) or id(held) in self._visited:
             return
         self._visited[id(held)] = held  # alive, so that no other object gets its id
         if isinstance(held, Tensor):
@@ -170,6 +168,7 @@ class ModelState:
 
 THE_LOSS = "the loss"
 _PLAIN = (str, bytes, int, float, complex, torch.dtype, torch.device)
+_PLAINEST = {type(None), bool, *_PLAIN}  # most of what a module holds
 
 
 @contextmanager
@@ -302,14 +301,14 @@ def _same_items(container: Any, value: Any) -> bool:
     """Does it hold the same objects?"""
     if len(container) != len(value):
         return False
+    if not value:
+        return True
     if isinstance(container, dict):
-        return all(
-            name == old and one is other
-            for (name, one), (old, other) in zip(container.items(), value.items(), strict=True)
-        )
+        same = [*map(id, container.values())] == [*map(id, value.values())]
+        return same and [*container] == [*value]
     if isinstance(container, set):
         return {id(one) for one in container} == {id(one) for one in value}
-    return all(one is other for one, other in zip(container, value, strict=True))
+    return [*map(id, container)] == [*map(id, value)]
 
 
 def _equal_items(container: Any, value: Any) -> bool:

@@ -2,11 +2,13 @@
 
 All of this happens before anything is paid, and no private row enters it. Only the form of the
 private data is checked: integers that index a table, or are classes, must lie within the table, or
-among the outputs (`_require_integers_in_range`).
+among the outputs (`_with_ranges`).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from adadps.data.examples import Examples
-from adadps.data.fields import Features, Fields, arguments
+from adadps.data.fields import (
+    ANY,
+    Features,
+    Ranges,
+    arguments,
+    each_tensor,
+    integers_of,
+    joined,
+    of_examples,
+    rows_of,
+    tensors_of,
+)
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
@@ -25,13 +38,11 @@ from adadps.engine.choice import (
 )
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
-from adadps.engine.objective import Isolation, Objective, synthetic_like
-from adadps.engine.passes.model_state import (
-    evaluating,
-)
-from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
+from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
+from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.waist import GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)
@@ -50,21 +61,38 @@ def objective(
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
     with isolation():
-        require_no_writes(model, loss, synthetic, partial(_some_output, model, synthetic.features))
+        output = partial(_some_output, model, synthetic.features)
+        if not isolation.holds_nothing:
+            require_no_writes(model, loss, synthetic, output)
         if LayerSequence.of(model) is None:  # a sequence returns one tensor
-            _require_pick(loss, _some_output(model, synthetic.features), synthetic.targets)
+            _require_pick(loss, output(), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
-        require_no_retained_tensors(
-            model, loss, partial(require_gradients, held.engine, held.synthetic)
-        )
+        if not isolation.holds_nothing:
+            again = partial(require_gradients, held.engine, held.synthetic)
+            require_no_retained_tensors(model, loss, again)
         _require_independent_rows(held)
-    with declared_read(DeclaredRead.FORM):
-        _require_integers_in_range(held, loss, data)
+    held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
+
+
+def public_gradients(held: Objective, rows: Examples) -> GradientBatch:
+    """Differentiate a few public rows, before anything is paid, or say why they do not fit."""
+    few = rows.take(torch.arange(min(len(rows), ROWS))).to(held.synthetic.targets.device)
+    try:
+        found = held.of_public_rows(held.params(), held.encoded(few))
+        found.norms()
+    except (*_REFUSALS, TypeError) as error:
+        if isinstance(error, AdadpsError):
+            raise
+        raise DataError(
+            "Expected public examples that model and loss take as they take private ones, found "
+            f"that they stop with: {error}. Give features and targets of the same form and type."
+        ) from error
+    return found
 
 
 def _forward(model: nn.Module, features: Features) -> Any:
@@ -156,7 +184,9 @@ def _outputs_with_fixed_draws(held: Objective, features: Features) -> Any:
     """Outputs of a pass whose draws are the same in every call."""
     params = held.params()
     device = next(iter(params.values())).device
-    with evaluating(held.model), secret_generators(_fixed_bytes, device):
+    none = held.isolation.draws_nothing
+    draws = nullcontext() if none else secret_generators(_fixed_bytes, device)
+    with evaluating(held.model), draws:
         return of_examples(held.engine.outputs(params, features), len(features))
 
 
@@ -249,50 +279,40 @@ def _shape_cure(losses: Tensor, outputs: Any, targets: Tensor) -> str:
     )
 
 
-def _require_integers_in_range(held: Objective, loss: Loss, data: Examples) -> None:
-    """Refuse tokens that no row of a table stands for, and classes without an output."""
-    for features, sizes in zip(_integers(data.features), _table_sizes(held), strict=True):
-        used = sizes < _ANY
-        fits = (features >= 0) & (features < sizes.to(features.device))
-        if bool(used.any()) and not bool(fits.all()):
+def _with_ranges(held: Objective, loss: Loss, data: Examples) -> Objective:
+    """Refuse tokens that no row of a table stands for, and classes without an output.
+
+    Rows that are read when they are drawn are looked at then.
+    """
+    ranges = Ranges(_table_sizes(held), _number_of_classes(held, loss), IGNORED)
+    if data.is_read_when_drawn:
+        return replace(held, ranges=ranges)
+    with declared_read(DeclaredRead.FORM):
+        if not bool(ranges.of_features(data.features).all()):
+            most = max(int(sizes[sizes < ANY].max()) for sizes in ranges.sizes if sizes.min() < ANY)
             raise DataError(
-                "Expected features that fit the model, integers from 0 to "
-                f"{int(sizes[used].max()) - 1} where they are words of a table, found "
-                "others. Build the table with a row for every word, and give padding its own "
-                "number (0 with `padding_idx=0`, say) in place of a negative one."
+                f"Expected features that fit the model, integers from 0 to {most - 1} where they "
+                "are words of a table, found others. Build the table with a row for every word, "
+                "and give padding its own number (0 with `padding_idx=0`, say) in place of a "
+                "negative one."
             )
-    classes = _number_of_classes(held, loss)
-    if classes is not None:
-        fits = (data.targets >= 0) & (data.targets < classes) | (data.targets == IGNORED)
-        if not bool(fits.all()):
+        if not bool(ranges.of_targets(data.targets).all()):
+            last = (ranges.classes or 1) - 1
             raise DataError(
-                f"Expected targets that the loss accepts, integers from 0 to {classes - 1}, found "
+                f"Expected targets that the loss accepts, integers from 0 to {last}, found "
                 "others. Number the labels from 0, and give the model an output for each."
             )
+    return held
 
 
-_ANY = 2**62
-
-
-def _integers(features: Features) -> list[Tensor]:
-    """The inputs that may be words of a table."""
-    tensors = features.tensors if isinstance(features, Fields) else (features,)
-    return [
-        tensor
-        for tensor in tensors
-        if isinstance(tensor, Tensor)
-        and not (tensor.is_floating_point() or tensor.dtype is torch.bool)
-    ]
-
-
-def _table_sizes(held: Objective) -> list[Tensor]:
+def _table_sizes(held: Objective) -> tuple[Tensor, ...]:
     """For each place in a row of integers, the size of the table that it indexes.
 
     It is found on a synthetic row, by the memory that the tables are called with.
     """
     first = held.synthetic.take(torch.arange(1)).features
-    rows = _integers(first)
-    found = [torch.full(row.shape, _ANY) for row in rows]
+    rows = integers_of(first)
+    found = [torch.full(row.shape, ANY) for row in rows]
 
     def note(table: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
         given = next(iter((*inputs, *named.values())), None)
@@ -300,7 +320,7 @@ def _table_sizes(held: Objective) -> list[Tensor]:
             if isinstance(given, Tensor) and given.data_ptr() and _shares_memory(given, row):
                 offset = given.storage_offset() - row.storage_offset()
                 seen = sizes.as_strided(given.shape, given.stride(), offset)
-                seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", _ANY))))
+                seen.copy_(seen.clamp_max(int(getattr(table, "num_embeddings", ANY))))
 
     tables = [m for m in held.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     handles = [table.register_forward_pre_hook(note, with_kwargs=True) for table in tables]
@@ -311,7 +331,7 @@ def _table_sizes(held: Objective) -> list[Tensor]:
     finally:
         for handle in handles:
             handle.remove()
-    return [sizes[0] for sizes in found]
+    return tuple(sizes[0] for sizes in found)
 
 
 def _shares_memory(one: Tensor, other: Tensor) -> bool:

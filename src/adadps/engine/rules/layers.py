@@ -29,6 +29,7 @@ from adadps.engine.rules.gradients import (
 from adadps.engine.rules.outer import Outer, OverTime, in_cheapest_form
 from adadps.engine.rules.sparse import SparseOuter, TokenRows, as_bags
 from adadps.engine.rules.tape import Owner, Part
+from adadps.engine.rules.tied import TiedTable
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
 
@@ -68,12 +69,25 @@ Gradients = dict[str, PerExampleGradients]
 
 def has_rule(layer: nn.Module) -> bool:
     """Is there a rule for this layer, and is it the layer that torch defines?"""
-    return "forward" not in vars(layer) and _FORWARDS.get(type(layer)) is type(layer).forward
+    if "forward" in vars(layer):
+        return False
+    return is_transposed(layer) or _FORWARDS.get(type(layer)) is type(layer).forward
+
+
+def is_transposed(layer: object) -> bool:
+    """Is it the linear layer of GPT-2 in transformers, whose weight is (inputs × outputs)?"""
+    kind = type(layer)
+    of_class = (kind.__module__, kind.__qualname__) == (_OF_TRANSFORMERS, "Conv1D")
+    return of_class and getattr(kind.forward, "__module__", "") == _OF_TRANSFORMERS  # type: ignore[attr-defined]
+
+
+_OF_TRANSFORMERS = "transformers.pytorch_utils"
 
 
 def gradients_of(call: LayerCall, params: Params) -> Gradients:
     """Return the gradients of the layer's own trainable parameters, by name in the model."""
-    found = _RULES[type(call.owner)](call, params)
+    rule = _transposed if is_transposed(call.owner) else _RULES[type(call.owner)]
+    found = rule(call, params)
     return {name: leaf for name, leaf in found.items() if name in params}
 
 
@@ -91,6 +105,15 @@ def combined(uses: list[PerExampleGradients], size: int) -> PerExampleGradients:
         return MaterialisedGradients(torch.stack([use.gradients.double() for use in stored]).sum(0))
     if built := _all_of(BuiltGradients, uses):
         return reduce(BuiltGradients.plus, built)
+    return _tied(uses, size)
+
+
+def _tied(uses: list[PerExampleGradients], size: int) -> PerExampleGradients:
+    words = [use for use in uses if isinstance(use, TokenRows) and not use.wordless]
+    others = [_over_time(use) for use in uses if not isinstance(use, TokenRows)]
+    products = _all_of(OverTime, others)
+    if len(words) == 1 and products and len(products) == len(uses) - 1:
+        return TiedTable(words[0], _side_by_side(products))
     return TiedGradients(tuple(uses), size)
 
 
@@ -142,6 +165,19 @@ def _linear(call: LayerCall, params: Params) -> Gradients:
         weight = SparseOuter(a, b, axis=1)
         return {f"{prefix}weight": weight, f"{prefix}bias": MaterialisedGradients(b)}
     return _product(LayerCall(_WHOLE, prefix, a, b), params)
+
+
+def _transposed(call: LayerCall, params: Params) -> Gradients:
+    """The gradient of the transposed weight is a bᵀ: inputs and output gradients change places."""
+    a, b = call.inputs, call.output_gradients
+    assert isinstance(a, Tensor)
+    prefix = call.prefix
+    turned = _product(LayerCall(_TURNED, prefix, b, a), params)
+    bias = b.flatten(1, -2)
+    return turned | {f"{prefix}bias": MaterialisedGradients(_sum_over(bias, [1]))}
+
+
+_TURNED = Part(nn.Identity(), "weight")
 
 
 _WHOLE = Part(nn.Identity(), "weight", ("bias",))

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from adadps.engine.rules.built import BuiltGradients
 from adadps.engine.rules.gradients import LeafMap, OneProduct
+from adadps.tensors.products import product
 from adadps.tensors.squares import (
     CANCELLED,
     DOUBLE,
@@ -73,7 +74,7 @@ class Outer(OneProduct):
 
     def weighted(self, weights: Tensor) -> OuterSum:
         """Return (w · b)ᵀ a."""
-        return OuterSum(self.output_gradients.double() * weights.unsqueeze(1), self.inputs)
+        return OuterSum(self.output_gradients, self.inputs, weights)
 
     def take(self, rows: Tensor) -> Outer:
         """Return the gradients of some of the examples."""
@@ -154,7 +155,7 @@ def scaled_squares(
     squared, largest = normalised_square(full)
     a_unit, a_size = unit_squares(a, by_input, squared.dtype)
     b_unit, b_size = unit_squares(b, by_output, squared.dtype)
-    relative = inner_products(a_unit @ squared.T, b_unit)
+    relative = inner_products(product(a_unit, squared), b_unit)
     rounding = rounding_of(squared.dtype) * (sum(full.shape) + 16)
     return bounded(relative, rounding, full.numel(), a_size * b_size * largest)
 

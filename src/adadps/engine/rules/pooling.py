@@ -12,6 +12,7 @@ from adadps.engine.rules.tape import Tape
 from adadps.errors import ModelError
 from adadps.tensors import loops
 from adadps.tensors.pooling import Window, largest, to_winners
+from adadps.tensors.products import with_known_signature
 
 MOST_SKIPPED = 4
 """Our loops compare at every place of an image; if windows begin at fewer, torch is faster."""
@@ -75,6 +76,7 @@ def _fits(window: Window, images: Tensor) -> bool:
     return narrow and min(*window.places((height, width)), *images.shape[1:]) > 0
 
 
+@with_known_signature
 class _LargestOfWindow(torch.autograd.Function):
     """The largest numbers of each window, and where they were found."""
 
@@ -112,6 +114,7 @@ class _LargestOfWindow(torch.autograd.Function):
         return tuple(_split(t, info.batch_size) for t in found), (0, 0)
 
 
+@with_known_signature
 class _ToWinners(torch.autograd.Function):
     """Gradients of windows, added up where the largest numbers were."""
 

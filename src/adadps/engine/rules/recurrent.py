@@ -21,12 +21,14 @@ from torch.nn import functional
 
 from adadps.engine.rules.tape import Part, Tape
 from adadps.errors import ModelError
+from adadps.tensors.products import linear, with_known_signature
 from adadps.tensors.recurrences import Cell, Start, States, backward
 from adadps.tensors.recurrences import forward as run
 
 Sequences = tuple[Tensor, Any]
 
 
+@with_known_signature
 class _Recurrence(torch.autograd.Function):
     """Hidden states of all time steps, and the last cell; (sequences × time × width) each.
 
@@ -81,6 +83,7 @@ class _Recurrence(torch.autograd.Function):
         return tuple(_split(t, batch) for t in found), (0, 0, 0, 0)
 
 
+@with_known_signature
 class _RecurrenceBackward(torch.autograd.Function):
     """The backward pass, which cannot be differentiated once more."""
 
@@ -212,7 +215,7 @@ def _one_direction(
     of_gru = cell is Cell.GRU
     within = b_hh if of_gru and b_hh is not None else w_hh.new_zeros(len(w_hh))
     before = b_ih if of_gru or b_ih is None or b_hh is None else b_ih + b_hh
-    gates = functional.linear(rows, w_ih, before)
+    gates = linear(rows, w_ih, before)
     zeros, place = tape.zero_beside(layer, gates)
     inner, inner_place = gates.new_zeros(()), place  # the same gradients, but for a GRU
     if of_gru:

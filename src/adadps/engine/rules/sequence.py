@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 from adadps.data.fields import Rows
@@ -21,6 +20,7 @@ from adadps.engine.rules.layers import LayerCall
 from adadps.engine.rules.pooling import MaxPool, require_winners
 from adadps.engine.rules.sparse import as_bags
 from adadps.errors import ModelError
+from adadps.tensors.products import linear
 from adadps.tensors.sums import Params
 
 _ELEMENTWISE = {
@@ -96,22 +96,23 @@ class LayerSequence:
     ) -> list[LayerCall]:
         """Return the inputs and output gradients of all layers with weights.
 
-        ``of_outputs`` gives the gradient of the model's outputs. A zero is added to the output of
-        each layer: the gradient of the zero is the gradient of that output.
+        ``of_outputs`` gives the gradient of the model's outputs. The backward pass goes from there
+        to the outputs of the layers with weights, and no further.
         """
-        inputs, zeros = [], []
+        inputs, outputs = [], []
+        may_overwrite = any(getattr(layer, "inplace", False) for _, layer in self.layers)
         signal = self._first(params, features)
         for place, (name, layer) in enumerate(self.layers):
             output = _run(layer, _own(layer, name, params), signal)
             if _trainable(layer):
                 inputs.append((layer, _prefix(name), _detached(signal)))
                 if place + 1 < len(self.layers):
-                    zeros.append(torch.zeros_like(output).requires_grad_())
-                    output = output + zeros[-1]
+                    outputs.append(output if output.requires_grad else output.requires_grad_())
+                    output = output.clone() if may_overwrite else output
             signal = output
         assert isinstance(signal, Tensor)
         last = of_outputs(signal.detach())
-        found = [*torch.autograd.grad(signal, zeros, last)] if zeros else []
+        found = [*torch.autograd.grad(signal, outputs, last)] if outputs else []
         found += [last] * (len(inputs) - len(found))
         pairs = zip(inputs, found, strict=True)
         return [LayerCall(layer, prefix, *_each(a, b.detach())) for (layer, prefix, a), b in pairs]
@@ -193,7 +194,7 @@ def _run(layer: nn.Module, own: Params, signal: Rows) -> Tensor:
         require_winners(layer, signal)
     if isinstance(layer, nn.Linear):
         rows = signal.to(own["weight"].dtype)
-        return functional.linear(rows, own["weight"], own.get("bias"))
+        return linear(rows, own["weight"], own.get("bias"))
     result: Tensor = functional_call(layer, own, (signal,)) if own else layer(signal)
     return result
 
@@ -223,11 +224,12 @@ def _detached(signal: Rows) -> Rows:
 
 def _own(layer: nn.Module, name: str, params: Params) -> Params:
     """The layer's parameters: trained ones from ``params``, frozen ones from the layer."""
-    held = {own: f"{_prefix(name)}{own}" for own, _ in layer.named_parameters(recurse=False)}
-    return {
-        own: params[full] if full in params else layer.get_parameter(own).detach()
-        for own, full in held.items()
-    }
+    prefix, found = _prefix(name), {}
+    for own, held in layer._parameters.items():
+        if held is not None:
+            trained = params.get(f"{prefix}{own}")
+            found[own] = held.detach() if trained is None else trained
+    return found
 
 
 def _prefix(name: str) -> str:
@@ -235,4 +237,5 @@ def _prefix(name: str) -> str:
 
 
 def _trainable(layer: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in layer.parameters())
+    with torch._C.DisableTorchFunctionSubclass():  # asks no table for its weights
+        return any(parameter.requires_grad for parameter in layer.parameters())

@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from adadps.data.fields import Arguments
-from adadps.engine.passes.outputs import tensors_of
+from adadps.data.fields import Arguments, tensors_of
 from adadps.engine.rules.tape import Replacement, Tape, on_tape
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params

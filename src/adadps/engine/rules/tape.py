@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adadps.tensors.products import linear
+
 
 @dataclass(frozen=True)
 class Part:
@@ -102,7 +104,7 @@ class Tape:
         """Return rows · weightᵀ + biases, and note the use."""
         weight = part.chosen(self.weight(part.layer, part.weight))
         biases = [part.chosen(self.weight(part.layer, name)) for name in part.biases]
-        output = functional.linear(rows, weight, biases[0] if biases else None)
+        output = linear(rows, weight, biases[0] if biases else None)
         zero, place = self.zero_beside(part.layer, output)
         self.use(part, rows, place)
         return output if place < 0 else output + zero
@@ -112,13 +114,19 @@ class Tape:
 
         It is noted inside of the layer, before hooks of the user see the output.
         """
-        output = type(layer).forward(layer, *given, **named)
+        output = _run(layer, *given, **named)
         inputs = [*given, *named.values()]
         if len(inputs) != 1 or not isinstance(output, Tensor):
             raise TypeError(f"one input for {type(layer).__name__}")  # the general engine takes it
         zero, place = self.zero_beside(layer, output)
         self.use(layer, inputs[0], place)
         return output if place < 0 else output + zero
+
+
+def _run(layer: nn.Module, *given: Any, **named: Any) -> Any:
+    if type(layer) is nn.Linear and len(given) == 1 and not named:
+        return linear(*given, layer.weight, layer.bias)
+    return type(layer).forward(layer, *given, **named)
 
 
 Replacement = Callable[..., Any]

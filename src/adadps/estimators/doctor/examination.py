@@ -8,9 +8,11 @@ from typing import Any
 
 from adadps.accounting.epsilon import Budget
 from adadps.accounting.events import default_delta, require_small_delta
+from adadps.data.sparse_rows import SparseRows
 from adadps.errors import SideInformationError, require
 from adadps.estimators.doctor.candidates import DP_SGD, Candidate, no_side_information
 from adadps.estimators.doctor.case import Case, case_of, require_folds
+from adadps.estimators.doctor.further import advice_for_rows
 from adadps.estimators.doctor.plans import CandidatePlan, plan_for
 from adadps.estimators.doctor.simulation import simulated_accuracy, simulated_size, splits
 from adadps.estimators.doctor.terms import BoundTerms, terms_of
@@ -36,6 +38,11 @@ class Findings:
         """Return how the advised candidate would be trained on the private data."""
         return self.verdict.advised.plan
 
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Return what else may help, by the kind of the features."""
+        return advice_for_rows(dense=not isinstance(self.case.public.features, SparseRows))
+
     def describe(self) -> dict[str, Any]:
         """Return everything, ready for JSON. Its epsilon is planned; none is spent."""
         return {
@@ -43,6 +50,7 @@ class Findings:
             "candidate": self.verdict.name,
             "reasons": list(self.verdict.reasons),
             "theorem": list(self.verdict.theorem),
+            "further": list(self.further),
             "spent": SPENT,
             "planned": {
                 "examples": self.case.examples,

@@ -18,6 +18,7 @@ from adadps.errors import DataError, SettingError
 from adadps.estimators.doctor.candidates import DP_SGD, Candidate
 from adadps.estimators.doctor.case import Array
 from adadps.estimators.doctor.examination import FOLDS, Findings, examine
+from adadps.estimators.doctor.further import advice_for_texts
 from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import Settings
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
@@ -94,9 +95,20 @@ class TableFindings:
         advised = self.methods[self.findings.verdict.name]
         return next_command(self.request, advised, self.findings.plan.settings, self.labels)
 
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Return what else may help, by what was declared."""
+        return advice_for_texts(
+            examples=self.request.examples,
+            classes=len(self.labels),
+            epsilon=self.request.epsilon,
+            features=self.request.features,
+            public_texts=self.request.public_texts is not None,
+        )
+
     def describe(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        described = self.findings.describe()
+        described = self.findings.describe() | {"further": list(self.further)}
         for finding in described["findings"]:
             method = self.methods[finding["candidate"]]
             finding |= {"method": method.method.value, "word_list": method.word_list}

@@ -7,6 +7,7 @@ any other place. A stage that reads side information or public data inherits fro
 """
 
 from adadps.accounting.groups import Groups, by_label, by_position, in_advance
+from adadps.methods.stages.averaging import average_weights
 from adadps.methods.stages.chain import Chain, Stage, chain
 from adadps.methods.stages.clipping import clip_adaptively, clip_automatically
 from adadps.methods.stages.gradients import (
@@ -19,6 +20,7 @@ from adadps.methods.stages.gradients import (
 from adadps.methods.stages.local import train_locally
 from adadps.methods.stages.mixing import cosine, mix, momentum, unscale
 from adadps.methods.stages.noise_place import by_each_device, by_server, in_shares
+from adadps.methods.stages.torch_optimizers import update_with
 from adadps.methods.stages.updates import (
     adagrad,
     adam,
@@ -40,6 +42,7 @@ __all__ = [
     "adam_bc",
     "alternate",
     "average",
+    "average_weights",
     "by_each_device",
     "by_label",
     "by_position",
@@ -62,4 +65,5 @@ __all__ = [
     "sgd",
     "train_locally",
     "unscale",
+    "update_with",
 ]

@@ -4,7 +4,7 @@
 
     examples ─▶ per-unit gradients ─▶ released or exposed gradients ─▶ update
       reparametrise   precondition        precondition, mix, momentum
-      pretrain        privatize ┐         sgd, adam, rmsprop, adagrad ─▶
+      pretrain        privatize ┐         sgd, adam, update_with ─▶ average_weights
                       average ──┘
 
 Every stage has a rule that says which kind of signal it takes and what it gives. `chain` folds
@@ -29,7 +29,7 @@ from adadps.data.provenance import Provenance
 from adadps.engine.objective import Objective
 from adadps.engine.waist import GradientBatch, Step, Update
 from adadps.errors import OrderError
-from adadps.methods.side.source import MeasuredSource, SideSource
+from adadps.methods.side.source import GivesMatrices, MeasuredSource, SideSource
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Accountant, Kind, Relation
@@ -138,6 +138,33 @@ class Unscales(Protocol):
     unscales: SideSource
 
 
+@runtime_checkable
+class ReplacesGradients(Protocol):
+    """A preparation after which users bring something else than gradients of the model's layers."""
+
+    replaces_gradients: bool
+
+
+@runtime_checkable
+class CountsSteps(Protocol):
+    """A stage whose settings may be laid down for some number of steps only."""
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse more steps than it has settings for."""
+
+
+@runtime_checkable
+class AveragesWeights(Protocol):
+    """A stage that averages the weights of all steps, for evaluations and the result."""
+
+    def averaged(self, state: Any) -> Params:
+        """Return the averages."""
+
+
+def _makes_update(stage: Stage | Preparation) -> bool:
+    return Kind.UPDATE in stage.rule.values() and Kind.UPDATE not in stage.rule
+
+
 @dataclass(frozen=True)
 class Chain:
     """A method: stages in a legal order. Build it with `chain`."""
@@ -162,6 +189,22 @@ class Chain:
         """The stage at which per-unit gradients become one sum."""
         return next(stage for stage in self.stages if isinstance(stage, Release))
 
+    @cached_property
+    def update(self) -> Stage:
+        """The stage that makes an update of what was released."""
+        return next(stage for stage in self.steps if _makes_update(stage))
+
+    @cached_property
+    def averaging(self) -> AveragesWeights | None:
+        """The stage whose averages are the weights that a run gives away, if there is one."""
+        return next((stage for stage in self.steps if isinstance(stage, AveragesWeights)), None)
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse more steps than all stages have settings for."""
+        for stage in self.steps:
+            if isinstance(stage, CountsSteps):
+                stage.require_steps(steps)
+
     @property
     def is_open(self) -> bool:
         """Is the clip norm or the noise of this method still to be chosen?"""
@@ -182,6 +225,17 @@ class Chain:
     def informed(self) -> tuple[Informed, ...]:
         """The stages that read side information or public data."""
         return tuple(stage for stage in self.stages if isinstance(stage, Informed))
+
+    @cached_property
+    def public_readers(self) -> tuple[tuple[Any, PublicExamples], ...]:
+        """What reads public examples, sources and stages, each with the examples that it reads."""
+        found = []
+        for stage in self.informed:
+            reader = getattr(stage, "side", stage)
+            held = getattr(reader, "examples", getattr(stage, "public", None))
+            if isinstance(held, PublicExamples) and not exposes(stage.event):
+                found.append((reader, held))
+        return tuple(found)
 
     @cached_property
     def public_rows(self) -> tuple[PublicRows, ...]:
@@ -314,17 +368,42 @@ def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
                 f"Cannot place `{stage}` {before}: no stage has applied the scale that it takes "
                 "back. Add `precondition(...)` with the same source before the release."
             )
+        if isinstance(stage, ReadsSide) and isinstance(stage.side, GivesMatrices):
+            _require_place_of_matrices(
+                stage, stages, before, scaled if kind is Kind.PER_UNIT else []
+            )
         if kind is Kind.PER_UNIT and isinstance(stage, ReadsSide):
             scaled.append(stage.side)
         kind, before, last = stage.rule[kind], f"after `{stage}`", stage
+    if sum(isinstance(stage, AveragesWeights) for stage in stages) > 1:
+        raise OrderError("Expected one `average_weights(...)`, found several. Leave one of them.")
     if kind is not Kind.UPDATE:
         end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
-        raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
+        raise OrderError(f"{end} Add `sgd(...)`, `adam(...)` or `update_with(...)`.")
+
+
+def _require_place_of_matrices(
+    stage: Any, stages: tuple[Stage | Preparation, ...], before: str, scaled: list[SideSource]
+) -> None:
+    """Matrices multiply gradients of layers, and only before anything else has scaled them."""
+    if any(isinstance(other, ReplacesGradients) for other in stages):
+        raise OrderError(
+            f"Cannot place `{stage}` in a method with local training: it needs the gradients of "
+            "layers, found differences of weights. Use a source with one value per weight."
+        )
+    if scaled or isinstance(stage, Unscales):
+        raise OrderError(
+            f"Cannot place `{stage}` {before}: it has matrices, which come first and are not "
+            "taken back. Put `precondition(whiten(...))` before every other preconditioner, and "
+            "unscale only what multiplies entry by entry."
+        )
 
 
 def _cure(stage: Stage | Preparation, kind: Kind) -> str:
     if isinstance(stage, Preparation):
         return "It acts once: move it before `privatize(...)` or `average()`, to the front."
+    if tuple(stage.rule) == (Kind.UPDATE,):
+        return "Move it behind the update, such as `sgd(...)`."
     return _CURES[kind]
 
 

@@ -210,7 +210,8 @@ class Precondition(ReadsSide):
         return signal.scale(scale), following
 
     def __str__(self) -> str:
-        return f"precondition({self.provenance.source})"
+        settings = getattr(self.side, "settings", None)
+        return f"precondition({self.provenance.source}{', ' + settings if settings else ''})"
 
 
 @dataclass(frozen=True)
@@ -371,7 +372,8 @@ def reparametrise(side: SideSource, *, at: str = "weight") -> Reparametrise:
 def pretrain(public: PublicExamples, update: Stage, *, epochs: int) -> Pretrain:
     """Start from weights trained on public data: ``pretrain(data, rmsprop(0.01), epochs=10)``."""
     require(epochs >= 1, "epochs >= 1", epochs, "To skip pretraining, leave the stage out.")
-    if Kind.UPDATE not in update.rule.values() or isinstance(update, FollowsRelease):
+    makes_update = Kind.UPDATE in update.rule.values() and Kind.UPDATE not in update.rule
+    if not makes_update or isinstance(update, FollowsRelease):
         raise OrderError(
             f"Expected an update to pretrain with, found `{update}`. Use `rmsprop(...)`, "
             "`adam(...)`, `sgd(...)` or `adagrad(...)`."

@@ -61,7 +61,7 @@ def clipped_sum(
     group: int,
 ) -> list[Tensor]:
     """Return the sum over groups of clip(g/A), with g the gradient of the group's mean loss."""
-    params = list(model.parameters())
+    params = [p for p in model.parameters() if p.requires_grad]
     total = [torch.zeros_like(parameter) for parameter in params]
     features, targets = batch
     for part, goal in zip(torch.split(features, group), torch.split(targets, group), strict=True):
@@ -76,7 +76,7 @@ def clipped_sum(
 
 def _running(workload: Workload, data: SyntheticData) -> TimedStep:
     model, rng = workload.model(), np.random.default_rng(SEED)
-    params = list(model.parameters())
+    params = [p for p in model.parameters() if p.requires_grad]
     A = [torch.empty_like(parameter).uniform_(0.1, 1.0) for parameter in params]
     groups = -(-workload.batch // GROUP)
 

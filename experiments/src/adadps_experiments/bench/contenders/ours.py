@@ -157,7 +157,8 @@ def _adadps(named: Named) -> Chain:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in model.named_parameters() if value.ndim > 1}
+    trained = ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    return {name: value for name, value in trained if value.ndim > 1}
 
 
 def _positive(like: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ Sizes are fields of the dataclasses: ``replace(workload, ...)`` makes a smaller 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from adadps_experiments.bench.workloads.base import SEED, SyntheticData, Workload, tokens_for
 from adadps_experiments.bench.workloads.rows_and_images import (
     Autoencoder,
@@ -18,6 +20,7 @@ from adadps_experiments.bench.workloads.texts import (
     LstmClassifier,
     TransformerClassifier,
 )
+from adadps_experiments.bench.workloads.transformers import BertClassifier, LoraClassifier
 
 __all__ = [
     "SEED",
@@ -49,5 +52,10 @@ _WORKLOADS: tuple[Workload, ...] = (
     Conv1dClassifier("conv1d-text", examples=25_000, batch=64),
     ImageClassifier("cnn", examples=60_000, batch=256),
 )
-WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
+_OF_HUGGING_FACE: tuple[Workload, ...] = (
+    BertClassifier("bert-tiny", examples=25_000, batch=32),
+    LoraClassifier("lora", examples=25_000, batch=32),
+)
+_ALL = _WORKLOADS + (_OF_HUGGING_FACE if find_spec("transformers") and find_spec("peft") else ())
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
 """All workloads by the name that `adadps bench --workload` takes."""

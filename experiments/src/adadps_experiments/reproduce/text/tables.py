@@ -12,6 +12,7 @@ from adadps.methods.paper import dp_sgd
 from adadps.methods.stages import privatize
 from adadps.types import Accountant
 from adadps_experiments.plots import Curve, Panel, curves_of, draw
+from adadps_experiments.reproduce.published import PublishedRun
 from adadps_experiments.reproduce.records import Record, RecordFile, valid_run
 from adadps_experiments.reproduce.results import Row, Winners, summary
 from adadps_experiments.reproduce.text.corpora import WORD_STATISTICS
@@ -19,7 +20,7 @@ from adadps_experiments.reproduce.text.experiments import IN_FIGURES, Experiment
 from adadps_experiments.reproduce.text.jobs import SIZES, TextJob, run
 from adadps_experiments.reproduce.text.methods import TEXT_METHODS
 from adadps_experiments.reproduce.text.problem import ONE_PERCENT
-from adadps_experiments.reproduce.text.published import OF_DATASET, PublishedRun
+from adadps_experiments.reproduce.text.published import OF_DATASET
 from adadps_experiments.reproduce.text.tuning import TunedSetting, tuned_setting
 from adadps_experiments.reproduce.workers import run_missing
 

@@ -1,0 +1,126 @@
+"""The settings that are tried for each method on an LSTM; the methods are those of images.
+
+As there, ``clip`` is in units of the median public norm, ``length`` is how far a step can move the
+weights, and ``rate`` is a learning rate per weight. ``floor`` is what AdaDPS and its like add to
+A, in units of the root mean square of the public gradient at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+
+from adadps.engine.passes.validation import objective
+from adadps.methods.stages import Chain
+from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, ImageMethod
+from adadps_experiments.reproduce.images.problems import ImageProblem
+from adadps_experiments.reproduce.results import Setting
+
+REVIEWS = "250 public reviews"
+
+
+def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
+    return tuple(dict(zip(values, each, strict=True)) for each in product(*values.values()))
+
+
+CLIPS, FLOORS, LENGTHS = (0.1, 0.5), (0.1, 1.0), (1.0, 3.0, 9.0)
+BY_LENGTH = _grid(clip=CLIPS, length=LENGTHS)
+BY_RATE = _grid(clip=CLIPS, rate=(0.001, 0.003, 0.01))
+BY_FLOOR = _grid(floor=FLOORS, length=(3.0, 9.0, 27.0))
+AFTERWARDS = _grid(floor=FLOORS, rate=(0.0003, 0.001, 0.003))
+BY_GAIN = _grid(gain=(2.0, 8.0), length=LENGTHS)
+WHITENED = _grid(clip=CLIPS, length=(3.0, 9.0, 27.0))
+RATES = _grid(rate=tuple(0.0003 * 3.0**power for power in range(6)))
+SGD_RATES = _grid(rate=tuple(0.03 * 3.0**power for power in range(6)))
+
+
+@dataclass(frozen=True)
+class LstmMethod:
+    """A method of the images with the settings that are tried on an LSTM."""
+
+    name: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def label(self) -> str:
+        """Return what it is called in tables."""
+        return "Adam on the public reviews alone" if self.only_public else self._known.label
+
+    @property
+    def side(self) -> str:
+        """Return what it knows."""
+        if self.name == "ideal":
+            return "the PRIVATE reviews"
+        return "none" if self._known.side == "none" else REVIEWS
+
+    @property
+    def private(self) -> bool:
+        """Return whether it pays for what it learns from private reviews."""
+        return self._known.private
+
+    @property
+    def noisy(self) -> bool:
+        """Return whether noise is added."""
+        return self.private or self.name == "ideal"
+
+    @property
+    def only_public(self) -> bool:
+        """Return whether it sees no private review at all."""
+        return self._known.only_public
+
+    @property
+    def main(self) -> bool:
+        """Return whether it gets three seeds."""
+        return self._known.main
+
+    @property
+    def _known(self) -> ImageMethod:
+        return IMAGE_METHODS[self.name]
+
+    def build(self, given: Given) -> Chain:
+        """Return the chain of a setting."""
+        return self._known.build(in_units_of_gradients(given))
+
+
+def in_units_of_gradients(given: Given) -> Given:
+    """Return the same with ``epsilon``, the floor of A, in the place of ``floor``."""
+    setting = dict(given.setting)
+    if "floor" in setting:
+        setting["epsilon"] = setting.pop("floor") * usual_coordinate(given.problem)
+    return replace(given, setting=setting)
+
+
+def usual_coordinate(problem: ImageProblem) -> float:
+    """Return the root mean square of the public gradient at the start of training."""
+    held = objective(problem.model(0), problem.loss, problem.public)
+    gradient = held.mean_gradient(held.params(), problem.public)
+    return float(torch.cat([part.flatten() for part in gradient.values()]).square().mean().sqrt())
+
+
+LSTM_METHODS = {
+    method.name: method
+    for method in (
+        LstmMethod("dp-sgd", BY_LENGTH),
+        LstmMethod("whitened", WHITENED),
+        LstmMethod("dp-adam", BY_RATE),
+        LstmMethod("adadps", BY_FLOOR),
+        LstmMethod("warm-whitened", WHITENED),
+        LstmMethod("adam", RATES),
+        LstmMethod("public-only", RATES),
+        LstmMethod("dp-rmsprop", BY_RATE),
+        LstmMethod("adadps-adam", BY_FLOOR),
+        LstmMethod("warm-start", BY_LENGTH),
+        LstmMethod("dp-r-pub", AFTERWARDS),
+        LstmMethod("dp-adam-pub", AFTERWARDS),
+        LstmMethod("pda-dpmd", BY_LENGTH),
+        LstmMethod("dp2", BY_GAIN),
+        LstmMethod("scale-then-privatize", BY_RATE),
+        LstmMethod("ideal", BY_FLOOR),
+        LstmMethod("sgd", SGD_RATES),
+        LstmMethod("adas", AFTERWARDS),
+    )
+}
+QUICK = ("dp-sgd", "dp-adam", "whitened")

@@ -1,0 +1,78 @@
+"""The call that is printed for a project of Opacus runs, and means the same."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import adadps
+from adadps.errors import SettingError
+from adadps.training.from_opacus import from_opacus
+
+ROWS = 120
+DATASET = TensorDataset(torch.randn(ROWS, 6), torch.randint(2, (ROWS,)))
+LOADER = DataLoader(DATASET, batch_size=30, shuffle=True)
+WITH_EPSILON = {"target_epsilon": 4.0, "target_delta": 1e-3, "epochs": 2, "max_grad_norm": 0.7}
+
+
+def translated(optimizer=torch.optim.SGD, loader=LOADER, module=None, settings=None, **options):
+    model = module or nn.Linear(6, 2)
+    made = optimizer(model.parameters(), **(options or {"lr": 0.5}))
+    return model, from_opacus(
+        module=model, optimizer=made, data_loader=loader, **(settings or WITH_EPSILON)
+    )
+
+
+def run(text, model):
+    names = {
+        "adadps": adadps, "torch": torch, "model": model, "dataset": DATASET,
+        "loss": adadps.losses.cross_entropy,
+    }  # fmt: skip
+    exec(text, names)
+    return names["result"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "method"),
+    [
+        (torch.optim.SGD, {"lr": 0.5}, "> sgd(0.5)"),
+        (torch.optim.SGD, {"lr": 0.5, "momentum": 0.9}, "update_with(SGD, lr=0.5, momentum=0.9)"),
+        (torch.optim.AdamW, {"lr": 0.01}, "> update_with(AdamW, lr=0.01)"),
+        (torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.9)}, "betas=(0.8, 0.9))"),
+    ],
+)
+def test_the_printed_call_runs(optimizer, options, method):
+    model, text = translated(optimizer, **options)
+    result = run(text, model)
+    assert method in result.method
+    assert result.privacy.epsilon <= 4.0
+    assert result.privacy.clip_norm == 0.7
+    assert (result.privacy.steps, result.privacy.sampler["expected_size"]) == (8, 30)
+    assert f"the number of examples, read off the data: {ROWS}" not in result.privacy.assumed_public
+
+
+def test_a_given_noise_is_kept():
+    given = {"noise_multiplier": 1.3, "max_grad_norm": 1.0}
+    model, text = translated(settings=given)
+    result = run(text.replace("delta=...", "delta=1e-3").replace("epochs=...", "epochs=1"), model)
+    assert result.privacy.noise_multiplier == 1.3
+
+
+def test_shuffled_batches_are_accounted_as_such():
+    model, text = translated(settings={**WITH_EPSILON, "poisson_sampling": False})
+    assert "here they cost more" in text
+    assert run(text, model).privacy.sampler["sampling"] == "shuffled"
+
+
+def test_what_has_no_counterpart_is_noted():
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    settings = {**WITH_EPSILON, "clipping": "per_layer", "alphas": [2]}
+    _, text = translated(module=model, settings=settings, loader=DataLoader(
+        DATASET, batch_size=30, num_workers=2))  # fmt: skip
+    for note in ("GroupNorm", "clipping='per_layer'", "alphas: has no counterpart", "workers=2"):
+        assert note in text
+
+
+def test_settings_that_are_missing_are_asked_for():
+    with pytest.raises(SettingError, match="make_private_with_epsilon"):
+        translated(settings={"max_grad_norm": 1.0})
