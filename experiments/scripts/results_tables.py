@@ -7,9 +7,10 @@ A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` 
 experiment, the data set, the metric and epsilon, and optionally the methods to show;
 ``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
 ``<!-- table: federated all users -->`` the federated comparison in the scenario "all users",
-``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name,
-``<!-- table: lstm imdb-lstm -->`` those of one model of the LSTM experiment, and
-``<!-- table: lstm-trials imdb-lstm -->`` how far its trials are.
+``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name, and
+``<!-- table: image-settings mnist-ae mnist-ae -->`` what --tune found: a file of winners, and the
+part of it. ``<!-- table: lstm imdb-lstm -->`` are the rows of one model of the LSTM experiment, and
+``<!-- table: lstm-trials imdb-lstm -->`` says how far its trials are.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(
-    ROOT / f"docs/results/{name}.md" for name in ("text", "defaults", "federated", "mnist", "lstm")
+    ROOT / f"docs/results/{name}.md"
+    for name in ("text", "defaults", "federated", "mnist", "autoencoder", "lstm")
 )
 ROWS = ROOT / "docs/results/text"
 DEFAULTS = ROOT / "docs/results/defaults/defaults.json"
@@ -68,6 +70,8 @@ def _made(name: str, *which: str) -> str:
         return images_table(*which)
     if name in ("lstm", "lstm-trials"):
         return {"lstm": lstm_table, "lstm-trials": lstm_trials}[name](*which)
+    if name == "image-settings":
+        return image_settings_table(*which)
     return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
 
 
@@ -91,16 +95,43 @@ def federated_table(scene: str) -> str:
 
 
 def images_table(experiment: str) -> str:
-    """Return one line per method and epsilon."""
+    """Return one line per method and epsilon, and the paper's numbers where it has any."""
     rows: list[Row] = json.loads((IMAGES / f"{experiment}.json").read_text(encoding="utf-8"))
-    heads = ["method", "ε (PLD)", "ε (RDP)", "test accuracy", "runs"]
+    digits = 2 if "loss" in rows[0]["metric"] else 4
+    published = any(row["paper"] is not None for row in rows)
+    heads = ["method", "ε (PLD)", "ε (RDP)", rows[0]["metric"], *["paper"] * published, "runs"]
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in rows:
         paid = [row[f"epsilon_{accountant}"] for accountant in ("pld", "rdp")]
         shown = ["–" if epsilon is None else f"{epsilon:.2f}" for epsilon in paid]
-        score = f"{row['mean']:.4f}" + (f" ± {row['std']:.4f}" if row["seeds"] > 1 else "")
-        out.append(f"| {' | '.join([row['method'], *shown, score, str(row['seeds'])])} |")
+        diverged = row["mean"] is None
+        shown.append("diverged" if diverged else f"{row['mean']:.{digits}f}")
+        if row["seeds"] > 1 and not diverged:
+            shown[-1] += f" ± {row['std']:.{digits}f}"
+        if published:
+            shown.append("–" if row["paper"] is None else f"{row['paper']:.{digits}f}")
+        out.append(f"| {' | '.join([row['method'], *shown, str(row['seeds'])])} |")
     return "\n".join(out) + "\n"
+
+
+def image_settings_table(file: str, part: str) -> str:
+    """Return one line per method: how many trials it had, the best one, and the best final."""
+    text = (IMAGES / f"{file}-winners.json").read_text(encoding="utf-8")
+    methods: dict[str, Row] = json.loads(text)["datasets"][part]["methods"]
+    heads = ["method", "trials", "best trial", "its score", "finals", "best final", "its score"]
+    out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for name, held in methods.items():
+        cells = [f"`{name}`", str(len(held["trials"]))]
+        cells += _best(held["trials"], held["winner of trials"])
+        cells.append(str(len(held["finals"])))
+        cells += _best(held["finals"], held["winner"]) if held["finals"] else ["–", "–"]
+        out.append(f"| {' | '.join(cells)} |")
+    return "\n".join(out) + "\n"
+
+
+def _best(tried: list[tuple[dict[str, float], float]], setting: dict[str, float]) -> list[str]:
+    score = next(score for other, score in tried if other == setting)
+    return [", ".join(f"{name} {value:g}" for name, value in setting.items()), f"{score:.4f}"]
 
 
 def lstm_table(experiment: str) -> str:

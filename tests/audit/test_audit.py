@@ -39,7 +39,9 @@ from adadps.audit import (
     trainer_of,
 )
 from adadps.audit.built_in import (
+    FOLLOWING,
     METHODS,
+    NEED_RULES,
     NEVER_LATE,
     PATHS,
     CanarySettings,
@@ -65,7 +67,12 @@ ROOT = Path(__file__).parents[2]
 SURE = 1 - 1e-6
 SETTING = {"epsilon": 1.0, "delta": 0.1, "rate": 1.0}
 pytestmark = pytest.mark.usefixtures("checked_once")
-PAIRS = [(m, p) for m in METHODS for p in PATHS if not (m in NEVER_LATE and p == "late")]
+PAIRS = [
+    (m, p)
+    for m in METHODS
+    for p in PATHS
+    if not (m in NEVER_LATE and p == "late") and not (m in NEED_RULES and p == "general")
+]
 
 
 def privacy(sigma=1.0):
@@ -144,7 +151,8 @@ def test_on_the_late_path_noise_waits_for_all_steps(method, monkeypatch):
 
     monkeypatch.setattr(late, "_StepHistory", Watched)
     repeated(method, "late").audit(runs=16, confidence=0.9)
-    assert waits.count(PATHS["late"].steps) >= 16
+    # Where C falls, the grid gets finer, at which all noise is drawn.
+    assert waits.count(PATHS["late"].steps) >= (1 if method in FOLLOWING else 16)
     waits.clear()
     canaries(method, "late").audit(confidence=0.9)
     assert max(waits) == PATHS["late"].steps

@@ -52,7 +52,7 @@ def test_a_model_a_card_and_a_statement_for_users(table):
 @pytest.mark.parametrize("method", SUCCESSORS)
 def test_methods_that_are_not_planned_for_devices_are_refused(table, method):
     found = federate(table, "--method", method)
-    assert found.exit_code == 1
+    assert found.exit_code == 2
     said = " ".join(found.stderr.split())
     assert f"Expected a method of federations, found {method.value}" in said
     assert "Use dp-sgd, dp-adam, adadps or adadps-two-sided" in said

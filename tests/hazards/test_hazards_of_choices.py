@@ -217,6 +217,6 @@ def test_statistics_within_a_row_are_fine(mix):
 
 
 @pytest.mark.parametrize("outputs", [lambda y: (y, y), lambda y: {"logits": y}])
-def test_a_model_that_returns_no_tensor_is_refused_with_the_cure(outputs):
-    with pytest.raises(ModelError, match="returns the part that the loss reads"):
+def test_a_loss_that_cannot_read_the_outputs_is_refused_with_the_cure(outputs):
+    with pytest.raises(ModelError, match="Pick it in the loss"):
         run_on(Mixing(outputs))

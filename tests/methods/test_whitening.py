@@ -1,6 +1,7 @@
 """Whitening by public examples: its formula, its limits, and what it costs (nothing)."""
 
 import copy
+from dataclasses import fields
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def first_transform(source, model, features):
             seen.append(found[0])
             return found
 
-    watched = Watched(**{name: getattr(source, name) for name in source.__dataclass_fields__})
+    watched = Watched(**{field.name: getattr(source, field.name) for field in fields(source)})
     labels = torch.zeros(len(features), dtype=torch.int64)
     adadps.fit(
         model,

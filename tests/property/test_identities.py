@@ -14,6 +14,7 @@ from adadps.methods.side import RMSPropStatistics
 from adadps.methods.stages import precondition, reparametrise, sgd
 from adadps.tensors.sums import dense
 from support.engine_checks import objective_of
+from support.ground_truth import gradients_one_by_one
 from support.problems import linear_dense, linear_sparse, perceptron
 
 PROBLEM = st.sampled_from([linear_dense, linear_sparse, perceptron])
@@ -31,6 +32,7 @@ def step_with(noise, case=None, index=1, expected_size=4.0):
         expected_size=expected_size,
         noise=noise,
         mean_gradient=lambda public: case.engine.mean_gradient(params, public.examples),
+        differentiate=lambda rows: case.engine.per_unit(params, rows, None),
     )
 
 
@@ -224,3 +226,74 @@ def test_public_statistics_enter_before_or_after_the_noise(seed):
     before = update_of(adadps(side.public(public, rule), exposed, lr=0.1), case, secure())
     assume(distance(before, {n: torch.zeros_like(v) for n, v in before.items()}) > 0)
     assert_equal(before, after, 1e-6)  # without clipping and noise, both places are equivalent
+
+
+def made_up(features, targets):
+    told = {"source": "made up", "public_because": "made up"}
+    return public_examples(features, targets, batch_size=len(features), **told)
+
+
+LAYERED = st.sampled_from([linear_dense, perceptron])
+
+
+@settings(max_examples=20)
+@given(
+    problem=LAYERED, seed=SEED, clip=st.floats(1e-3, 1e3), sigma=st.just(0.0) | st.floats(0.1, 5)
+)
+def test_whitening_by_the_identity_is_dp_sgd(problem, seed, clip, sigma):
+    """Its matrices are the identity to the power of almost 0, whatever the moments are."""
+    case, others = problem(seed, 5), problem(seed + 1, 7).batch
+    privacy = privatize(clip_norm=clip, noise_multiplier=sigma)
+    public = made_up(others.features, others.targets)
+    plain = update_of(dp_sgd(privacy, lr=0.1), case, reproducible_not_private(seed))
+    white = chain(precondition(side.whiten(public, exponent=1e-12)), privacy, sgd(0.1))
+    assert_equal(update_of(white, case, reproducible_not_private(seed)), plain, 1e-5)
+
+
+@settings(max_examples=20)
+@given(
+    seed=SEED,
+    sizes=st.lists(st.floats(0.1, 10), min_size=5, max_size=5),
+    damping=st.floats(0.01, 1),
+    clip=st.floats(1e-2, 10),
+    sigma=st.just(0.0) | st.floats(0.1, 5),
+)
+def test_whitening_by_a_diagonal_is_adadps_with_one_number_per_feature(
+    seed, sizes, damping, clip, sigma
+):
+    """Public rows along the axes have diagonal second moments."""
+    case = linear_dense(seed, 5, bias=False)
+    privacy = privatize(clip_norm=clip, noise_multiplier=sigma)
+    public = made_up(torch.diag(torch.tensor(sizes)), torch.zeros(5, dtype=torch.int64))
+    white = chain(precondition(side.whiten(public, damping=damping)), privacy, sgd(0.1))
+    moments = torch.tensor(sizes).double().square() / 5
+    diagonal = (moments / moments.mean() + damping).sqrt()
+    told = {"source": "made up", "public_because": "made up"}
+    by_feature = adadps(side.fixed({"weight": (diagonal, 1)}, **told), privacy, lr=0.1)
+    found, wanted = (
+        update_of(method, case, reproducible_not_private(seed)) for method in (white, by_feature)
+    )
+    scale = max(1.0, float(dense(wanted["weight"]).abs().max()))
+    assert_equal(found, wanted, 2e-5 * scale)
+
+
+@settings(max_examples=20)
+@given(problem=LAYERED, seed=SEED, outputs=st.booleans(), damping=st.floats(0.01, 1))
+def test_whitened_norms_are_those_of_one_example_at_a_time(problem, seed, outputs, damping):
+    case, others = problem(seed, 5), problem(seed + 1, 7).batch
+    source = side.whiten(made_up(others.features, others.targets), outputs=outputs, damping=damping)
+    found, _ = source.observe(source.init(params_of(case)), step_with(secure(), case))
+    private = case.engine.per_unit(params_of(case), case.batch, None)
+    norms = private.whiten(found.inputs, found.outputs).scale(found.scale).norms()
+    for norm, each in zip(
+        norms, gradients_one_by_one(case.model, case.loss, case.batch), strict=True
+    ):
+        squares = 0.0
+        for name, matrix in found.inputs.items():
+            bias = name.removesuffix("weight") + "bias"
+            turned = torch.cat([each[name], each[bias].unsqueeze(1)], 1) @ matrix.double()
+            if outputs:
+                turned = found.outputs[name].double() @ turned
+            squares += float(turned.square().sum())
+        assert 2 * len(found.inputs) == len(each), "every layer has a matrix"
+        torch.testing.assert_close(float(norm), squares**0.5, rtol=1e-4, atol=1e-6)

@@ -2,15 +2,18 @@
 
 import json
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
+from adadps.cli.main import app
 from adadps.errors import DataError, SettingError
 from adadps_experiments.reproduce.images import jobs as image_jobs
-from adadps_experiments.reproduce.images import problems, table
+from adadps_experiments.reproduce.images import problems, table, trials
 from adadps_experiments.reproduce.images.jobs import ImageJob, run
 from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, methods_of
 from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
@@ -118,39 +121,161 @@ def recorded(path, job, score):
 
 @pytest.mark.parametrize(("experiment", "best"), [("mnist-ae", 0), ("mnist", 2)])
 def test_the_best_setting_wins_and_its_edges_are_tried(tmp_path, experiment, best):
-    trials = [
+    tried = [
         ImageJob(experiment, "adam", {"rate": rate}, 1.0, 0, tuning=True)
         for rate in (0.1, 0.2, 0.4)
     ]
-    for job, score in zip(trials, (0.1, 0.5, 0.9), strict=True):
+    for job, score in zip(tried, (0.1, 0.5, 0.9), strict=True):
         held = recorded(tmp_path / "trials.jsonl", job, score)
-    found = table._winner(trials, held)
-    assert found["winner"] == trials[best].setting
-    further = table._further(trials, held)
+    found = trials._winner(tried, [], held)
+    assert found["winner"] == tried[best].setting
+    further = trials._further(tried, held)
     assert [job.setting["rate"] for job in further] == [0.05 if best == 0 else 0.8]
 
 
 def test_a_run_that_diverged_never_wins(tmp_path):
-    trials = [
+    tried = [
         ImageJob("mnist-ae", "adam", {"rate": rate}, 1.0, 0, tuning=True) for rate in (0.1, 0.2)
     ]
-    recorded(tmp_path / "trials.jsonl", trials[0], None)
-    held = recorded(tmp_path / "trials.jsonl", trials[1], 0.5)
-    assert table._winner(trials, held)["winner"] == {"rate": 0.2}
-    assert math.isinf(table._cost(trials[0], held))
+    recorded(tmp_path / "trials.jsonl", tried[0], None)
+    held = recorded(tmp_path / "trials.jsonl", tried[1], 0.5)
+    assert trials._winner(tried, [], held)["winner"] == {"rate": 0.2}
+    assert math.isinf(trials._cost(tried[0], held))
+
+
+@pytest.fixture
+def scored(monkeypatch, small):
+    """Runs are not made, but given a score: `scored.score(job)`; `scored.jobs` tells which."""
+
+    class Scored:
+        jobs: ClassVar = []
+        score = staticmethod(lambda _job: 0.5)
+
+    def run_missing(_run, jobs, record_file, *_):
+        for job in jobs:
+            if record_file.find(job.describe()) is None:
+                Scored.jobs.append(job)
+                values = {"score": Scored.score(job)}
+                record_file.add({"job": job.describe(), "values": values})
+
+    Scored.jobs = []
+    for module in (table, trials):
+        monkeypatch.setattr(module, "run_missing", run_missing)
+    return Scored
+
+
+def test_finalists_are_tried_again_at_the_length_of_runs(scored, tmp_path):
+    """Longer runs turn the order of trials round: the winner is the worst of the finalists."""
+    lengths = {3: 1, 4: 2, 5: 3}  # place of a rate among eight: its rank
+    rates = [setting["rate"] for setting in IMAGE_METHODS["adam"].settings]
+    scored.score = lambda job: (
+        1.0 - lengths.get(rates.index(job.setting["rate"]), 9) / 100
+        if job.epochs
+        else lengths.get(rates.index(job.setting["rate"]), 9) / 100
+    )
+    found = trials.tune(["mnist-ae"], RecordFile(tmp_path / "trials.jsonl"), methods=["adam"])
+    (winner,) = found["datasets"]["mnist-ae"]["methods"].values()
+    assert winner["winner"] == {"rate": rates[5]}
+    assert [setting["rate"] for setting, _ in winner["finals"]] == rates[3:6]
+    long = [job for job in scored.jobs if job.describe()["epochs"] == SIZES["mnist-ae"].epochs]
+    assert [job.setting["rate"] for job in long] == rates[3:6]
+    assert all(job.tuning for job in long)
+    assert len(scored.jobs) == 8 + 3
+
+
+@pytest.mark.parametrize(
+    ("experiment", "method"), [("fashion-mnist", "adam"), ("mnist-ae", "public-only")]
+)
+def test_trials_as_long_as_runs_have_no_finals(scored, tmp_path, experiment, method):
+    scored.score = lambda job: abs(job.setting["rate"] - 0.0027)
+    held = RecordFile(tmp_path / "trials.jsonl")
+    found = trials.tune([experiment], held, methods=[method])
+    assert found["datasets"][experiment]["methods"][method]["finals"] == []
+
+
+def test_diverged_trials_are_written_as_null(scored, tmp_path):
+    scored.score = lambda job: None if job.setting["rate"] > 0.001 else job.setting["rate"]
+    found = trials.tune(["mnist-ae"], RecordFile(tmp_path / "trials.jsonl"), methods=["adam"])
+    shown = found["datasets"]["mnist-ae"]["methods"]["adam"]["trials"]
+    assert [None if rate["rate"] > 0.001 else rate["rate"] for rate, _ in shown] == [
+        score for _, score in shown
+    ]
+
+
+def test_methods_that_were_not_asked_for_keep_their_winners(scored, tmp_path):
+    record_file = RecordFile(tmp_path / "trials.jsonl")
+    first = trials.tune(["mnist-ae"], record_file, methods=["whitened", "adam"])
+    both = trials.tune(["mnist-ae"], record_file, held=first, methods=["dp-sgd"])
+    held = both["datasets"]["mnist-ae"]["methods"]
+    assert list(held) == ["dp-sgd", "whitened", "adam"], "in the order of the table"
+    assert held["adam"] == first["datasets"]["mnist-ae"]["methods"]["adam"]
+    assert {job.method for job in scored.jobs} == {"whitened", "adam", "dp-sgd"}
+    with pytest.raises(SettingError, match="found 'adma'"):
+        trials.tune(["mnist-ae"], record_file, methods=["adma"])
+
+
+def won(*names):
+    """Return a file of winners in which the first setting of each method has won."""
+    first = {name: dict(IMAGE_METHODS[name].settings[0]) for name in names}
+    methods = {
+        name: {"winner": setting, "winner of trials": setting, "finals": [[setting, 0.5]]}
+        for name, setting in first.items()
+    }
+    return {"datasets": {"mnist-ae": {"methods": methods}}}
+
+
+def test_quick_trials_have_no_finals_and_serve_quick_runs_alone(scored, tmp_path):
+    rates = [setting["rate"] for setting in IMAGE_METHODS["adam"].settings]
+    scored.score = lambda job: abs(job.setting["rate"] - rates[3 if job.epochs else 4])
+    record_file = RecordFile(tmp_path / "trials.jsonl")
+    found = trials.tune(["mnist-ae"], record_file, methods=["adam"], quick=True)
+    assert len(scored.jobs) == 8
+    assert trials.setting_of("mnist-ae", "adam", found, quick=True) == {"rate": rates[4]}
+    with pytest.raises(DataError, match="--tune first"):
+        trials.setting_of("mnist-ae", "adam", found)
+    whole = trials.tune(["mnist-ae"], record_file, held=found, methods=["adam"])
+    assert len(scored.jobs) == 8 + 3
+    assert trials.setting_of("mnist-ae", "adam", whole, quick=True) == {"rate": rates[4]}
+    assert trials.setting_of("mnist-ae", "adam", whole) == {"rate": rates[3]}
+
+
+def test_quick_runs_are_as_long_as_trials(scored, tmp_path):
+    held = RecordFile(tmp_path / "runs.jsonl")
+    table.run_rows("mnist-ae", won(*table.QUICK), 1, held, quick=True)
+    assert [job.method for job in scored.jobs] == list(table.QUICK)
+    for job in scored.jobs:
+        assert job.describe()["epochs"] == SIZES["mnist-ae"].trial_epochs
+        assert job.describe()["split"] == "test"
+
+
+def test_only_recorded_runs_are_shown_when_asked_for(scored, tmp_path):
+    winners = won(*table.QUICK)
+    held = RecordFile(tmp_path / "runs.jsonl")
+    table.run_rows("mnist-ae", winners, 1, held, methods=["adadps"])
+    made = [(job.method, job.epsilon, job.seed) for job in scored.jobs]
+    assert made == [("adadps", 1.6, 0), ("adadps", 3.0, 0)]
+    found = table.run_rows("mnist-ae", winners, 3, held, recorded=True)
+    assert {line: len(records) for line, records in found.items()} == {
+        ("adadps", 1.6): 1, ("adadps", 3.0): 1,
+    }  # fmt: skip
+    assert len(scored.jobs) == 2
+    with pytest.raises(DataError, match="setting of dp-adam"):
+        table.run_rows("mnist-ae", winners, 3, held)
+
+
+def test_the_smaller_epsilon_and_first_seeds_are_run_first(scored, tmp_path):
+    winners = won(*table.QUICK)
+    held = RecordFile(tmp_path / "runs.jsonl")
+    table.run_rows("mnist-ae", winners, 2, held, methods=["adadps", "whitened"])
+    made = [(job.method, job.epsilon, job.seed) for job in scored.jobs]
+    assert made == [
+        ("adadps", 1.6, 0), ("whitened", 1.6, 0), ("adadps", 1.6, 1), ("whitened", 1.6, 1),
+        ("adadps", 3.0, 0), ("whitened", 3.0, 0), ("adadps", 3.0, 1), ("whitened", 3.0, 1),
+    ]  # fmt: skip
 
 
 def test_rows_and_the_figure(small):
-    winners = {
-        "datasets": {
-            "mnist-ae": {
-                "methods": {
-                    name: {"winner": dict(method.settings[0])}
-                    for name, method in IMAGE_METHODS.items()
-                }
-            }
-        }
-    }
+    winners = won(*IMAGE_METHODS)
     records = {}
     for name in table.QUICK:
         job = ImageJob("mnist-ae", name, dict(IMAGE_METHODS[name].settings[0]), 1.6, 0, epochs=1)
@@ -160,9 +285,13 @@ def test_rows_and_the_figure(small):
     for row, mine in zip(rows, records.values(), strict=True):
         assert row["mean"] == pytest.approx(100 * mine[0]["values"]["score"])
     assert table.figure_of({"mnist-ae": records}).startswith(b"\x89PNG")
-    assert table.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
+    records["dp-sgd", 1.6][0]["values"]["score"] = None  # it diverged
+    first, *_ = table.rows_of("mnist-ae", records)
+    assert json.loads(json.dumps(first, allow_nan=False))["mean"] is None
+    assert table.figure_of({"mnist-ae": records}).startswith(b"\x89PNG")
+    assert trials.setting_of("mnist-ae", "adam", winners) == IMAGE_METHODS["adam"].settings[0]
     with pytest.raises(DataError, match="--tune first"):
-        table.setting_of("mnist", "adam", winners)
+        trials.setting_of("mnist", "adam", winners)
 
 
 def test_a_classifier_is_trained_too(small):
@@ -195,10 +324,10 @@ def test_privacy_at_every_epsilon_stands_in_the_table_of_clothes():
 
 
 def test_parts_are_tuned_beside_those_tuned_before(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "run_missing", lambda *_: None)
-    monkeypatch.setattr(table, "_score", lambda job, _: -job.setting.get("rate", 1.0))
+    monkeypatch.setattr(trials, "run_missing", lambda *_: None)
+    monkeypatch.setattr(trials, "_score", lambda job, _: -job.setting.get("rate", 1.0))
     held = {"datasets": {"mnist": {"methods": {"sgd": {}}}}}
-    found = table.tune(["mnist-wavelets"], RecordFile(tmp_path / "trials.jsonl"), 1, held)
+    found = trials.tune(["mnist-wavelets"], RecordFile(tmp_path / "trials.jsonl"), 1, held)
     assert list(found["datasets"]) == ["mnist", "mnist-wavelets"]
     assert set(found["datasets"]["mnist-wavelets"]["methods"]) == set(methods_of("mnist-wavelets"))
     with pytest.raises(SettingError, match="It has: mnist, mnist-wavelets"):
@@ -209,3 +338,34 @@ def test_the_loss_is_that_of_a_pixel():
     outputs, targets = torch.zeros(3, 784), torch.full((3, 784), 0.5)
     assert problems.mean_pixel_loss(outputs, targets) == pytest.approx(0.25)
     assert np.allclose(problems.pixel_loss(outputs, targets), 0.25)
+
+
+def test_the_command_tunes_runs_and_shows_some_methods(small, tmp_path, monkeypatch):
+    """Trials alone serve --quick; the table needs finals; --recorded runs nothing."""
+
+    def here(work, jobs, record_file, *_):
+        for job in jobs:
+            if record_file.find(job.describe()) is None:
+                record_file.add(work(job))
+
+    for module in (table, trials):
+        monkeypatch.setattr(module, "run_missing", here)
+    monkeypatch.setattr("adadps_experiments.commands.reproduce.get_if_absent", lambda _: None)
+
+    def called(*words):
+        return CliRunner().invoke(app, ["reproduce", "mnist-ae", *map(str, words)])
+
+    winners, rows = tmp_path / "winners.json", tmp_path / "rows.json"
+    shown = called("--tune", "--quick", "--methods", "dp-sgd", "--json", winners)
+    assert shown.exit_code == 0, shown.output
+    few = ("--methods", "dp-sgd", "--winners", winners, "--json", rows)
+    assert "--tune first" in called(*few).stderr.replace("\n", " ")
+    assert "Expected finished runs" in called(*few, "--quick", "--recorded").stderr
+    assert called("--quick", *few).exit_code == 0
+    (row,) = json.loads(rows.read_text())
+    assert (row["method"], row["settings"]["epochs"], row["seeds"]) == ("DP-SGD", 1, 1)
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert called("--quick", "--recorded", *few).exit_code == 0
+    assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
+    assert json.loads(rows.read_text()) == [row]
+    assert called("--methods", "dp-sdg", "--tune", "--json", winners).exit_code == 2

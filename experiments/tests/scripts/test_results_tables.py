@@ -175,6 +175,39 @@ def test_a_table_of_images_has_a_line_for_every_row(script, tmp_path, monkeypatc
     assert second == "| Adam | – | – | 0.9000 | 1 |"
 
 
+def test_losses_have_two_digits_and_stand_beside_those_of_the_paper(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "IMAGES", tmp_path)
+    rows = [
+        row("DP-SGD", 4.3012, 1.6, paper=5.013, seeds=3, metric="test loss x 100"),
+        row("whitened", 2.1, 1.6, seeds=1, metric="test loss x 100"),
+        row("SGD", None, None, seeds=3, metric="test loss x 100"),
+    ]
+    (tmp_path / "mnist-ae.json").write_text(json.dumps(rows))
+    head, _, first, second, last = script.images_table("mnist-ae").splitlines()
+    assert head == "| method | ε (PLD) | ε (RDP) | test loss x 100 | paper | runs |"
+    assert first == "| DP-SGD | 1.60 | 1.76 | 4.30 ± 0.01 | 5.01 | 3 |"
+    assert second == "| whitened | 1.60 | 1.76 | 2.10 | – | 1 |"
+    assert last == "| SGD | – | – | diverged | – | 3 |"
+
+
+def test_settings_of_images_stand_with_their_trials_and_finals(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "IMAGES", tmp_path)
+    low, high = {"clip": 0.1, "length": 10.0}, {"clip": 0.5, "length": 20.0}
+    trials = [[low, 0.04], [high, 0.05], [{"clip": 0.5, "length": 40.0}, None]]
+    whole = {"finals": [[low, 0.03], [high, 0.02]], "winner": high}
+    methods = {
+        "whitened": {"trials": trials, "winner of trials": low, **whole},
+        "dp-sgd": {"trials": trials, "winner of trials": low, "finals": [], "winner": low},
+    }
+    held = {"datasets": {"digits": {"methods": methods}}}
+    (tmp_path / "ae-winners.json").write_text(json.dumps(held))
+    *_, first, second = script.image_settings_table("ae", "digits").splitlines()
+    assert first == (
+        "| `whitened` | 3 | clip 0.1, length 10 | 0.0400 | 2 | clip 0.5, length 20 | 0.0200 |"
+    )
+    assert second == "| `dp-sgd` | 3 | clip 0.1, length 10 | 0.0400 | 0 | – | – |"
+
+
 def test_tables_of_the_lstm_say_what_is_finished(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "LSTM", tmp_path)
     assert script.fill("<!-- table: lstm imdb-lstm -->\n<!-- end -->").count("is finished") == 1

@@ -28,7 +28,7 @@ from adadps.audit.worst_case import FAR, WIDTH, pull, worst_case, zero_linear
 from adadps.data.examples import PublicExamples, examples, public_examples
 from adadps.engine.losses import squared_error
 from adadps.errors import require
-from adadps.methods.paper import adadps, adadps_public, dp_adam, dp_sgd
+from adadps.methods.paper import adadps, adadps_public, dp_adam, dp_sgd, whitened
 from adadps.methods.side import RMSPropStatistics, frequency
 from adadps.methods.side.frequency import given_frequencies
 from adadps.methods.stages import Chain, privatize
@@ -142,6 +142,9 @@ METHODS: dict[str, Callable[[Privatize, int, EnginePath], Chain]] = {
     "dp-adam": lambda privacy, _width, _path: dp_adam(privacy, lr=LEARNING_RATE),
     "adadps": _by_frequency,
     "adadps-public": _by_public_gradients,
+    "whitened": lambda privacy, width, path: whitened(
+        public_rows(width, path), privacy, lr=LEARNING_RATE, refresh_every=2, median_norm=2.0
+    ),
     "dp-adam-bc": lambda privacy, _width, _path: dp_adam_bc(privacy, lr=LEARNING_RATE, floor=1.0),
     "dp-sgd-auto-clip": lambda privacy, _width, _path: dp_sgd_auto_clip(privacy, lr=LEARNING_RATE),
     "dp-sgd-adaptive-clip": lambda privacy, _width, _path: dp_sgd_adaptive_clip(
@@ -159,6 +162,9 @@ METHODS: dict[str, Callable[[Privatize, int, EnginePath], Chain]] = {
 NEVER_LATE = ("dp-adam", "dp-adam-bc", "dp2", "scale-then-privatize")
 """Methods that read the noise of every step."""
 
+
+NEED_RULES = ("whitened",)
+"""Methods that have to know what layers read, which the general engine does not."""
 
 OTHERS, THEIR_WIDTH = 100, 4
 """The number of ordinary examples beside the canaries, and of their features."""
@@ -183,6 +189,12 @@ class BuiltIn:
             not (self.method in NEVER_LATE and PATHS[self.path].late_noise),
             "a method that allows late noise on the path 'late'",
             f"{self.method}, which reads all noise at every step",
+            "Audit it on another path.",
+        )
+        require(
+            not (self.method in NEED_RULES and self.path == "general"),
+            "a method that needs gradients alone on the path 'general'",
+            f"{self.method}, which needs layers that have a rule",
             "Audit it on another path.",
         )
         require(0 < self.rate <= 1, "0 < rate <= 1", self.rate, "It is a probability.")

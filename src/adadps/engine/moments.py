@@ -11,8 +11,9 @@ from adadps.tensors.sums import Params
 class Moments:
     """Second moments of the inputs and output gradients of layers, by the names of their weights.
 
-    ``inputs`` hold E[a aᵀ], with a 1 appended to a where there is a bias; ``outputs`` E[b bᵀ];
-    ``words`` E[a²] for tables, one number for each word along ``axes``.
+    Sums over all rows and positions: ``inputs`` of a aᵀ, with a 1 appended to a where there
+    is a bias; ``outputs`` of b bᵀ; ``words`` of a² for tables, one number for each word along
+    ``axes``.
     """
 
     inputs: Params = field(default_factory=dict)
@@ -28,14 +29,6 @@ class Moments:
             _sums_of(self.words, other.words),
             {**self.axes, **other.axes},
         )
-
-    def divided(self, count: int) -> Moments:
-        """Divide by the number of examples."""
-        inputs, outputs, words = (
-            {name: value / count for name, value in held.items()}
-            for held in (self.inputs, self.outputs, self.words)
-        )
-        return Moments(inputs, outputs, words, self.axes)
 
 
 def _sums_of(one: Params, other: Params) -> Params:

@@ -119,6 +119,10 @@ class Objective:
         pieces = pieces_of(batch.targets, units, chunk)
         return ChunkedGradients(tuple(partial(differentiate, rows, part) for rows, part in pieces))
 
+    def of_no_rows(self) -> GradientBatch:
+        """Return the gradients of an empty batch: only padding, of the form of the private data."""
+        return self.per_unit(self.params(), self.synthetic.take(torch.arange(0)), None)
+
     def of_public_rows(self, params: Params, batch: Examples) -> GradientBatch:
         """Return the gradient of each public example, in pieces; nothing hides their number."""
 

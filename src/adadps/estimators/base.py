@@ -51,7 +51,6 @@ from adadps.estimators.planner.methods import (
     prepare_method,
     reading_layer,
     resolved,
-    takes_side_information,
 )
 from adadps.estimators.planner.plan import (
     RULE,
@@ -66,7 +65,7 @@ from adadps.estimators.privacy_statement import StatedEstimator, how_features_we
 from adadps.estimators.rows import RowScaling, Table, no_examples_like, private_examples
 from adadps.estimators.tables.features import prepare_for_rows, text_features
 from adadps.estimators.text import PublicVectorizer, directions_of
-from adadps.methods.side import Embeddings
+from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.fit import fit as train
@@ -405,15 +404,8 @@ class PrivateEstimator(StatedEstimator, ABC):
             )
         fitted = self.side.fitted_vectors()
         features = text_features(self.side.public_words(), vectors, fitted)
-        known = None
-        if takes_side_information(method):
-            known = self.side.frequencies()
-        elif self.side.public_texts is not None:
-            raise SideInformationError(
-                f"Expected a method that reads side information beside public texts, found "
-                f"{method.value}, which would not notice private rows that are public too. Use "
-                "method='auto'."
-            )
+        found = side_information(self.side, method)
+        known = found if isinstance(found, Frequencies) else None
         return lambda share: replace(prepare_for_rows(method, features, known, share), at=at)
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:

@@ -118,9 +118,19 @@ def method_called(name: Any) -> Method:
 
 
 def side_information(side: Any, method: Method) -> Frequencies | Fixed | None:
-    """Return frequencies or a fixed source for a method; a vectorizer is asked for its own."""
+    """Return frequencies or a fixed source for a method; a vectorizer is asked for its own.
+
+    A vectorizer says where features come from. It may stand beside a method that does not read how
+    frequent they are, unless private rows that are among its public texts would not be noticed.
+    """
     if not takes_side_information(method):
-        if side is not None:
+        if getattr(side, "public_texts", None) is not None:
+            raise SideInformationError(
+                f"Expected a method that reads side information beside public texts, found "
+                f"{method.value}, which would not notice private rows that are public too. Use "
+                "method='auto'."
+            )
+        if side is not None and not callable(getattr(side, "frequencies", None)):
             raise SideInformationError(
                 f"Expected no side information for {method.value}, found some. Use method='auto', "
                 "or leave `side` out."

@@ -52,10 +52,12 @@ def adadps_two_sided(before: SideSource, after: SideSource, privacy: Privatize =
     return chain(precondition(before), privacy, precondition(after), sgd(lr))
 
 def whitened(data: PublicExamples, privacy: Privatize = OPEN, *, lr: Schedule,
-             refresh_every: int = 25, median_norm: float | None = None) -> Chain:
+             refresh_every: int = 25, median_norm: float | None = None,
+             damping: float = 0.1, outputs: bool = False) -> Chain:
     """A matrix on the inputs of every layer, from public examples, before the clip."""
-    return chain(precondition(whiten(data, refresh_every=refresh_every, median_norm=median_norm)),
-                 privacy, sgd(lr))
+    side = whiten(data, refresh_every=refresh_every, median_norm=median_norm, damping=damping,
+                  outputs=outputs)
+    return chain(precondition(side), privacy, sgd(lr))
 
 def dp_sgd_weighted(side: SideSource, privacy: Privatize = OPEN, *, lr: Schedule,
                     at: str = "weight") -> Chain:

@@ -33,10 +33,11 @@ def dp2(privacy: Privatize = OPEN, *, lr: Schedule, preconditioned_lr: Schedule,
     return chain(precondition(own), privacy, sgd(rates))
 
 def scale_then_privatize(privacy: Privatize = OPEN, *, lr: Schedule,
-                         betas: tuple[float, float] = (0.9, 0.999),
-                         epsilon: float = 1e-8) -> Chain:
+                         betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
+                         scale_epsilon: float | None = None) -> Chain:
     """Adam whose own second moment scales gradients before the clip, and back after the noise."""
-    own = release_moments(decay=betas[1], epsilon=epsilon)
+    own = release_moments(decay=betas[1],
+                          epsilon=epsilon if scale_epsilon is None else scale_epsilon)
     return chain(precondition(own), privacy, unscale(own), adam(lr, betas=betas, epsilon=epsilon))
 
 def dp_sgd_adaptive_clip(privacy: Privatize = OPEN, *, lr: Schedule, quantile: float = 0.5,

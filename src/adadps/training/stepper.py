@@ -45,9 +45,10 @@ from adadps.data.users import UserRows
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.validation import objective
+from adadps.engine.passes.validation import objective, public_gradients
 from adadps.engine.waist import GradientBatch, Step, Units, Weights
 from adadps.errors import ContractError, DataError
+from adadps.methods.side.whitening import Whitening
 from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.clipping import AutomaticClip
 from adadps.methods.stages.users import Users
@@ -233,6 +234,10 @@ class DataStepper(Stepper):
         """Refuse data that does not fit the method, and a model or loss that cannot be trained."""
         require_parts(method, self._data)
         self.objective = objective(self.model, self._loss, self._data)
+        for reader, public in method.public_readers:
+            gradients = public_gradients(self.objective, public.examples)
+            if isinstance(reader, Whitening):
+                reader.require_layers(gradients, self.objective.of_no_rows())
 
     def begin(
         self, method: Chain, sampler: Sampler, units: Sampler, randomness: Randomness

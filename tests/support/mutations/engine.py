@@ -130,7 +130,7 @@ MUTATIONS = {
         "tests/engine/test_local_training.py -k hazard_22",
     ),
     "a model that writes into itself is trained": Mutation(
-        "src/adadps/engine/passes/validation.py",
+        "src/adadps/engine/passes/side_effects.py",
         "    if written is not None:",
         "    if False:",
         "tests/hazards/test_hazards_of_model_state.py -k is_refused_unpaid",
@@ -142,19 +142,19 @@ MUTATIONS = {
         "tests/hazards/test_hazards_of_model_state.py -k is_put_back",
     ),
     "tensors may outlive a pass": Mutation(
-        "src/adadps/engine/passes/validation.py",
+        "src/adadps/engine/passes/side_effects.py",
         "    if any(True for _ in made.alive()):\n        raise",
         "    if False:\n        raise",
         "tests/hazards/test_hazards_of_model_state.py -k outlives_a_pass",
     ),
     "a generator may be given to a draw": Mutation(
-        "src/adadps/engine/passes/validation.py",
+        "src/adadps/engine/passes/side_effects.py",
         "if any(isinstance(one, torch.Generator) for one in given):",
         "if False:",
         "tests/hazards/test_hazards_of_chance.py -k however_it_is_reached",
     ),
     "a pass may set a seed": Mutation(
-        "src/adadps/engine/passes/validation.py",
+        "src/adadps/engine/passes/side_effects.py",
         "if torch.equal(one, other) or of_numpy == numpys or of_python == pythons:",
         "if False:",
         "tests/hazards/test_hazards_of_chance.py -k however_it_is_reached",
@@ -202,7 +202,7 @@ MUTATIONS = {
         "tests/training/test_bad_input.py -k outside_of_the_vocabulary_is_not",
     ),
     "chance inside the model comes from torch's own generator": Mutation(
-        "src/adadps/engine/passes/model_state.py",
+        "src/adadps/data/secret_draws.py",
         "torch.set_rng_state(_twister_state(secret(4 * _WORDS)))",
         "pass",
         "tests/hazards/test_hazards_of_chance.py -k knows_nothing_about_the_masks",

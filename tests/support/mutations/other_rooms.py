@@ -33,6 +33,18 @@ MUTATIONS = {
         "self.clip_norm / (norms - self.stability / 2).abs(), nan=0.0)",
         "tests/methods/test_automatic_clipping.py -k moves_the_sum",
     ),
+    "a row that overflows under a matrix stays": Mutation(
+        "src/adadps/engine/rules/whitening.py",
+        "return torch.where(finite.view(-1, *[1] * (values.ndim - 1)), values, 0)",
+        "return values",
+        "tests/contract/test_zoo.py -k overflow",
+    ),
+    "the matrix is left out of the clip": Mutation(
+        "src/adadps/engine/rules/whitening.py",
+        "found[name] = Outer(a, b) if isinstance(leaf, Outer)",
+        "found[name] = Outer(leaf.inputs, b) if isinstance(leaf, Outer)",
+        "tests/methods/test_whitening.py -k norms_are_those",
+    ),
     "gradients leave no room for the count": Mutation(
         "src/adadps/methods/stages/clipping.py",
         "super()._noise(step) / math.sqrt(1 - self.share)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adadps.cli.main import errors_as_messages, out, say, table_of_rows
-from adadps.errors import SettingError
+from adadps.errors import DataError, SettingError
 from adadps.files import write_file, write_json
 from adadps_experiments.commands.data import get_if_absent
 
@@ -61,6 +61,8 @@ class Reproduction:
     tune: bool
     winners: Path | None
     dataset: str | None
+    methods: tuple[str, ...] | None
+    recorded: bool
     workers: int | None
 
     def runs(self) -> RecordFile:
@@ -100,7 +102,9 @@ def reproduce(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="One seed and a few methods, in minutes: a first look, not a verdict."
+            "--quick",
+            help="One seed and a few methods, in minutes: a first look, not a verdict. With "
+            "--tune, on images: no finals, which are as long as runs.",
         ),
     ] = False,
     tune: Annotated[
@@ -128,6 +132,21 @@ def reproduce(
             "mnist-wavelets; of imdb-lstm: imdb-lstm, imdb-lstm-vectors. Default: all."
         ),
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these methods, with commas between them; of the experiments on images "
+            "and imdb-lstm. "
+            "--tune keeps the winners of others. Default: all."
+        ),
+    ] = None,
+    recorded: Annotated[
+        bool,
+        typer.Option(
+            "--recorded",
+            help="Run nothing: show finished runs, of the experiments on images and imdb-lstm.",
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(help="Parallel runs. Default: one per core. Fewer need less memory."),
@@ -163,9 +182,14 @@ def reproduce(
             seeds=seeds,
             winners=winners,
             dataset=dataset,
+            methods=methods,
+            recorded=recorded,
             workers=workers,
         )
-        _require_tuning(tune=tune, quick=quick, seeds=seeds, plot=plot)
+        images = _RUNNERS.get(experiment) is _images  # their trials have two stages
+        _require_tuning(
+            tune=tune, quick=quick and not images, seeds=seeds, plot=plot, recorded=recorded
+        )
         part = f"-{dataset}" if dataset else ""
         name = f"{experiment}{part}{'-winners' if tune else ''}.json"
         rows = json_file or Path("reproduced") / name  # rows must not overwrite winners
@@ -180,6 +204,8 @@ def reproduce(
                 tune=tune,
                 winners=winners,
                 dataset=dataset,
+                methods=tuple(methods.split(",")) if methods else None,
+                recorded=recorded,
                 workers=workers,
             )
         )
@@ -194,7 +220,10 @@ def _require_effect(experiment: str, **given: object) -> None:
         "mnist-ae": ("dataset",),
         "fashion-mnist": ("dataset",),
     }
-    unused = known.get(experiment, ())
+    unused = (
+        *known.get(experiment, ()),
+        *(() if _RUNNERS.get(experiment) in (_images, _lstm) else ("methods", "recorded")),
+    )
     for name in unused:
         if given[name]:
             raise SettingError(
@@ -325,21 +354,35 @@ def _federated(asked: Reproduction) -> None:
 
 
 def _images(asked: Reproduction) -> None:
-    from adadps_experiments.reproduce.images import problems, table
+    from adadps_experiments.reproduce.images import problems, table, trials
     from adadps_experiments.reproduce.results import read_winners
 
     parts = problems.parts_of(asked.experiment, asked.dataset)
     get_if_absent([problems.SIZES[part].dataset for part in parts[:1]])
     if asked.tune:
         held = read_winners(asked.path) if asked.path.exists() else None
-        asked.save_winners(table.tune(parts, asked.trials(), asked.workers, held))
+        found = trials.tune(
+            parts, asked.trials(), asked.workers, held, asked.methods, quick=asked.quick
+        )
+        asked.save_winners(found)
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
     say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
     records = {
-        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, quick=asked.quick)
+        part: table.run_rows(
+            part,
+            winners,
+            asked.seeds,
+            runs,
+            asked.workers,
+            methods=asked.methods,
+            quick=asked.quick,
+            recorded=asked.recorded,
+        )
         for part in parts
     }
+    records = {part: mine for part, mine in records.items() if mine}
+    _require_finished(records, runs)
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
     asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
     for part, mine in rows.items():
@@ -355,19 +398,39 @@ def _lstm(asked: Reproduction) -> None:
     get_if_absent(NEEDED["imdb"])
     if asked.tune:
         held = read_winners(asked.path) if asked.path.exists() else None
-        asked.save_winners(table.tune(parts, asked.trials(), asked.workers, held))
+        found = table.tune(parts, asked.trials(), asked.workers, held, asked.methods)
+        asked.save_winners(found)
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
     say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
     records = {
-        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, quick=asked.quick)
+        part: table.run_rows(
+            part,
+            winners,
+            asked.seeds,
+            runs,
+            asked.workers,
+            quick=asked.quick,
+            methods=asked.methods,
+            recorded=asked.recorded,
+        )
         for part in parts
     }
+    records = {part: mine for part, mine in records.items() if mine}
+    _require_finished(records, runs)
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
     asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
     for part, mine in rows.items():
         out.print(table_of_rows(table.title_of(part), table.COLUMNS, mine))
     asked.print_paths()
+
+
+def _require_finished(records: Mapping[str, object], runs: RecordFile) -> None:
+    if not records:
+        raise DataError(
+            f"Expected finished runs in {runs.path}, found none of these methods. Leave out "
+            "--recorded to make them."
+        )
 
 
 _RUNNERS: dict[str, Callable[[Reproduction], None]] = {

@@ -23,10 +23,12 @@ def summary(*, values: Sequence[float], settings: dict[str, Any], **facts: Any) 
 
     >>> summary(values=[1.0, 3.0], settings={}, method="sgd", epsilon_pld=math.inf)["mean"]
     2.0
+    >>> summary(values=[1.0, math.nan], settings={})["std"] is None  # a run diverged
+    True
     """
     numbers: Row = {
         "mean": statistics.fmean(values),
-        "std": statistics.pstdev(values),
+        "std": statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan,
         "seeds": len(values),
     }
     merged = {**facts, **numbers}

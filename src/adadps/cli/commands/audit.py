@@ -27,7 +27,7 @@ app = typer.Typer(
 _Method = Annotated[
     str,
     typer.Option(
-        help="dp-sgd, dp-adam, adadps, adadps-public, dp-adam-bc, dp-sgd-auto-clip, "
+        help="dp-sgd, dp-adam, adadps, adadps-public, whitened, dp-adam-bc, dp-sgd-auto-clip, "
         "dp-sgd-adaptive-clip, dp2 or scale-then-privatize."
     ),
 ]

@@ -25,13 +25,14 @@ from adadps.engine.choice import (
 )
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
-from adadps.engine.objective import Isolation, Objective, synthetic_like
+from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
 from adadps.engine.passes.model_state import (
     evaluating,
 )
 from adadps.engine.passes.outputs import each_tensor, joined, of_examples, rows_of, tensors_of
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.engine.rules.sequence import LayerSequence
+from adadps.engine.waist import GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)
@@ -65,6 +66,22 @@ def objective(
         _require_integers_in_range(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
+
+
+def public_gradients(held: Objective, rows: Examples) -> GradientBatch:
+    """Differentiate a few public rows, before anything is paid, or say why they do not fit."""
+    few = rows.take(torch.arange(min(len(rows), ROWS))).to(held.synthetic.targets.device)
+    try:
+        found = held.of_public_rows(held.params(), held.encoded(few))
+        found.norms()
+    except (*_REFUSALS, TypeError) as error:
+        if isinstance(error, AdadpsError):
+            raise
+        raise DataError(
+            "Expected public examples that model and loss take as they take private ones, found "
+            f"that they stop with: {error}. Give features and targets of the same form and type."
+        ) from error
+    return found
 
 
 def _forward(model: nn.Module, features: Features) -> Any:

@@ -117,4 +117,5 @@ def _labels(rng: np.random.Generator, count: int, classes: int) -> Tensor:
 
 
 def _require_count(count: int) -> None:
-    require(count >= 1, "at least one probe", count, "A few hundred are usual.")
+    whole = isinstance(count, int) and not isinstance(count, bool) and count >= 1
+    require(whole, "a whole number of probes, at least 1", count, "A few hundred are usual.")

@@ -84,6 +84,13 @@ class MeasuredSource(Protocol):
 
 
 @runtime_checkable
+class GivesMatrices(Protocol):
+    """A source whose transforms have matrices: they come before any scale of the same gradients."""
+
+    gives_matrices: bool
+
+
+@runtime_checkable
 class LearnsFromReleases(Protocol):
     """A source that follows what its own run releases: post-processing, which costs nothing."""
 

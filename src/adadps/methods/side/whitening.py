@@ -9,13 +9,16 @@ appended to a where there is a bias) and their mean eigenvalue λ̄, every gradi
 
 before it is clipped. This is the input factor of K-FAC; its diagonal alone would be AdaDPS with one
 number per feature. Tables of words have only a diagonal. With ``outputs``, the other factor of
-K-FAC, from E[b bᵀ], stands on the other side.
+K-FAC, from E[b bᵀ], stands on the other side: the pair of DP-KFC (2026). Both factors are relative
+to their mean eigenvalue, so that they turn and stretch the gradient of a layer, but leave it to the
+loss how large the gradients of one layer are beside those of another.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from dp_accounting import DpEvent, NoOpDpEvent
@@ -23,8 +26,9 @@ from torch import Tensor
 
 from adadps.data.examples import PublicExamples
 from adadps.data.provenance import Provenance
+from adadps.engine.moments import Moments
 from adadps.engine.waist import GradientBatch, Step
-from adadps.errors import SideInformationError, require, require_positive
+from adadps.errors import DataError, SideInformationError, require, require_positive
 from adadps.methods.side.source import Transform
 from adadps.tensors.sums import Params
 
@@ -34,10 +38,14 @@ LEAST_DAMPING = 1e-12
 
 @dataclass(frozen=True)
 class WhiteningState:
-    """D = 1 for every parameter, and the transform of the last refresh, if there was one."""
+    """D = 1 for every parameter, and the transform of the last refresh, if there was one.
+
+    ``first_median`` is the median norm of public examples at the first refresh; 0 before it.
+    """
 
     ones: Params
     transform: Transform | None = None
+    first_median: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,9 @@ class Whitening:
     exponent: float
     outputs: bool
     median_norm: float | None
+    floor: float
+
+    gives_matrices: ClassVar[bool] = True
 
     @property
     def event(self) -> DpEvent:
@@ -60,6 +71,17 @@ class Whitening:
     def provenance(self) -> Provenance:
         """The provenance of the examples."""
         return self.examples.provenance
+
+    @property
+    def settings(self) -> str:
+        """What is done with the examples; a run cannot be resumed with other settings."""
+        sides = "inputs and outputs" if self.outputs else "inputs"
+        scaled = "" if self.median_norm is None else (
+            f", median norm {self.median_norm:g} (floor {self.floor:g})")  # fmt: skip
+        return (
+            f"whitens {sides} every {self.every} steps, damping {self.damping:g}, "
+            f"exponent {self.exponent:g}{scaled}"
+        )
 
     def init(self, params: Params) -> WhiteningState:
         """Return D = 1: nothing is known before the first step."""
@@ -74,22 +96,36 @@ class Whitening:
         """Measure public examples anew if that is due, and return the transform."""
         if state.transform is None or (step.index - 1) % self.every == 0:
             gradients = step.differentiate(self.examples.batch(step.index).examples)
-            state = replace(state, transform=self._transform(gradients, state.ones))
+            state = self._refreshed(state, gradients)
         assert state.transform is not None
         return state.transform, state
 
+    def require_layers(self, public: GradientBatch, private: GradientBatch) -> None:
+        """Refuse a model without layers to whiten, or private rows of another form.
+
+        ``private`` is a batch without rows, which only shows the form of the private data.
+        """
+        moments = _known_inputs(public)
+        matrices = ({n: torch.eye(len(m)) for n, m in held.items()}
+                    for held in (moments.inputs, moments.outputs))  # fmt: skip
+        private.whiten(*matrices)
+
+    def _refreshed(self, state: WhiteningState, gradients: GradientBatch) -> WhiteningState:
+        found = self._transform(gradients, state.ones)
+        if self.median_norm is None:
+            return replace(state, transform=found)
+        norms = torch.cat([_whitened(part, found).norms() for part in gradients.parts()])
+        median = float(norms.median())
+        first = state.first_median or median
+        scaled = self._to_median(found, max(median, self.floor * first))
+        return replace(state, transform=scaled, first_median=first)
+
     def _transform(self, gradients: GradientBatch, ones: Params) -> Transform:
-        moments = gradients.moments()
-        if not (moments.inputs or moments.words):
-            raise SideInformationError(
-                "Expected at least one layer with a rule (linear, convolutional, recurrent, "
-                "attention, embedding), found none whose inputs are known. Use `side.public` "
-                "instead, which needs gradients alone."
-            )
+        moments = _known_inputs(gradients)
         words = {
             name: self._by_word(value, moments.axes[name]) for name, value in moments.words.items()
         }
-        found = Transform(
+        return Transform(
             {**ones, **words},
             inputs={name: self._root(name, value) for name, value in moments.inputs.items()},
             outputs={
@@ -98,7 +134,6 @@ class Whitening:
             },
             lent=False,
         )
-        return found if self.median_norm is None else self._to_median(found, gradients)
 
     def _root(self, name: str, moment: Tensor) -> Tensor:
         """(A / λ̄ + damping · I)^(-exponent), in float32."""
@@ -120,13 +155,23 @@ class Whitening:
         scale = (relative + self.damping).pow(-self.exponent)
         return scale.view((-1, 1) if axis == 0 else (1, -1))
 
-    def _to_median(self, found: Transform, gradients: GradientBatch) -> Transform:
-        """Scale all gradients so that the median public norm is ``median_norm``."""
-        norms = torch.cat([_whitened(part, found).norms() for part in gradients.parts()])
-        usual = float(norms.median())
+    def _to_median(self, found: Transform, usual: float) -> Transform:
+        """Scale all gradients so that a norm of ``usual`` becomes ``median_norm``."""
         assert self.median_norm is not None
         factor = self.median_norm / usual if usual > 0 else 1.0
         return replace(found, scale={name: value * factor for name, value in found.scale.items()})
+
+
+def _known_inputs(gradients: GradientBatch) -> Moments:
+    """Return the moments of what layers read; a model has to have at least one such layer."""
+    moments = gradients.moments()
+    if not (moments.inputs or moments.words):
+        raise SideInformationError(
+            "Expected at least one layer with a rule (linear, convolutional, recurrent, "
+            "attention, embedding), found none whose inputs are known. Use `side.public` "
+            "instead, which needs gradients alone."
+        )
+    return moments
 
 
 def _whitened(gradients: GradientBatch, transform: Transform) -> GradientBatch:
@@ -143,6 +188,7 @@ def whiten(
     exponent: float = 0.5,
     outputs: bool = False,
     median_norm: float | None = None,
+    floor: float = 1e-3,
 ) -> Whitening:
     """Multiply the gradients of every layer by P = (A / λ̄ + damping · I)^(-exponent).
 
@@ -150,7 +196,10 @@ def whiten(
     measured at the current weights every ``refresh_every`` steps. ``outputs`` adds the matrix of
     output gradients on the other side. With ``median_norm``, all gradients are also multiplied by a
     number, so that public ones have this median norm: ``median_norm=2`` with ``clip_norm=1`` clips
-    at half of it, whatever the model. Nothing of this reads private rows: ε does not change.
+    at half of it, whatever the model. The median counts as at least ``floor`` times that of the
+    first refresh: where a model fits all public examples, noise is not scaled up without end. It is
+    that of single examples; the mean over the rows of a user is usually shorter. Nothing of this
+    reads private rows: ε does not change.
 
     >>> from adadps import public_examples
     >>> data = public_examples([[0.0, 2.0], [1.0, 0.0]], [0, 1], source="two points",
@@ -158,6 +207,11 @@ def whiten(
     >>> whiten(data, refresh_every=10).provenance.source
     'two points'
     """
+    if not isinstance(examples, PublicExamples):
+        raise DataError(
+            f"Expected public examples to whiten with, found {type(examples).__name__}. Give "
+            "`public_examples(...)`, `side.image_probes(...)` or `side.token_probes(...)`."
+        )
     require(refresh_every >= 1, "refresh_every >= 1", refresh_every, "Refresh at least once.")
     require(
         LEAST_DAMPING <= damping < math.inf,
@@ -168,4 +222,5 @@ def whiten(
     require(0 < exponent <= 1, "0 < exponent <= 1", exponent, "1/2 whitens, 1 inverts.")
     if median_norm is not None:
         require_positive("median_norm", median_norm)
-    return Whitening(examples, refresh_every, damping, exponent, outputs, median_norm)
+    require(0 < floor <= 1, "0 < floor <= 1", floor, "It is a share of the first median.")
+    return Whitening(examples, refresh_every, damping, exponent, outputs, median_norm, floor)

@@ -29,7 +29,7 @@ from adadps.data.provenance import Provenance
 from adadps.engine.objective import Objective
 from adadps.engine.waist import GradientBatch, Step, Update
 from adadps.errors import OrderError
-from adadps.methods.side.source import MeasuredSource, SideSource
+from adadps.methods.side.source import GivesMatrices, MeasuredSource, SideSource
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params
 from adadps.types import Accountant, Kind, Relation
@@ -138,6 +138,13 @@ class Unscales(Protocol):
     unscales: SideSource
 
 
+@runtime_checkable
+class ReplacesGradients(Protocol):
+    """A preparation after which users bring something else than gradients of the model's layers."""
+
+    replaces_gradients: bool
+
+
 @dataclass(frozen=True)
 class Chain:
     """A method: stages in a legal order. Build it with `chain`."""
@@ -182,6 +189,17 @@ class Chain:
     def informed(self) -> tuple[Informed, ...]:
         """The stages that read side information or public data."""
         return tuple(stage for stage in self.stages if isinstance(stage, Informed))
+
+    @cached_property
+    def public_readers(self) -> tuple[tuple[Any, PublicExamples], ...]:
+        """What reads public examples, sources and stages, each with the examples that it reads."""
+        found = []
+        for stage in self.informed:
+            reader = getattr(stage, "side", stage)
+            held = getattr(reader, "examples", getattr(stage, "public", None))
+            if isinstance(held, PublicExamples) and not exposes(stage.event):
+                found.append((reader, held))
+        return tuple(found)
 
     @cached_property
     def public_rows(self) -> tuple[PublicRows, ...]:
@@ -314,12 +332,33 @@ def _require_order(stages: tuple[Stage | Preparation, ...]) -> None:
                 f"Cannot place `{stage}` {before}: no stage has applied the scale that it takes "
                 "back. Add `precondition(...)` with the same source before the release."
             )
+        if isinstance(stage, ReadsSide) and isinstance(stage.side, GivesMatrices):
+            _require_place_of_matrices(
+                stage, stages, before, scaled if kind is Kind.PER_UNIT else []
+            )
         if kind is Kind.PER_UNIT and isinstance(stage, ReadsSide):
             scaled.append(stage.side)
         kind, before, last = stage.rule[kind], f"after `{stage}`", stage
     if kind is not Kind.UPDATE:
         end = f"Expected a chain that ends with an update of the weights, found {kind.value}."
         raise OrderError(f"{end} Add `sgd(...)`, `adam(...)`, `rmsprop(...)` or `adagrad(...)`.")
+
+
+def _require_place_of_matrices(
+    stage: Any, stages: tuple[Stage | Preparation, ...], before: str, scaled: list[SideSource]
+) -> None:
+    """Matrices multiply gradients of layers, and only before anything else has scaled them."""
+    if any(isinstance(other, ReplacesGradients) for other in stages):
+        raise OrderError(
+            f"Cannot place `{stage}` in a method with local training: it needs the gradients of "
+            "layers, found differences of weights. Use a source with one number per weight."
+        )
+    if scaled or isinstance(stage, Unscales):
+        raise OrderError(
+            f"Cannot place `{stage}` {before}: it has matrices, which come first and are not "
+            "taken back. Put `precondition(whiten(...))` before every other preconditioner, and "
+            "unscale only what multiplies entry by entry."
+        )
 
 
 def _cure(stage: Stage | Preparation, kind: Kind) -> str:

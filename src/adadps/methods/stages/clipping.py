@@ -34,6 +34,9 @@ from adadps.tensors.sums import LEAST_CLIP_NORM, Params
 MOST_CHANGE = 1e6
 """C stays within this factor of where it started."""
 
+LARGEST = 1e300
+"""C does not leave the range of float64, wherever it started."""
+
 LEAST_STABILITY = 1e-6
 """With less, gradients that are rounding errors would be stretched to the clip norm."""
 
@@ -128,7 +131,7 @@ class AdaptiveClip(Privatize):
         within = 0.5 + float(noisy) / units
         wanted = math.log(clip_norm) - self.rate * (within - self.quantile)
         least = max(self.clip_norm / MOST_CHANGE, min(self.clip_norm, LEAST_CLIP_NORM))
-        most = self.clip_norm * MOST_CHANGE
+        most = min(self.clip_norm * MOST_CHANGE, LARGEST)
         following = math.exp(min(max(wanted, math.log(least)), math.log(most)))
         return torch.tensor(following, dtype=torch.float64)
 

@@ -210,7 +210,8 @@ class Precondition(ReadsSide):
         return signal.scale(scale), following
 
     def __str__(self) -> str:
-        return f"precondition({self.provenance.source})"
+        settings = getattr(self.side, "settings", None)
+        return f"precondition({self.provenance.source}{', ' + settings if settings else ''})"
 
 
 @dataclass(frozen=True)

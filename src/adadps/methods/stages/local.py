@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from adadps.engine.local import LocalEngine, LocalSteps
 from adadps.engine.objective import Objective
@@ -19,6 +20,7 @@ class TrainLocally:
     """Plain mini-batch SGD on the rows of each user. Build it with `train_locally`."""
 
     steps: LocalSteps
+    replaces_gradients: ClassVar[bool] = True
 
     @property
     def rule(self) -> Mapping[Kind, Kind]:

@@ -19,6 +19,7 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import secure
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
+from adadps.errors import SettingError
 from adadps.methods import paper, successors
 from adadps.methods.side import AdamStatistics, RMSPropStatistics, SideSource, public, whiten
 from adadps.methods.stages import (
@@ -287,10 +288,32 @@ WAVELET_SETTINGS = {
     "public-only": RATES,
 }
 """The methods that train a linear model on wavelet features, and what is tried for each."""
+CLASSIFIER_METHODS = (
+    "dp-sgd", "dp-adam", "adadps", "whitened", "warm-whitened", "adam", "dp-rmsprop",
+    "adadps-adam", "public-only",
+)  # fmt: skip
+"""The methods that train the network on digits: those of the paper's table, and ours."""
 
 
 def methods_of(experiment: str) -> dict[str, tuple[Setting, ...]]:
     """Return the methods of an experiment by name, each with the settings that are tried."""
     if SIZES[experiment].wavelets:
         return WAVELET_SETTINGS
-    return {name: method.settings for name, method in IMAGE_METHODS.items()}
+    names = CLASSIFIER_METHODS if experiment == "mnist" else IMAGE_METHODS
+    return {name: IMAGE_METHODS[name].settings for name in names}
+
+
+def chosen(experiment: str, names: Sequence[str] | None) -> list[str]:
+    """Return those methods of an experiment that were asked for, in its order; None: all.
+
+    >>> chosen("mnist-wavelets", ["adam", "dp-sgd"])
+    ['dp-sgd', 'adam']
+    """
+    known = methods_of(experiment)
+    for name in names or ():
+        if name not in known:
+            raise SettingError(
+                f"Expected --methods among those of '{experiment}', found '{name}'. It has: "
+                f"{', '.join(known)}."
+            )
+    return [name for name in known if names is None or name in names]
