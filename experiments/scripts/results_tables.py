@@ -7,17 +7,10 @@ A table stands between two comments: ``<!-- table: imdb imdb accuracy 1.5 -->`` 
 experiment, the data set, the metric and epsilon, and optionally the methods to show;
 ``<!-- end -->`` follows it. ``<!-- table: defaults -->`` is the comparison of default settings,
 ``<!-- table: federated all users -->`` the federated comparison in the scenario "all users",
-<<<<<<< HEAD
 ``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name,
 ``<!-- table: image-settings mnist-ae mnist-ae -->`` what --tune found: a file of winners, and the
 part of it, ``<!-- table: lstm imdb-lstm -->`` the rows of one model of the LSTM experiment, and
 ``<!-- table: lstm-trials imdb-lstm -->`` how far its trials are.
-=======
-``<!-- table: images fashion-mnist -->`` the rows of the image experiment of that name, and
-``<!-- table: image-settings mnist-ae mnist-ae -->`` what --tune found: a file of winners, and the
-part of it. ``<!-- table: lstm imdb-lstm -->`` are the rows of one model of the LSTM experiment, and
-``<!-- table: lstm-trials imdb-lstm -->`` says how far its trials are.
->>>>>>> lstm
 """
 
 from __future__ import annotations
@@ -75,17 +68,10 @@ def _made(name: str, *which: str) -> str:
         return defaults_table()
     if name == "images":
         return images_table(*which)
-<<<<<<< HEAD
     if name == "image-settings":
         return image_settings_table(*which)
     if name in ("lstm", "lstm-trials"):
         return {"lstm": lstm_table, "lstm-trials": lstm_trials}[name](*which)
-=======
-    if name in ("lstm", "lstm-trials"):
-        return {"lstm": lstm_table, "lstm-trials": lstm_trials}[name](*which)
-    if name == "image-settings":
-        return image_settings_table(*which)
->>>>>>> lstm
     return federated_table(" ".join(which)) if name == "federated" else table(name, *which)
 
 
