@@ -67,7 +67,7 @@ def federated(scene: str, features: str, method: str) -> float | None:
 
 def _mean(find: Find, method: str) -> float | None:
     row = find(method)
-    return None if row is None else float(row["mean"])
+    return None if row is None or row["mean"] is None else float(row["mean"])
 
 
 def words_table() -> str:

@@ -43,6 +43,8 @@ def made(sheet: Sheet) -> str:
 def _cell(row: Row | None, digits: int) -> str:
     if row is None:
         return "–"
+    if row["mean"] is None:
+        return "diverged"
     return f"{row['mean']:.{digits}f}"
 
 
@@ -121,7 +123,7 @@ def claim_table() -> str:
             rows = {name: line.find(name) for name in (*baselines, "adadps-public")}
             told = f"{margins[-1]:+.0f}" if index == 0 else ""
             first = part.name if index == 0 else ""
-            if any(row is None for row in rows.values()):
+            if any(row is None or row["mean"] is None for row in rows.values()):
                 out.append(f"| {first} | {told} | {line.name} | – | – | {_partly(rows)} |")
                 continue
             means = {name: row["mean"] for name, row in rows.items() if row is not None}
@@ -136,7 +138,7 @@ def claim_table() -> str:
 
 
 def _partly(rows: dict[str, Row | None]) -> str:
-    absent = [LABELS[name] for name, row in rows.items() if row is None]
+    absent = [LABELS[name] for name, row in rows.items() if row is None or row["mean"] is None]
     return MISSING if len(absent) == len(rows) else f"not run: {', '.join(absent)}"
 
 

@@ -106,7 +106,7 @@ def test_schedules_and_groups_are_those_of_torch(name):
     ours, theirs = model(), model()
     own = {"weight_decay": 0.0, "lr": 0.02}
     update = update_with(
-        torch.optim.AdamW, groups={"*.bias": own}, scheduler=SCHEDULERS[name], **settings
+        torch.optim.AdamW, parameter_groups={"*.bias": own}, scheduler=SCHEDULERS[name], **settings
     )
     by_adadps(update, ours)
     biases = [p for n, p in theirs.named_parameters() if n.endswith("bias")]
@@ -225,7 +225,7 @@ REFUSED = {
         lambda: update_with(
             torch.optim.SGD, lr=0.1, scheduler=lr_scheduler.ReduceLROnPlateau), "would have to be"),
     "no such parameter": (
-        lambda: update_with(torch.optim.SGD, lr=0.1, groups={"head.*": {"lr": 1}}),
+        lambda: update_with(torch.optim.SGD, lr=0.1, parameter_groups={"head.*": {"lr": 1}}),
         "matches none: 'head"),
     "a schedule that is too short": (
         lambda: update_with(torch.optim.SGD, lr=0.1, scheduler=partial(

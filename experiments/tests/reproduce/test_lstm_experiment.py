@@ -1,6 +1,8 @@
 """`adadps reproduce imdb-lstm`: the same chance for every method, a true epsilon."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,12 @@ from adadps_experiments.data.imdb import Imdb
 from adadps_experiments.data.imdb import Reviews as Texts
 from adadps_experiments.reproduce.lstm import jobs, problems, reviews, table
 from adadps_experiments.reproduce.lstm.jobs import LstmJob, run
-from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, Given, in_units_of_gradients
+from adadps_experiments.reproduce.lstm.methods import (
+    LSTM_METHODS,
+    Given,
+    Longer,
+    in_units_of_gradients,
+)
 from adadps_experiments.reproduce.lstm.problems import PAPER, SIZES, VECTORS, LstmSize
 from adadps_experiments.reproduce.records import RecordFile
 
@@ -247,3 +254,23 @@ def test_gradients_reach_the_words_of_the_papers_model(small):
     held = objective(given.model(0), given.loss, given.public)
     gradient = held.mean_gradient(held.params(), given.public)
     assert gradient["embedding.weight"].norm() > gradient["linear.weight"].norm() / 5
+
+
+def test_longer_runs_end_with_the_noise_of_trials(small):
+    """Length times noise multiplier times root of the steps stays what it was in the trial."""
+    setting, found = {"clip": 0.5, "length": 3.0}, {}
+    for tuning in (True, False):
+        job = LstmJob(VECTORS, "dp-sgd", setting, 0, tuning=tuning)
+        record = run(replace(job, epochs=None if tuning else 8))
+        (rate,) = re.findall(r"start=([0-9.e-]+)", record["chain"])
+        length = float(rate) * record["clip_norm"]
+        found[tuning] = (
+            length * record["noise_multiplier"] * record["steps"] ** 0.5,
+            length * record["steps"] ** 0.5,
+        )
+    assert found[False][0] == pytest.approx(found[True][0], rel=0.1), "280 rows and 234"
+    assert found[False][1] < 0.8 * found[True][1]
+    longer = Longer(adaptive=2.0, others=3.0)
+    assert LSTM_METHODS["dp-adam"].for_run({"rate": 1.0}, longer) == {"rate": 0.5}
+    assert LSTM_METHODS["dp-adam-pub"].for_run({"rate": 1.0}, longer) == {"rate": 1 / 3}
+    assert jobs._longer(LstmJob(VECTORS, "sgd", {"rate": 1.0}, 0), 280) == Longer()

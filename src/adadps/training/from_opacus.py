@@ -118,7 +118,7 @@ def _notes(optimizer: Optimizer, loader: Any, settings: dict[str, Any]) -> Itera
     if len(optimizer.param_groups) > 1:
         yield (
             f"{len(optimizer.param_groups)} parameter groups: name them by patterns, e.g. "
-            'update_with(..., groups={"*bias": {"weight_decay": 0.0}}).'
+            'update_with(..., parameter_groups={"*bias": {"weight_decay": 0.0}}).'
         )
     modules = settings["module"].modules() if isinstance(settings.get("module"), nn.Module) else ()
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):

@@ -33,6 +33,12 @@ MUTATIONS = {
         "        pass\n",
         "tests/engine/test_several_inputs.py -k absent_rows_weigh_nothing",
     ),
+    "uses of a tied table are measured apart": Mutation(
+        "src/adadps/engine/rules/tied.py",
+        "        return (apart + 2 * inner).clamp_min(0) + 2 * bound\n",
+        "        return apart + 2 * bound\n",
+        "tests/contract/test_engine_rounding.py -k small_shapes_against_exact_numbers",
+    ),
     "a row that the model cannot read stops the step": Mutation(
         "src/adadps/engine/objective.py",
         "            absent = absent | ~self.ranges.hold(batch.features, batch.targets)\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -135,14 +135,16 @@ def reproduce(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Only these methods, with commas between them; of the experiments on images. "
+            help="Only these methods, with commas between them; of the experiments on images "
+            "and imdb-lstm. "
             "--tune keeps the winners of others. Default: all."
         ),
     ] = None,
     recorded: Annotated[
         bool,
         typer.Option(
-            "--recorded", help="Run nothing: show finished runs, of the experiments on images."
+            "--recorded",
+            help="Run nothing: show finished runs, of the experiments on images and imdb-lstm.",
         ),
     ] = False,
     workers: Annotated[
@@ -220,7 +222,7 @@ def _require_effect(experiment: str, **given: object) -> None:
     }
     unused = (
         *known.get(experiment, ()),
-        *(() if _RUNNERS.get(experiment) is _images else ("methods", "recorded")),
+        *(() if _RUNNERS.get(experiment) in (_images, _lstm) else ("methods", "recorded")),
     )
     for name in unused:
         if given[name]:
@@ -380,11 +382,7 @@ def _images(asked: Reproduction) -> None:
         for part in parts
     }
     records = {part: mine for part, mine in records.items() if mine}
-    if not records:
-        raise DataError(
-            f"Expected finished runs in {runs.path}, found none of these methods. Leave out "
-            "--recorded to make them."
-        )
+    _require_finished(records, runs)
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
     asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
     for part, mine in rows.items():
@@ -400,19 +398,39 @@ def _lstm(asked: Reproduction) -> None:
     get_if_absent(NEEDED["imdb"])
     if asked.tune:
         held = read_winners(asked.path) if asked.path.exists() else None
-        asked.save_winners(table.tune(parts, asked.trials(), asked.workers, held))
+        found = table.tune(parts, asked.trials(), asked.workers, held, asked.methods)
+        asked.save_winners(found)
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
     say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
     records = {
-        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, quick=asked.quick)
+        part: table.run_rows(
+            part,
+            winners,
+            asked.seeds,
+            runs,
+            asked.workers,
+            quick=asked.quick,
+            methods=asked.methods,
+            recorded=asked.recorded,
+        )
         for part in parts
     }
+    records = {part: mine for part, mine in records.items() if mine}
+    _require_finished(records, runs)
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
     asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
     for part, mine in rows.items():
         out.print(table_of_rows(table.title_of(part), table.COLUMNS, mine))
     asked.print_paths()
+
+
+def _require_finished(records: Mapping[str, object], runs: RecordFile) -> None:
+    if not records:
+        raise DataError(
+            f"Expected finished runs in {runs.path}, found none of these methods. Leave out "
+            "--recorded to make them."
+        )
 
 
 _RUNNERS: dict[str, Callable[[Reproduction], None]] = {

@@ -42,7 +42,7 @@ class UpdateWith:
 
     optimizer: type[Optimizer]
     settings: Mapping[str, Any]
-    groups: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    parameter_groups: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     scheduler: Callable[[Optimizer], Any] | None = None
     _beside: list[_Scheduled] = field(default_factory=list, compare=False, repr=False)
 
@@ -113,10 +113,12 @@ class UpdateWith:
         """Return the optimizer of these weights, in their groups."""
         parts: list[dict[str, Any]] = [
             {"params": []},
-            *({"params": [], **s} for _, s in self.groups),
+            *({"params": [], **s} for _, s in self.parameter_groups),
         ]
         for name, parameter in weights.items():
-            places = (n for n, (like, _) in enumerate(self.groups, 1) if fnmatchcase(name, like))
+            places = (
+                n for n, (like, _) in enumerate(self.parameter_groups, 1) if fnmatchcase(name, like)
+            )
             parts[next(places, 0)]["params"].append(parameter)
         with _explained(self):
             return self.optimizer(parts, **self.settings)
@@ -124,7 +126,7 @@ class UpdateWith:
     @property
     def settings_of_groups(self) -> list[Mapping[str, Any]]:
         """The settings of each group; the first has what no pattern matches."""
-        return [{}, *(settings for _, settings in self.groups)]
+        return [{}, *(settings for _, settings in self.parameter_groups)]
 
     def _scheduled(self, index: int) -> list[dict[str, Any]]:
         """The settings of each group that a scheduler may move, at step ``index``."""
@@ -134,9 +136,9 @@ class UpdateWith:
 
     def __str__(self) -> str:
         given = [f"{name}={_shown(value)}" for name, value in self.settings.items()]
-        if self.groups:
-            each = (f"{like!r}: {_shown(settings)}" for like, settings in self.groups)
-            given.append(f"groups={{{', '.join(each)}}}")
+        if self.parameter_groups:
+            each = (f"{like!r}: {_shown(settings)}" for like, settings in self.parameter_groups)
+            given.append(f"parameter_groups={{{', '.join(each)}}}")
         if self.scheduler is not None:
             given.append(f"scheduler={_shown(self.scheduler)}")
         return f"update_with({', '.join([self.optimizer.__name__, *given])})"
@@ -145,23 +147,25 @@ class UpdateWith:
 def update_with(
     optimizer: type[Optimizer],
     *,
-    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    parameter_groups: Mapping[str, Mapping[str, Any]] | None = None,
     scheduler: Callable[[Optimizer], Any] | None = None,
     **settings: Any,
 ) -> UpdateWith:
     """Update weights by an optimizer of torch, from what was released: free post-processing.
 
-    ``optimizer`` is a class, ``settings`` are what it is given beside the parameters. ``groups``
-    have other settings for the parameters whose names match a pattern; the first one that matches
-    counts. ``scheduler`` makes a scheduler of an optimizer; it takes one step after each step of
-    the run. All of it is stored in checkpoints. The noise is drawn at every step.
+    ``optimizer`` is a class, ``settings`` are what it is given beside the parameters.
+    ``parameter_groups`` have other settings for the parameters whose names match a pattern; the
+    first one that matches counts. ``scheduler`` makes a scheduler of an optimizer; it takes one
+    step after each step of the run. All of it is stored in checkpoints. The noise is drawn at every
+    step.
 
     >>> from functools import partial
     >>> from torch.optim.lr_scheduler import LinearLR
     >>> print(update_with(torch.optim.AdamW, lr=1e-3, scheduler=partial(LinearLR, total_iters=9)))
     update_with(AdamW, lr=0.001, scheduler=LinearLR(total_iters=9))
-    >>> print(update_with(torch.optim.SGD, lr=1.0, groups={"*bias": {"weight_decay": 0.1}}))
-    update_with(SGD, lr=1, groups={'*bias': {weight_decay=0.1}})
+    >>> biases = {"*bias": {"weight_decay": 0.1}}
+    >>> print(update_with(torch.optim.SGD, lr=1.0, parameter_groups=biases))
+    update_with(SGD, lr=1, parameter_groups={'*bias': {weight_decay=0.1}})
     """
     if isinstance(optimizer, Optimizer):
         kind = type(optimizer).__name__
@@ -182,7 +186,7 @@ def update_with(
             "evaluates the loss on private rows again in every step; that would have to be paid "
             "for. Choose another one, such as `torch.optim.AdamW`."
         )
-    made = UpdateWith(optimizer, settings, tuple((groups or {}).items()), scheduler)
+    made = UpdateWith(optimizer, settings, tuple((parameter_groups or {}).items()), scheduler)
     made.lr(1)  # settings and schedulers that do not fit are refused now
     return made
 
@@ -239,7 +243,7 @@ def _tried(
     update: UpdateWith, params: Params
 ) -> tuple[dict[str, dict[str, Any]], tuple[dict[str, Any], ...]]:
     """The state after a step on made-up numbers; refuse an optimizer that has more of it."""
-    for like, _ in update.groups:
+    for like, _ in update.parameter_groups:
         if not any(fnmatchcase(name, like) for name in params):
             raise SettingError(
                 f"Expected groups of the parameters {', '.join(params)}, found a pattern that "

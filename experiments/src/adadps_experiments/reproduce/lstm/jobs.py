@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +14,7 @@ from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
 from adadps.types import Accountant
 from adadps_experiments.reproduce.images.methods import PUBLIC_BATCH, PUBLIC_EPOCHS, Given
-from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, LstmMethod
+from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, Longer, LstmMethod
 from adadps_experiments.reproduce.lstm.problems import DELTA, SIZES, LstmProblem, problem
 from adadps_experiments.reproduce.records import Record
 from adadps_experiments.reproduce.results import Setting
@@ -88,7 +89,8 @@ def run(job: LstmJob) -> Record:
     sampler = poisson(examples=len(data), expected_size=job.batch)
     epsilon = SIZES[job.experiment].epsilon
     sigma = _sigma(len(data), job.batch, steps, epsilon) if method.noisy else 0.0
-    chain = method.build(Given(given, job.setting, sigma, steps, job.seed, job.batch))
+    setting = method.for_run(job.setting, _longer(job, len(data)))
+    chain = method.build(Given(given, setting, sigma, steps, job.seed, job.batch))
     shown = on_held_out(
         "validation reviews" if job.tuning else "test reviews",
         given.test.features,
@@ -122,6 +124,21 @@ def run(job: LstmJob) -> Record:
         "seconds": round(time.perf_counter() - start, 1),
         "processor_seconds": round(time.process_time() - paid, 1),
     }
+
+
+def _longer(job: LstmJob, examples: int) -> Longer:
+    """Return by what the noise of all steps together is larger than in a trial."""
+    if not job.lstm_method.noisy:
+        return Longer()
+    size = SIZES[job.experiment]
+    steps, tried = (
+        round(epochs * examples / size.batch) for epochs in (job.passes, size.trial_epochs)
+    )
+    noise, tried_noise = (
+        _sigma(examples, size.batch, count, size.epsilon) for count in (steps, tried)
+    )
+    root = math.sqrt(steps / tried)
+    return Longer(adaptive=root, others=root * noise / tried_noise)
 
 
 @lru_cache(maxsize=2)

@@ -3,6 +3,11 @@
 As there, ``clip`` is in units of the median public norm, ``length`` is how far a step can move the
 weights, and ``rate`` is a learning rate per weight. ``floor`` is what AdaDPS and its like add to
 A, in units of the root mean square of the public gradient at the start.
+
+Trials are shorter than runs, and a setting is one of a trial. In a run, ``length`` and ``rate`` are
+divided by what the noise of all steps together has grown, so that the weights end as noisy as those
+of the trial: by √(T/T') σ/σ' from T' steps to T, and by √(T/T') for methods that divide their
+steps by the noise. All of that is public. Without noise, settings stay as they are.
 """
 
 from __future__ import annotations
@@ -35,6 +40,18 @@ BY_GAIN = _grid(gain=(2.0, 8.0), length=LENGTHS)
 WHITENED = _grid(clip=CLIPS, length=(3.0, 9.0, 27.0))
 RATES = _grid(rate=tuple(0.0003 * 3.0**power for power in range(6)))
 SGD_RATES = _grid(rate=tuple(0.03 * 3.0**power for power in range(6)))
+
+
+ADAPTIVE = ("dp-adam", "dp-rmsprop", "scale-then-privatize")
+"""The methods whose steps do not grow with the noise."""
+
+
+@dataclass(frozen=True)
+class Longer:
+    """How much larger the noise of all steps is than in a trial, at equal settings."""
+
+    adaptive: float = 1.0
+    others: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,18 @@ class LstmMethod:
     @property
     def _known(self) -> ImageMethod:
         return IMAGE_METHODS[self.name]
+
+    def for_run(self, setting: Setting, longer: Longer) -> Setting:
+        """Return the setting of a trial for a run that is longer.
+
+        >>> LSTM_METHODS["dp-sgd"].for_run({"clip": 0.5, "length": 3.0}, Longer(2.0, 3.0))
+        {'clip': 0.5, 'length': 1.0}
+        """
+        factor = longer.adaptive if self.name in ADAPTIVE else longer.others
+        moving = ("length", "rate")
+        return {
+            name: value / factor if name in moving else value for name, value in setting.items()
+        }
 
     def build(self, given: Given) -> Chain:
         """Return the chain of a setting."""
