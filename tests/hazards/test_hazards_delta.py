@@ -37,8 +37,8 @@ from adadps.methods.stages import chain, sgd, train_locally
 from adadps.training.federated import FederatedRun
 from adadps.training.tuning import calibrate_tuning, fixed_grid, highest
 from adadps.types import Unit
-from adadps_experiments.reproduce.results import recorded_settings
 from adadps_experiments.reproduce import published
+from adadps_experiments.reproduce.results import recorded_settings
 from adadps_experiments.reproduce.toy import problem as toy_problem
 from support.commands import rows, write
 
