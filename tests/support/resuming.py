@@ -74,7 +74,7 @@ METHODS = {
         update_with(
             torch.optim.AdamW,
             lr=0.1,
-            groups={"*": {"weight_decay": 0.1}},
+            parameter_groups={"*": {"weight_decay": 0.1}},
             scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=12),
         ),
         average_weights(0.5),

@@ -19,6 +19,8 @@ from support.bench_rows import row_of
 NETWORKS = ["lstm", "gru", "transformer", "conv1d-text", "cnn"]
 NETWORKS += [name for name in ("bert-tiny", "lora") if name in WORKLOADS]
 KINDS = ["logreg-10k", "autoencoder-64", "embedding-bag", *NETWORKS]
+NO_GHOST = {"bert-tiny"}
+"""Models on which ghost clipping stops in Opacus 1.6, as the rows of the benchmark say."""
 QUICK = Timing(threads=1, steps=2)
 SCHEMA = {"workload", "contender", "ms_per_step", "peak_mb"}
 
@@ -197,6 +199,8 @@ def test_ours_trains_the_model_and_reads_its_weights(short_runs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_opacus_moves_every_weight(kind, mode, monkeypatch):
     pytest.importorskip("opacus")
+    if mode == "ghost" and kind in NO_GHOST:
+        pytest.skip("Opacus cannot run it")
     from adadps_experiments.bench.contenders import opacus_steps
 
     held = []
@@ -206,9 +210,10 @@ def test_opacus_moves_every_weight(kind, mode, monkeypatch):
     )
     workload = WORKLOADS[kind].tiny()
     running = CONTENDERS[f"opacus-{mode}"].prepare(workload, workload.data())()
-    before = [parameter.detach().clone() for parameter in held[0].parameters()]
+    trained = [parameter for parameter in held[0].parameters() if parameter.requires_grad]
+    before = [parameter.detach().clone() for parameter in trained]
     running.step()
-    moved = [not torch.equal(a, b) for a, b in zip(before, held[0].parameters(), strict=True)]
+    moved = [not torch.equal(a, b) for a, b in zip(before, trained, strict=True)]
     assert all(moved)
 
 
@@ -227,7 +232,7 @@ def test_opacus_gets_the_same_function_as_the_others(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", [name for name in NETWORKS if name not in NO_GHOST])
 def test_ghost_norms_of_opacus_are_those_of_single_examples(kind):
     pytest.importorskip("opacus")
     from opacus.grad_sample import GradSampleModuleFastGradientClipping as Clipping
@@ -240,7 +245,8 @@ def test_ghost_norms_of_opacus_are_those_of_single_examples(kind):
     expected = []
     for row, target in zip(rows.split(1), targets.split(1), strict=True):
         loss = workload.loss(model(row), target).sum()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(loss, trained)
         expected.append(torch.cat([gradient.flatten() for gradient in gradients]).norm())
     theirs = Clipping(model, max_grad_norm=1.0, use_ghost_clipping=True)
     workload.loss(theirs(rows), targets).mean().backward()
