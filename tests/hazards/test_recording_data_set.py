@@ -23,19 +23,15 @@ from adadps.cli.main import app
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_table
 from adadps.training.stepper import Batches
+from support.recorded_commands import DECLARED, SMALL, TABLE, doctor, write
 from support.recorded_pipelines import (
-    DECLARED,
     PIPELINES,
     ROWS,
-    SMALL,
     STEPS,
-    TABLE,
     Read,
-    doctor,
     measured_on_held_out_rows,
     tuned_by_a_private_score,
     weighted_by_measured_frequencies,
-    write,
 )
 from support.recording import Recording
 

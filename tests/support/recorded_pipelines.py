@@ -3,13 +3,10 @@
 Each takes the recording and a folder.
 """
 
-import csv
-
 import numpy as np
 import torch
 from scipy import sparse
 from torch import nn
-from typer.testing import CliRunner
 
 import adadps
 from adadps import (
@@ -29,7 +26,6 @@ from adadps import (
     side,
     tune,
 )
-from adadps.cli.main import app
 from adadps.data.provenance import DeclaredRead
 from adadps.methods.stages import chain, pretrain, reparametrise, sgd
 from adadps.training.federated import local_update
@@ -41,7 +37,12 @@ from support.federations import model as model_of_devices
 from support.federations import rows_of as rows_of_device
 from support.models import Custom
 from support.problems import cross_entropy
-from support.small_choices import small_choices
+from support.recorded_commands import (
+    DECLARED,
+    command,
+    command_that_chooses,
+    command_with_test,
+)
 
 SIZE, WIDTH, CLASSES, STEPS = 12, 5, 3, 2
 ROWS = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
@@ -294,66 +295,6 @@ def corpus(recording, _):
     AdaDPSClassifier(
         epsilon=3, accountant="rdp", side=known, batch_size=4, epochs=1, **declared
     ).fit(X, LABELS)
-
-
-HEADER = ["who", "text", "age", "ward", "label"]
-KINDS = (("good time", "a", "y"), ("bad day", "b", "n"))
-TABLE = [
-    [f"u{row % 8}", f"word {text}", str(20 + row), ward, label]
-    for row in range(40)
-    for text, ward, label in [KINDS[row % 2]]
-]
-DECLARED = ("--numeric", "age=18,100", "--categorical", "ward=a,b,other", "--classes", "y,n")
-SMALL = ("--text", "text", "--label", "label", "--epsilon", 4, "--words", 200)
-
-
-def write(path, rows):
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([HEADER, *rows])
-    return path
-
-
-def called(recording, folder, command, *more):
-    """A command on a private table, and then whatever looks at the model."""
-    private, model = write(folder / "private.csv", TABLE), folder / "model"
-    recording.files.add(str(private))
-    places = (private, "--out", model, "--ledger", folder / "paid", "--json")
-    for line in (
-        [command, *places, *SMALL, *more],
-        ["card", model, "--check"],
-        ["report", model, "--out", folder / "page.html"],
-        ["ledger", "show", folder / "paid"],
-    ):
-        done = CliRunner().invoke(app, [str(part) for part in line], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-
-
-def command(name, *more):
-    return lambda recording, folder: called(recording, folder, name, *more)
-
-
-def command_that_chooses(recording, folder):
-    with small_choices():
-        called(recording, folder, "train", *DECLARED, "--examples", 40, "--strict",
-               "--features", "choose")  # fmt: skip
-
-
-def command_with_test(recording, folder):
-    other = write(
-        folder / "test.csv", [["v", f"{text} again", *more] for _, text, *more in TABLE[:6]]
-    )
-    called(recording, folder, "train", *DECLARED, "--examples", 40, "--strict", "--test", other)
-
-
-def doctor(recording, folder):
-    """It looks at public data alone; a private table beside it stays shut."""
-    recording.files.add(str(write(folder / "private.csv", TABLE)))
-    public = write(folder / "public.csv", [*TABLE, *TABLE])
-    line = ["doctor", public, "--text", "text", "--label", "label", "--examples", 500,
-            "--epsilon", 2, "--words", 200, "--folds", 3, "--steps", 1,
-            "--batch-size", 500]  # fmt: skip
-    done = CliRunner().invoke(app, [str(part) for part in line], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
 
 
 Read = DeclaredRead
