@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -355,65 +355,47 @@ def _federated(asked: Reproduction) -> None:
 
 def _images(asked: Reproduction) -> None:
     from adadps_experiments.reproduce.images import problems, table, trials
-    from adadps_experiments.reproduce.results import read_winners
 
     parts = problems.parts_of(asked.experiment, asked.dataset)
     get_if_absent([problems.SIZES[part].dataset for part in parts[:1]])
-    if asked.tune:
-        held = read_winners(asked.path) if asked.path.exists() else None
-        found = trials.tune(
+
+    def tune(held: Winners | None) -> Winners:
+        return trials.tune(
             parts, asked.trials(), asked.workers, held, asked.methods, quick=asked.quick
         )
-        asked.save_winners(found)
-        return
-    winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
-    say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
-    records = {
-        part: table.run_rows(
-            part,
-            winners,
-            asked.seeds,
-            runs,
-            asked.workers,
-            methods=asked.methods,
-            quick=asked.quick,
-            recorded=asked.recorded,
-        )
-        for part in parts
-    }
-    records = {part: mine for part, mine in records.items() if mine}
-    _require_finished(records, runs)
-    rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
-    asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
-    for part, mine in rows.items():
-        out.print(table_of_rows(table.title_of(part), table.COLUMNS, mine))
-    asked.print_paths()
+
+    _part_by_part(asked, parts, table, tune)
 
 
 def _lstm(asked: Reproduction) -> None:
     from adadps_experiments.reproduce.lstm import problems, table
-    from adadps_experiments.reproduce.results import read_winners
 
     parts = problems.parts_of(asked.dataset)
     get_if_absent(NEEDED["imdb"])
+
+    def tune(held: Winners | None) -> Winners:
+        return table.tune(parts, asked.trials(), asked.workers, held, asked.methods)
+
+    _part_by_part(asked, parts, table, tune)
+
+
+def _part_by_part(
+    asked: Reproduction,
+    parts: Sequence[str],
+    table: Any,
+    tune: Callable[[Winners | None], Winners],
+) -> None:
+    """Tune, or run the lines of each part and show its table."""
+    from adadps_experiments.reproduce.results import read_winners
+
     if asked.tune:
-        held = read_winners(asked.path) if asked.path.exists() else None
-        found = table.tune(parts, asked.trials(), asked.workers, held, asked.methods)
-        asked.save_winners(found)
+        asked.save_winners(tune(read_winners(asked.path) if asked.path.exists() else None))
         return
     winners, runs = read_winners(asked.winners, asked.experiment), asked.runs()
     say(f"Up to {asked.seeds} seeds of each line; earlier runs are in {runs.path}")
+    given = {"methods": asked.methods, "quick": asked.quick, "recorded": asked.recorded}
     records = {
-        part: table.run_rows(
-            part,
-            winners,
-            asked.seeds,
-            runs,
-            asked.workers,
-            quick=asked.quick,
-            methods=asked.methods,
-            recorded=asked.recorded,
-        )
+        part: table.run_rows(part, winners, asked.seeds, runs, asked.workers, **given)
         for part in parts
     }
     records = {part: mine for part, mine in records.items() if mine}
