@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -49,6 +49,16 @@ def curves_of(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -
     """
     values = np.asarray(runs, dtype=float)
     return Curve(label, list(x), values.mean(0).tolist(), values.std(0).tolist())
+
+
+def epochs_and_values(
+    records: Sequence[Mapping[str, Any]],
+) -> tuple[list[float], list[list[float]]]:
+    """Return the curves of the runs of a method, over epochs."""
+    first = records[0]
+    share = first["job"]["batch"] / first["examples"]
+    epochs = [step * share for step, _ in first["curve"]]
+    return epochs, [[value for _, value in record["curve"]] for record in records]
 
 
 def draw(

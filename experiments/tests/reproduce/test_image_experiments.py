@@ -1,7 +1,7 @@
 """`adadps reproduce mnist-ae` and `mnist`: the same chance for every method, and a true epsilon."""
 
 import json
-import math
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 from adadps import Accountant, dp_sgd, epsilon_of_run, poisson, privatize
 from adadps.cli.main import app
 from adadps.errors import DataError, SettingError
+from adadps_experiments.reproduce import trials as searches
 from adadps_experiments.reproduce.images import jobs as image_jobs
 from adadps_experiments.reproduce.images import problems, table, trials
 from adadps_experiments.reproduce.images.jobs import ImageJob, run
 from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, methods_of
-from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
+from adadps_experiments.reproduce.images.problems import SIZES
 from adadps_experiments.reproduce.records import RecordFile
 
 ROWS, PIXELS = 300, 784
@@ -52,6 +53,13 @@ def small(monkeypatch, tmp_path):
     image_jobs._problem.cache_clear()
 
 
+def job_of(experiment, method, setting, **more):
+    epsilon = SIZES[experiment].tuned_at
+    return ImageJob(
+        experiment=experiment, method=method, setting=setting, epsilon=epsilon, seed=0, **more
+    )
+
+
 def test_every_method_has_eight_settings():
     for experiment in SIZES:
         for name, settings in methods_of(experiment).items():
@@ -79,7 +87,7 @@ def test_public_validation_and_test_images_are_apart(small):
 @pytest.mark.parametrize("method", IMAGE_METHODS)
 def test_every_method_trains(small, method):
     setting = dict(IMAGE_METHODS[method].settings[0])
-    record = run(ImageJob("mnist-ae", method, setting, 1.6, 0, tuning=True))
+    record = run(job_of("mnist-ae", method, setting, tuning=True))
     json.dumps(record, allow_nan=False)
     assert 0 < record["values"]["score"] < 1
     assert record["private"] is IMAGE_METHODS[method].private
@@ -101,46 +109,15 @@ def test_lengths_do_not_depend_on_the_scale_of_the_loss(small):
     given = problems.problem("mnist-ae", tuning=True)
     clips = {}
     for factor in (1.0, 100.0):
-        scaled = ImageProblem(
-            given.train, given.test, given.public, given.model,
-            lambda out, target, factor=factor: factor * given.loss(out, target), given.metric,
-        )  # fmt: skip
+        scaled = replace(
+            given, loss=lambda out, target, factor=factor: factor * given.loss(out, target)
+        )
         asked = Given(scaled, {"clip": 0.5, "length": 3.0}, 1.0, 10, 0, 64)
         stage, rate = asked.clipped()
         clips[factor] = stage.clip_norm
         assert rate(1) * stage.clip_norm == pytest.approx(3.0)
         assert rate(6) == pytest.approx(rate(1) / 2)
     assert clips[100.0] == pytest.approx(100 * clips[1.0], rel=1e-4)
-
-
-def recorded(path, job, score):
-    held = RecordFile(path)
-    held.add({"job": job.describe(), "values": {"score": score}})
-    return held
-
-
-@pytest.mark.parametrize(("experiment", "best"), [("mnist-ae", 0), ("mnist", 2)])
-def test_the_best_setting_wins_and_its_edges_are_tried(tmp_path, experiment, best):
-    tried = [
-        ImageJob(experiment, "adam", {"rate": rate}, 1.0, 0, tuning=True)
-        for rate in (0.1, 0.2, 0.4)
-    ]
-    for job, score in zip(tried, (0.1, 0.5, 0.9), strict=True):
-        held = recorded(tmp_path / "trials.jsonl", job, score)
-    found = trials._winner(tried, [], held)
-    assert found["winner"] == tried[best].setting
-    further = trials._further(tried, held)
-    assert [job.setting["rate"] for job in further] == [0.05 if best == 0 else 0.8]
-
-
-def test_a_run_that_diverged_never_wins(tmp_path):
-    tried = [
-        ImageJob("mnist-ae", "adam", {"rate": rate}, 1.0, 0, tuning=True) for rate in (0.1, 0.2)
-    ]
-    recorded(tmp_path / "trials.jsonl", tried[0], None)
-    held = recorded(tmp_path / "trials.jsonl", tried[1], 0.5)
-    assert trials._winner(tried, [], held)["winner"] == {"rate": 0.2}
-    assert math.isinf(trials._cost(tried[0], held))
 
 
 @pytest.fixture
@@ -159,7 +136,7 @@ def scored(monkeypatch, small):
                 record_file.add({"job": job.describe(), "values": values})
 
     Scored.jobs = []
-    for module in (table, trials):
+    for module in (table, searches):
         monkeypatch.setattr(module, "run_missing", run_missing)
     return Scored
 
@@ -278,7 +255,7 @@ def test_rows_and_the_figure(small):
     winners = won(*IMAGE_METHODS)
     records = {}
     for name in table.QUICK:
-        job = ImageJob("mnist-ae", name, dict(IMAGE_METHODS[name].settings[0]), 1.6, 0, epochs=1)
+        job = job_of("mnist-ae", name, dict(IMAGE_METHODS[name].settings[0]), epochs=1)
         records[name, 1.6] = [run(job)]
     rows = table.rows_of("mnist-ae", records)
     assert [row["paper"] for row in rows] == [5.013, 3.566, None]
@@ -296,7 +273,7 @@ def test_rows_and_the_figure(small):
 
 def test_a_classifier_is_trained_too(small):
     setting = dict(IMAGE_METHODS["whitened"].settings[0])
-    record = run(ImageJob("mnist", "whitened", setting, 1.25, 0, tuning=True))
+    record = run(job_of("mnist", "whitened", setting, tuning=True))
     assert 0 <= record["values"]["score"] <= 1
     assert record["digits"] is None
     assert table.figure_of({"mnist": {("whitened", 1.25): [record]}}).startswith(b"\x89PNG")
@@ -305,7 +282,7 @@ def test_a_classifier_is_trained_too(small):
 @pytest.mark.parametrize("method", methods_of("mnist-wavelets"))
 def test_linear_models_on_wavelets_are_trained(small, method):
     (setting, *_) = methods_of("mnist-wavelets")[method]
-    record = run(ImageJob("mnist-wavelets", method, dict(setting), 1.25, 0, tuning=True))
+    record = run(job_of("mnist-wavelets", method, dict(setting), tuning=True))
     assert 0 <= record["values"]["score"] <= 1
     assert record["private"] is IMAGE_METHODS[method].private
     if record["private"]:
@@ -324,8 +301,8 @@ def test_privacy_at_every_epsilon_stands_in_the_table_of_clothes():
 
 
 def test_parts_are_tuned_beside_those_tuned_before(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "run_missing", lambda *_: None)
-    monkeypatch.setattr(trials, "_score", lambda job, _: -job.setting.get("rate", 1.0))
+    monkeypatch.setattr(searches, "run_missing", lambda *_: None)
+    monkeypatch.setattr(searches.Search, "score", lambda _, job: -job.setting.get("rate", 1.0))
     held = {"datasets": {"mnist": {"methods": {"sgd": {}}}}}
     found = trials.tune(["mnist-wavelets"], RecordFile(tmp_path / "trials.jsonl"), 1, held)
     assert list(found["datasets"]) == ["mnist", "mnist-wavelets"]
@@ -348,7 +325,7 @@ def test_the_command_tunes_runs_and_shows_some_methods(small, tmp_path, monkeypa
             if record_file.find(job.describe()) is None:
                 record_file.add(work(job))
 
-    for module in (table, trials):
+    for module in (table, searches):
         monkeypatch.setattr(module, "run_missing", here)
     monkeypatch.setattr("adadps_experiments.commands.reproduce.get_if_absent", lambda _: None)
 

@@ -24,6 +24,7 @@ from adadps_experiments.reproduce.lstm.methods import (
 )
 from adadps_experiments.reproduce.lstm.problems import PAPER, SIZES, VECTORS, LstmSize
 from adadps_experiments.reproduce.records import RecordFile
+from adadps_experiments.reproduce.trials import Search
 
 ROWS, WORDS, WIDTH, LENGTH = 300, 30, 4, 6
 
@@ -63,6 +64,10 @@ def small(monkeypatch):
     jobs._problem.cache_clear()
 
 
+def job_of(experiment, method, setting, **more):
+    return LstmJob(experiment=experiment, method=method, setting=setting, seed=0, **more)
+
+
 def test_the_papers_model_has_the_papers_number_of_weights():
     held = reviews.EncodedReviews(
         *[torch.zeros(1, 1, dtype=torch.long)] * 5, vectors=torch.zeros(1, 1)
@@ -100,7 +105,7 @@ def test_vectors_are_public_and_stay_what_they_are(small):
         model.embedding.weight.requires_grad
     )
     assert torch.equal(model.embedding.weight, small.vectors)
-    record = run(LstmJob(VECTORS, "dp-sgd", dict(LSTM_METHODS["dp-sgd"].settings[0]), 0))
+    record = run(job_of(VECTORS, "dp-sgd", dict(LSTM_METHODS["dp-sgd"].settings[0])))
     assert 0 <= record["values"]["accuracy"] <= 1
     assert torch.equal(model.embedding.weight, small.vectors)
 
@@ -128,7 +133,7 @@ def test_padding_does_not_count_in_the_mean(small):
 @pytest.mark.parametrize("method", LSTM_METHODS)
 def test_every_method_trains(small, method):
     setting = dict(LSTM_METHODS[method].settings[0])
-    record = run(LstmJob(VECTORS, method, setting, 0, tuning=True))
+    record = run(job_of(VECTORS, method, setting, tuning=True))
     json.dumps(record, allow_nan=False)
     assert record["private"] is LSTM_METHODS[method].private
     if record["private"]:
@@ -146,7 +151,7 @@ def test_every_method_trains(small, method):
 
 
 def test_the_papers_model_trains(small):
-    record = run(LstmJob(PAPER, "whitened", dict(LSTM_METHODS["whitened"].settings[0]), 0))
+    record = run(job_of(PAPER, "whitened", dict(LSTM_METHODS["whitened"].settings[0])))
     assert 0 <= record["values"]["accuracy"] <= 1
     (row,) = table.rows_of(PAPER, {"dp-sgd": [record]})
     assert row["paper"] == 0.70
@@ -160,10 +165,9 @@ def test_floors_do_not_depend_on_the_scale_of_the_loss(small):
     given = problems.problem(VECTORS, tuning=True)
     found = []
     for factor in (1.0, 100.0):
-        scaled = problems.LstmProblem(
-            given.train, given.test, given.public, given.model,
-            lambda out, target, factor=factor: factor * given.loss(out, target), given.metric,
-        )  # fmt: skip
+        scaled = replace(
+            given, loss=lambda out, target, factor=factor: factor * given.loss(out, target)
+        )
         asked = Given(scaled, {"floor": 2.0, "length": 3.0}, 1.0, 10, 0, 64)
         setting = in_units_of_gradients(asked).setting
         assert setting.keys() == {"epsilon", "length"}
@@ -171,28 +175,8 @@ def test_floors_do_not_depend_on_the_scale_of_the_loss(small):
     assert found[1] == pytest.approx(100 * found[0], rel=1e-4)
 
 
-def test_the_best_setting_wins_and_its_edges_are_tried(tmp_path, monkeypatch):
-    tried = []
-
-    def scored(_run, wanted, record_file, *_):
-        for job in wanted:
-            if record_file.find(job.describe()) is None:
-                tried.append(job.setting["rate"])
-                record_file.add(
-                    {"job": job.describe(), "values": {"accuracy": job.setting["rate"] / 1000}}
-                )
-
-    monkeypatch.setattr(table, "run_missing", scored)
-    found = table.tuned(VECTORS, "adam", RecordFile(tmp_path / "trials.jsonl"))
-    rates = [setting["rate"] for setting in LSTM_METHODS["adam"].settings]
-    assert tried[:6] == rates
-    assert tried[6:] == pytest.approx([3 * rates[-1], 9 * rates[-1]], rel=0.01)
-    assert found["winner"] == {"rate": tried[-1]}
-    assert len(found["trials"]) == 8
-
-
 def test_parts_are_tuned_beside_those_tuned_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "tuned", lambda *_: {"winner": {}})
+    monkeypatch.setattr(Search, "winner", lambda *_: {"winner": {}})
     held = {"datasets": {PAPER: {"methods": {"sgd": {}}}}}
     found = table.tune([VECTORS], RecordFile(tmp_path / "trials.jsonl"), 1, held)
     assert list(found["datasets"]) == [PAPER, VECTORS]
@@ -200,19 +184,19 @@ def test_parts_are_tuned_beside_those_tuned_before(tmp_path, monkeypatch):
     with pytest.raises(SettingError, match="It has: imdb-lstm, imdb-lstm-vectors"):
         problems.parts_of("imdb")
     with pytest.raises(DataError, match="--tune first"):
-        table.setting_of(PAPER, "sgd", {"datasets": {}})
+        table.run_rows(PAPER, {"datasets": {}}, 1, RecordFile(tmp_path / "runs.jsonl"))
 
 
 def test_some_methods_alone_and_only_finished_runs(small, tmp_path, monkeypatch):
     held = {"datasets": {VECTORS: {"methods": {"sgd": {"winner": {"rate": 0.1}}}}}}
-    monkeypatch.setattr(table, "tuned", lambda _part, name, *_: {"winner": {"name": name}})
+    monkeypatch.setattr(Search, "winner", lambda _, jobs: {"winner": {"name": jobs[0].method}})
     found = table.tune([VECTORS], None, 1, held, ["adam", "dp-sgd"])
-    assert list(found["datasets"][VECTORS]["methods"]) == ["sgd", "dp-sgd", "adam"]
+    assert list(found["datasets"][VECTORS]["methods"]) == ["dp-sgd", "adam", "sgd"]
     with pytest.raises(SettingError, match="found 'adams'"):
         table.tune([VECTORS], None, 1, None, ["adams"])
     runs = RecordFile(tmp_path / "runs.jsonl")
     assert table.run_rows(VECTORS, held, 3, runs, 1, recorded=True) == {}
-    runs.add(run(LstmJob(VECTORS, "sgd", {"rate": 0.1}, 0)))
+    runs.add(run(job_of(VECTORS, "sgd", {"rate": 0.1})))
     shown = table.run_rows(VECTORS, held, 3, runs, 1, recorded=True)
     assert {name: len(mine) for name, mine in shown.items()} == {"sgd": 1}
 
@@ -260,7 +244,7 @@ def test_longer_runs_end_with_the_noise_of_trials(small):
     """Length times noise multiplier times root of the steps stays what it was in the trial."""
     setting, found = {"clip": 0.5, "length": 3.0}, {}
     for tuning in (True, False):
-        job = LstmJob(VECTORS, "dp-sgd", setting, 0, tuning=tuning)
+        job = job_of(VECTORS, "dp-sgd", setting, tuning=tuning)
         record = run(replace(job, epochs=None if tuning else 8))
         (rate,) = re.findall(r"start=([0-9.e-]+)", record["chain"])
         length = float(rate) * record["clip_norm"]
@@ -273,4 +257,4 @@ def test_longer_runs_end_with_the_noise_of_trials(small):
     longer = Longer(adaptive=2.0, others=3.0)
     assert LSTM_METHODS["dp-adam"].for_run({"rate": 1.0}, longer) == {"rate": 0.5}
     assert LSTM_METHODS["dp-adam-pub"].for_run({"rate": 1.0}, longer) == {"rate": 1 / 3}
-    assert jobs._longer(LstmJob(VECTORS, "sgd", {"rate": 1.0}, 0), 280) == Longer()
+    assert jobs._longer(job_of(VECTORS, "sgd", {"rate": 1.0}), 280) == Longer()

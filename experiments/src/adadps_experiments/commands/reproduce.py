@@ -403,7 +403,7 @@ def _part_by_part(
     rows = {part: table.rows_of(part, mine) for part, mine in records.items()}
     asked.save_rows([row for mine in rows.values() for row in mine], table.figure_of(records))
     for part, mine in rows.items():
-        out.print(table_of_rows(table.title_of(part), table.COLUMNS, mine))
+        out.print(table_of_rows(table.title_of(part), _COLUMNS, mine))
     asked.print_paths()
 
 

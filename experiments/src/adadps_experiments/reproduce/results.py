@@ -12,6 +12,7 @@ from typing import Any
 
 from adadps.errors import DataError
 from adadps.files import parse_json
+from adadps_experiments.reproduce.records import Record
 
 Row = dict[str, Any]
 Setting = dict[str, float]
@@ -37,6 +38,22 @@ def summary(*, values: Sequence[float], settings: dict[str, Any], **facts: Any) 
         for name, value in merged.items()
     }
     return {**finite, "settings": settings}
+
+
+def run_settings(records: Sequence[Record], values: Sequence[float | None]) -> dict[str, Any]:
+    """Return what belongs to the settings of a row: those of its first run, and all values."""
+    first = records[0]
+    return {
+        **first["job"]["setting"],
+        "batch": first["job"]["batch"],
+        "epochs": first["job"]["epochs"],
+        "steps": first["steps"],
+        "noise_multiplier": first["noise_multiplier"],
+        "clip_norm": first["clip_norm"],
+        "chain": first["chain"],
+        "seconds": [record["seconds"] for record in records],
+        "values": list(values),
+    }
 
 
 def recorded_settings(experiment: str) -> dict[str, Setting]:

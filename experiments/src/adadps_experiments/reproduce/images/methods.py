@@ -19,7 +19,6 @@ from adadps.data.examples import PublicExamples
 from adadps.engine.noise.randomness import secure
 from adadps.engine.passes.validation import objective
 from adadps.engine.waist import Step
-from adadps.errors import SettingError
 from adadps.methods import paper, successors
 from adadps.methods.side import AdamStatistics, RMSPropStatistics, SideSource, public, whiten
 from adadps.methods.stages import (
@@ -33,7 +32,8 @@ from adadps.methods.stages import (
     rmsprop,
     sgd,
 )
-from adadps_experiments.reproduce.images.problems import SIZES, ImageProblem
+from adadps_experiments.reproduce.fitting import DeepProblem
+from adadps_experiments.reproduce.images.problems import SIZES
 from adadps_experiments.reproduce.results import Setting
 
 STATISTICS_BATCH = 200
@@ -61,7 +61,7 @@ class LinearDecay:
 class Given:
     """What a chain is built for."""
 
-    problem: ImageProblem
+    problem: DeepProblem
     setting: Setting
     noise_multiplier: float
     steps: int
@@ -85,7 +85,7 @@ class Given:
         return stage, LinearDecay(self.setting.get("length", 1.0) / clip_norm, self.steps)
 
 
-def usual_norm(problem: ImageProblem, side: SideSource | None) -> float:
+def usual_norm(problem: DeepProblem, side: SideSource | None) -> float:
     """Return the median norm of the gradients of public images at the start of training."""
     held = objective(problem.model(0), problem.loss, problem.public)
     params = held.params()
@@ -301,19 +301,3 @@ def methods_of(experiment: str) -> dict[str, tuple[Setting, ...]]:
         return WAVELET_SETTINGS
     names = CLASSIFIER_METHODS if experiment == "mnist" else IMAGE_METHODS
     return {name: IMAGE_METHODS[name].settings for name in names}
-
-
-def chosen(experiment: str, names: Sequence[str] | None) -> list[str]:
-    """Return those methods of an experiment that were asked for, in its order; None: all.
-
-    >>> chosen("mnist-wavelets", ["adam", "dp-sgd"])
-    ['dp-sgd', 'adam']
-    """
-    known = methods_of(experiment)
-    for name in names or ():
-        if name not in known:
-            raise SettingError(
-                f"Expected --methods among those of '{experiment}', found '{name}'. It has: "
-                f"{', '.join(known)}."
-            )
-    return [name for name in known if names is None or name in names]

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adadps.data.examples import Examples, PublicExamples, examples, public_examples
-from adadps.engine.losses import Loss, cross_entropy
+from adadps.data.examples import Examples, examples
+from adadps.engine.losses import cross_entropy
 from adadps.errors import SettingError
-from adadps.training.evaluation import Metric, accuracy
+from adadps.training.evaluation import accuracy
 from adadps_experiments.data.finding import cache_folder
 from adadps_experiments.data.images import fashion_mnist, mnist
+from adadps_experiments.reproduce.fitting import DeepProblem
 from adadps_experiments.reproduce.images import wavelets
 
 PUBLIC = 600
@@ -29,29 +30,6 @@ TRAINING_IMAGES = 60_000
 WIDTHS = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
 GAIN = 4.0
 """Of Xavier's initialisation; that of the slope of a sigmoid at 0."""
-
-
-@dataclass(frozen=True)
-class ImageProblem:
-    """Private training images, held-out images, and what is trained on them."""
-
-    train: Examples
-    test: Examples
-    public: Examples
-    model: Callable[[int], nn.Module]
-    loss: Loss
-    metric: Metric
-
-    def public_in_batches(self, size: int, seed: int = 0) -> PublicExamples:
-        """Return the public images, to be drawn in batches of ``size``."""
-        return public_examples(
-            self.public.features,
-            self.public.targets,
-            source=f"{len(self.public.targets)} of the training images",
-            public_because="drawn once and taken as public, as in the paper",
-            batch_size=size,
-            seed=seed,
-        )
 
 
 @dataclass(frozen=True)
@@ -167,7 +145,7 @@ def linear(features: int) -> Callable[[int], nn.Module]:
     return build
 
 
-def problem(experiment: str, *, tuning: bool) -> ImageProblem:
+def problem(experiment: str, *, tuning: bool) -> DeepProblem:
     """Return a problem with its test images, or with those held out for tuning."""
     size, rebuilt = SIZES[experiment], experiment == "mnist-ae"
     images, labels, test_images, test_labels = _pixels(size.dataset)
@@ -184,13 +162,14 @@ def problem(experiment: str, *, tuning: bool) -> ImageProblem:
     def part(pixels: Tensor, classes: Tensor) -> Examples:
         return examples(pixels, pixels if rebuilt else classes)
 
-    return ImageProblem(
+    return DeepProblem(
         train=part(images[private], labels[private]),
         test=part(test_images, test_labels),
         public=part(images[public], labels[public]),
         model=model,
         loss=pixel_loss if rebuilt else cross_entropy,
         metric=mean_pixel_loss if rebuilt else accuracy,
+        kind="images",
     )
 
 

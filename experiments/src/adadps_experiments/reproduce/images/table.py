@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from adadps_experiments.plots import Panel, curves_of, draw
+from adadps_experiments.plots import Panel, curves_of, draw, epochs_and_values
 from adadps_experiments.reproduce.images.jobs import DIGITS, METRIC, ImageJob, run
-from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, IMAGES, QUICK, chosen
+from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, IMAGES, QUICK, methods_of
 from adadps_experiments.reproduce.images.problems import SIZES, problem
 from adadps_experiments.reproduce.images.trials import setting_of
 from adadps_experiments.reproduce.records import Record, RecordFile
-from adadps_experiments.reproduce.results import Row, Winners, summary
+from adadps_experiments.reproduce.results import Row, Winners, run_settings, summary
+from adadps_experiments.reproduce.trials import chosen, tuned_methods
 from adadps_experiments.reproduce.workers import run_missing
 
 PAPER: dict[str, dict[float | None, dict[str, float]]] = {
@@ -44,7 +45,7 @@ Line = tuple[str, float | None]
 def lines(experiment: str, methods: Sequence[str] | None = None, *, quick: bool) -> list[Line]:
     """Return the methods with each epsilon; one without privacy stands once."""
     first, *others = SIZES[experiment].epsilons
-    names = chosen(experiment, methods)
+    names = chosen(experiment, methods, methods_of(experiment))
     if quick:
         return [(name, first) for name in QUICK if name in names]
     found: list[Line] = []
@@ -73,16 +74,16 @@ def run_rows(
     """
     wanted = lines(experiment, methods, quick=quick)
     if recorded:
-        tuned = winners["datasets"].get(experiment, {}).get("methods", {})
-        wanted = [(name, epsilon) for name, epsilon in wanted if name in tuned]
+        known = tuned_methods(experiment, winners)
+        wanted = [(name, epsilon) for name, epsilon in wanted if name in known]
     jobs = {
         (name, epsilon): [
             ImageJob(
-                experiment,
-                name,
-                setting_of(experiment, name, winners, quick=quick),
-                epsilon or SIZES[experiment].tuned_at,
-                seed,
+                experiment=experiment,
+                method=name,
+                setting=setting_of(experiment, name, winners, quick=quick),
+                epsilon=epsilon or SIZES[experiment].tuned_at,
+                seed=seed,
                 epochs=SIZES[experiment].trial_epochs if quick else None,
             )
             for seed in range(seeds if IMAGE_METHODS[name].main else 1)
@@ -127,30 +128,9 @@ def _row(experiment: str, line: Line, records: Sequence[Record]) -> Row:
         "delta": size.delta if first["private"] else None,
         "paper": PAPER.get(experiment, {}).get(epsilon, {}).get(name),
     }
-    settings = {
-        **first["job"]["setting"],
-        "batch": first["job"]["batch"],
-        "epochs": first["job"]["epochs"],
-        "steps": first["steps"],
-        "noise_multiplier": first["noise_multiplier"],
-        "clip_norm": first["clip_norm"],
-        "chain": first["chain"],
-        "seconds": [record["seconds"] for record in records],
-        "values": [value if math.isfinite(value) else None for value in values],
-    }
+    shown = [value if math.isfinite(value) else None for value in values]
+    settings = run_settings(records, shown)
     return summary(values=values, settings=settings, **facts)
-
-
-COLUMNS = {
-    "method": "method",
-    "side": "side",
-    "mean": "mean",
-    "std": "std",
-    "seeds": "seeds",
-    "ε (PLD)": "epsilon_pld",
-    "ε (RDP)": "epsilon_rdp",
-    "paper": "paper",
-}
 
 
 def title_of(experiment: str) -> str:
@@ -173,11 +153,8 @@ def _panel(experiment: str, records: Mapping[Line, Sequence[Record]]) -> Panel:
     for (name, epsilon), mine in records.items():
         if IMAGE_METHODS[name].only_public:  # many epochs of few images
             continue
-        steps = [step for step, _ in mine[0]["curve"]]
-        epochs = [step * mine[0]["job"]["batch"] / mine[0]["examples"] for step in steps]
-        values = [[value for _, value in record["curve"]] for record in mine]
         privacy = f", ε = {epsilon:g}" if epsilon else ""
-        curves.append(curves_of(f"{IMAGE_METHODS[name].label}{privacy}", epochs, values))
+        curves.append(curves_of(f"{IMAGE_METHODS[name].label}{privacy}", *epochs_and_values(mine)))
     return Panel(title_of(experiment), "epochs", SIZES[experiment].metric, curves)
 
 

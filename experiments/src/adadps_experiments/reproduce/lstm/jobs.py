@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 
-from adadps.accounting.epsilon import Budget, calibrate_noise, epsilon_of_run
-from adadps.accounting.events import without_delta_warning
 from adadps.accounting.samplers import poisson
-from adadps.training.evaluation import on_held_out
-from adadps.training.fit import fit
-from adadps.types import Accountant
+from adadps_experiments.reproduce.fitting import DeepProblem, Training, calibrated, trained
 from adadps_experiments.reproduce.images.methods import PUBLIC_BATCH, PUBLIC_EPOCHS, Given
 from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, Longer, LstmMethod
-from adadps_experiments.reproduce.lstm.problems import DELTA, SIZES, LstmProblem, problem
+from adadps_experiments.reproduce.lstm.problems import DELTA, SIZES, problem
 from adadps_experiments.reproduce.records import Record
-from adadps_experiments.reproduce.results import Setting
+from adadps_experiments.reproduce.trials import TunedJob
 
 VERSION = 1
 """Increase it when the code behind a job changes, so that older records are not reused."""
@@ -25,17 +20,9 @@ POINTS = 2
 METRIC = "accuracy"
 
 
-@dataclass(frozen=True)
-class LstmJob:
-    """One run of a method with a setting."""
-
-    experiment: str
-    method: str
-    setting: Setting
-    seed: int
-    tuning: bool = False
-    epochs: float | None = None
-    """Other epochs than those of the experiment."""
+@dataclass(frozen=True, kw_only=True)
+class LstmJob(TunedJob):
+    """One run of a method on reviews."""
 
     @property
     def lstm_method(self) -> LstmMethod:
@@ -82,48 +69,16 @@ class LstmJob:
 
 def run(job: LstmJob) -> Record:
     """Train, and evaluate on the test reviews, or on those held out for tuning."""
-    start, paid = time.perf_counter(), time.process_time()
     given, method = _problem(job.experiment, job.tuning), job.lstm_method
     data = given.public if method.only_public else given.train
     steps = round(job.passes * len(data) / job.batch)
-    sampler = poisson(examples=len(data), expected_size=job.batch)
     epsilon = SIZES[job.experiment].epsilon
-    sigma = _sigma(len(data), job.batch, steps, epsilon) if method.noisy else 0.0
+    sigma = calibrated(len(data), job.batch, steps, epsilon, DELTA) if method.noisy else 0.0
     setting = method.for_run(job.setting, _longer(job, len(data)))
     chain = method.build(Given(given, setting, sigma, steps, job.seed, job.batch))
-    shown = on_held_out(
-        "validation reviews" if job.tuning else "test reviews",
-        given.test.features,
-        given.test.targets,
-        every=None if job.tuning else max(1, steps // POINTS),
-        score=given.metric,
-    )
-    with without_delta_warning():
-        result = fit(
-            given.model(job.seed), given.loss, data, method=chain, sampler=sampler, steps=steps,
-            delta=DELTA, evaluate=[shown], progress=False,
-        )  # fmt: skip
-    private = method.private and result.privacy.private
-    by_rdp = (
-        epsilon_of_run(chain, sampler, steps, delta=DELTA, accountant=Accountant.RDP)
-        if private
-        else None
-    )
-    return {
-        "job": job.describe(),
-        "values": {METRIC: result.last("score")},
-        "curve": [[e.step, e.value] for e in result.history if e.metric == "score"],
-        "examples": len(data),
-        "steps": steps,
-        "noise_multiplier": sigma,
-        "clip_norm": result.privacy.clip_norm if private else None,
-        "private": private,
-        "epsilon_pld": result.privacy.epsilon if private else None,
-        "epsilon_rdp": by_rdp,
-        "chain": result.method,
-        "seconds": round(time.perf_counter() - start, 1),
-        "processor_seconds": round(time.process_time() - paid, 1),
-    }
+    sampler = poisson(examples=len(data), expected_size=job.batch)
+    by = Training(chain, data, sampler, steps, sigma, DELTA, method.private)
+    return trained(job, given, by, METRIC, points=POINTS)[1]
 
 
 def _longer(job: LstmJob, examples: int) -> Longer:
@@ -135,18 +90,12 @@ def _longer(job: LstmJob, examples: int) -> Longer:
         round(epochs * examples / size.batch) for epochs in (job.passes, size.trial_epochs)
     )
     noise, tried_noise = (
-        _sigma(examples, size.batch, count, size.epsilon) for count in (steps, tried)
+        calibrated(examples, size.batch, count, size.epsilon, DELTA) for count in (steps, tried)
     )
     root = math.sqrt(steps / tried)
     return Longer(adaptive=root, others=root * noise / tried_noise)
 
 
 @lru_cache(maxsize=2)
-def _problem(experiment: str, tuning: bool) -> LstmProblem:
+def _problem(experiment: str, tuning: bool) -> DeepProblem:
     return problem(experiment, tuning=tuning)
-
-
-@lru_cache
-def _sigma(examples: int, batch: float, steps: int, epsilon: float) -> float:
-    sampler = poisson(examples=examples, expected_size=batch)
-    return calibrate_noise(sampler, steps, budget=Budget(epsilon, DELTA), accountant=Accountant.PLD)

@@ -20,8 +20,8 @@ import torch
 
 from adadps.engine.passes.validation import objective
 from adadps.methods.stages import Chain
+from adadps_experiments.reproduce.fitting import DeepProblem
 from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, ImageMethod
-from adadps_experiments.reproduce.images.problems import ImageProblem
 from adadps_experiments.reproduce.results import Setting
 
 REVIEWS = "250 public reviews"
@@ -122,7 +122,7 @@ def in_units_of_gradients(given: Given) -> Given:
     return replace(given, setting=setting)
 
 
-def usual_coordinate(problem: ImageProblem) -> float:
+def usual_coordinate(problem: DeepProblem) -> float:
     """Return the root mean square of the public gradient at the start of training."""
     held = objective(problem.model(0), problem.loss, problem.public)
     gradient = held.mean_gradient(held.params(), problem.public)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adadps.data.examples import PublicExamples, examples, public_examples
+from adadps.data.examples import examples
 from adadps.engine.losses import cross_entropy
 from adadps.errors import SettingError
 from adadps.training.evaluation import accuracy
-from adadps_experiments.reproduce.images.problems import ImageProblem
+from adadps_experiments.reproduce.fitting import DeepProblem
 from adadps_experiments.reproduce.lstm.reviews import (
     PADDING,
     ROWS_OF_TABLE,
@@ -68,21 +68,6 @@ def parts_of(part: str | None = None) -> tuple[str, ...]:
             f"{', '.join(PARTS)}."
         )
     return PARTS if part is None else (part,)
-
-
-class LstmProblem(ImageProblem):
-    """Private, held-out and public reviews, and what is trained on them."""
-
-    def public_in_batches(self, size: int, seed: int = 0) -> PublicExamples:
-        """Return the public reviews, to be drawn in batches of ``size``."""
-        return public_examples(
-            self.public.features,
-            self.public.targets,
-            source=f"{len(self.public.targets)} of the training reviews",
-            public_because="drawn once and taken as public, as in the paper",
-            batch_size=size,
-            seed=seed,
-        )
 
 
 class MeanOfOutputs(nn.Module):
@@ -154,7 +139,7 @@ def on_public_vectors(held: EncodedReviews, seed: int) -> MeanOfOutputs:
     return model
 
 
-def problem(experiment: str, *, tuning: bool) -> LstmProblem:
+def problem(experiment: str, *, tuning: bool) -> DeepProblem:
     """Return a problem with the test reviews, or with those held out for tuning."""
     held = reviews()
     order = np.random.default_rng(250).permutation(len(held.train))
@@ -168,13 +153,14 @@ def problem(experiment: str, *, tuning: bool) -> LstmProblem:
     def model(seed: int) -> nn.Module:
         return build(_shortened(held, experiment), seed)
 
-    return LstmProblem(
+    return DeepProblem(
         train=examples(_last(held.train[private], experiment), held.labels[private]),
         test=test,
         public=examples(_last(held.train[public], experiment), held.labels[public]),
         model=model,
         loss=cross_entropy,
         metric=accuracy,
+        kind="reviews",
     )
 
 

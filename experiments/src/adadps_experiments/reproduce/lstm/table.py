@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from adadps.errors import DataError, SettingError
-from adadps_experiments.plots import Panel, curves_of, draw
+from adadps_experiments.plots import Panel, curves_of, draw, epochs_and_values
+from adadps_experiments.reproduce import trials
 from adadps_experiments.reproduce.lstm.jobs import METRIC, LstmJob, run
 from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, QUICK
 from adadps_experiments.reproduce.lstm.problems import DELTA, PAPER, VECTORS
-from adadps_experiments.reproduce.records import Record, RecordFile, valid_run, valid_trial
-from adadps_experiments.reproduce.results import Row, Setting, Winners, summary
+from adadps_experiments.reproduce.records import Record, RecordFile, valid_run
+from adadps_experiments.reproduce.results import Row, Winners, run_settings, summary
 from adadps_experiments.reproduce.workers import run_missing
 
-TUNING_SEED = 1000
-STEPS_OUTSIDE = 2
-"""How often a grid is extended at an edge where the best setting lies."""
 QUICK_EPOCHS = 2
 PROTOCOL = (
     "Six settings for each method, and up to two steps beyond the edge of a grid at which the best "
@@ -43,57 +39,29 @@ def tune(
     held: Winners | None = None,
     methods: Sequence[str] | None = None,
 ) -> Winners:
-    """Run the trials that have no record; return the winners, beside those ``held`` before.
-
-    The methods are tuned one after another.
-    """
-    found = dict(held["datasets"]) if held else {}
-    for part in parts:
-        winners = {
-            name: tuned(part, name, record_file, workers)
-            for name in chosen(methods, tuple(LSTM_METHODS))
+    """Run the trials that have no record; return the winners, beside those ``held`` before."""
+    search = trials.Search(run, record_file, METRIC, workers=workers)
+    found = {
+        part: {
+            name: search.winner(_trials(part, name))
+            for name in trials.chosen(part, methods, LSTM_METHODS)
         }
-        before = found.get(part, {}).get("methods", {})
-        found[part] = {"methods": {**before, **winners}}
-    return {"protocol": PROTOCOL, "datasets": found}
+        for part in parts
+    }
+    return trials.merged(held, found, PROTOCOL, tuple(LSTM_METHODS))
 
 
-def tuned(
-    experiment: str, method: str, record_file: RecordFile, workers: int | None = None
-) -> Record:
-    """Try the settings of one method, and further ones beyond edges; return the winner."""
-    trials = [
-        LstmJob(experiment, method, setting, TUNING_SEED, tuning=True)
+def _trials(experiment: str, method: str) -> list[LstmJob]:
+    return [
+        LstmJob(
+            experiment=experiment,
+            method=method,
+            setting=setting,
+            seed=trials.TUNING_SEED,
+            tuning=True,
+        )
         for setting in LSTM_METHODS[method].settings
     ]
-    for outside in range(STEPS_OUTSIDE + 1):
-        run_missing(run, trials, record_file, f"trials of {method} on {experiment}", workers)
-        if outside < STEPS_OUTSIDE:
-            trials += further(trials, record_file)
-    best = max(trials, key=lambda job: _score(job, record_file))
-    return {
-        "winner": dict(best.setting),
-        METRIC: _score(best, record_file),
-        "trials": [[dict(job.setting), _score(job, record_file)] for job in trials],
-    }
-
-
-def further(trials: Sequence[LstmJob], record_file: RecordFile) -> list[LstmJob]:
-    """Return the best trial with each of its values that lies at an edge moved one step on."""
-    best = max(trials, key=lambda job: _score(job, record_file))
-    found = []
-    for name, value in best.setting.items():
-        tried = sorted({job.setting[name] for job in trials})
-        if value not in (tried[0], tried[-1]):
-            continue
-        end, beside = tried[:2] if value == tried[0] else tried[::-1][:2]
-        moved = float(f"{end * end / beside:.3g}")
-        found.append(replace(best, setting={**best.setting, name: moved}))
-    return found
-
-
-def _score(job: LstmJob, record_file: RecordFile) -> float:
-    return float(valid_trial(record_file, job.describe())["values"][METRIC])
 
 
 def run_rows(
@@ -112,17 +80,17 @@ def run_rows(
     Five methods and the best one without privacy have all ``seeds``, the others one. With
     ``recorded``, nothing is run, and methods without a finished run are left out.
     """
-    names = chosen(methods, QUICK if quick else tuple(LSTM_METHODS))
+    names = trials.chosen(experiment, methods, QUICK if quick else LSTM_METHODS)
     if recorded:
-        tuned_before = winners["datasets"].get(experiment, {}).get("methods", {})
-        names = [name for name in names if name in tuned_before]
+        known = trials.tuned_methods(experiment, winners)
+        names = [name for name in names if name in known]
     jobs = {
         name: [
             LstmJob(
-                experiment,
-                name,
-                setting_of(experiment, name, winners),
-                seed,
+                experiment=experiment,
+                method=name,
+                setting=trials.setting_of(experiment, name, winners),
+                seed=seed,
                 epochs=QUICK_EPOCHS if quick else None,
             )
             for seed in range(seeds if LSTM_METHODS[name].main else 1)
@@ -141,32 +109,6 @@ def run_rows(
         for name, mine in jobs.items()
         if mine
     }
-
-
-def chosen(asked: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return those of the known methods that were asked for, in their order; None: all.
-
-    >>> chosen(["dp-adam", "dp-sgd"], ("dp-sgd", "whitened", "dp-adam"))
-    ['dp-sgd', 'dp-adam']
-    """
-    for name in asked or ():
-        if name not in known:
-            raise SettingError(
-                f"Expected --methods among {', '.join(known)}, found '{name}'. Choose of these."
-            )
-    return [name for name in known if asked is None or name in asked]
-
-
-def setting_of(experiment: str, method: str, winners: Winners) -> Setting:
-    """Return the recorded setting of a method."""
-    try:
-        found = winners["datasets"][experiment]["methods"][method]["winner"]
-        return {str(name): float(value) for name, value in found.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"Expected a recorded setting of {method} on {experiment}, found none. Run the "
-            "experiment with --tune first, and give its file with --winners."
-        ) from error
 
 
 def rows_of(experiment: str, records: Mapping[str, Sequence[Record]]) -> list[Row]:
@@ -188,31 +130,8 @@ def _row(experiment: str, name: str, records: Sequence[Record]) -> Row:
         "delta": DELTA if first["private"] else None,
         "paper": PUBLISHED.get(name) if experiment == PAPER else None,
     }
-    settings = {
-        **first["job"]["setting"],
-        "batch": first["job"]["batch"],
-        "epochs": first["job"]["epochs"],
-        "words": first["job"]["words"],
-        "steps": first["steps"],
-        "noise_multiplier": first["noise_multiplier"],
-        "clip_norm": first["clip_norm"],
-        "chain": first["chain"],
-        "seconds": [record["processor_seconds"] for record in records],
-        "values": values,
-    }
+    settings = {**run_settings(records, values), "words": first["job"]["words"]}
     return summary(values=values, settings=settings, **facts)
-
-
-COLUMNS = {
-    "method": "method",
-    "side": "side",
-    "mean": "mean",
-    "std": "std",
-    "seeds": "seeds",
-    "ε (PLD)": "epsilon_pld",
-    "ε (RDP)": "epsilon_rdp",
-    "paper": "paper",
-}
 
 
 def title_of(experiment: str) -> str:
@@ -226,12 +145,9 @@ def figure_of(parts: Mapping[str, Mapping[str, Sequence[Record]]]) -> bytes:
 
 
 def _panel(experiment: str, records: Mapping[str, Sequence[Record]]) -> Panel:
-    curves = []
-    for name, mine in records.items():
-        if LSTM_METHODS[name].only_public:  # many epochs of few reviews
-            continue
-        steps = [step for step, _ in mine[0]["curve"]]
-        epochs = [step * mine[0]["job"]["batch"] / mine[0]["examples"] for step in steps]
-        values = [[value for _, value in record["curve"]] for record in mine]
-        curves.append(curves_of(LSTM_METHODS[name].label, epochs, values))
+    curves = [
+        curves_of(LSTM_METHODS[name].label, *epochs_and_values(mine))
+        for name, mine in records.items()
+        if not LSTM_METHODS[name].only_public  # many epochs of few reviews
+    ]
     return Panel(TITLES[experiment], "epochs", "test accuracy", curves)
