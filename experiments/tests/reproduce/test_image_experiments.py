@@ -141,21 +141,18 @@ def scored(monkeypatch, small):
     return Scored
 
 
-def test_finalists_are_tried_again_at_the_length_of_runs(scored, tmp_path):
-    """Longer runs turn the order of trials round: the winner is the worst of the finalists."""
-    lengths = {3: 1, 4: 2, 5: 3}  # place of a rate among eight: its rank
+def test_the_best_trial_is_tried_again_at_the_length_of_runs(scored, tmp_path):
+    """Longer runs want shorter steps here: half of those that were best in trials."""
     rates = [setting["rate"] for setting in IMAGE_METHODS["adam"].settings]
-    scored.score = lambda job: (
-        1.0 - lengths.get(rates.index(job.setting["rate"]), 9) / 100
-        if job.epochs
-        else lengths.get(rates.index(job.setting["rate"]), 9) / 100
-    )
+    scored.score = lambda job: abs(job.setting["rate"] - rates[4] / (2 if job.epochs else 1))
     found = trials.tune(["mnist-ae"], RecordFile(tmp_path / "trials.jsonl"), methods=["adam"])
     (winner,) = found["datasets"]["mnist-ae"]["methods"].values()
-    assert winner["winner"] == {"rate": rates[5]}
-    assert [setting["rate"] for setting, _ in winner["finals"]] == rates[3:6]
+    finals = [rates[4], rates[4] / 2, rates[4] / 4]
+    assert winner["winner of trials"] == {"rate": rates[4]}
+    assert winner["winner"] == {"rate": rates[4] / 2}
+    assert [setting["rate"] for setting, _ in winner["finals"]] == finals
     long = [job for job in scored.jobs if job.describe()["epochs"] == SIZES["mnist-ae"].epochs]
-    assert [job.setting["rate"] for job in long] == rates[3:6]
+    assert [job.setting["rate"] for job in long] == finals
     assert all(job.tuning for job in long)
     assert len(scored.jobs) == 8 + 3
 
@@ -203,7 +200,7 @@ def won(*names):
 
 def test_quick_trials_have_no_finals_and_serve_quick_runs_alone(scored, tmp_path):
     rates = [setting["rate"] for setting in IMAGE_METHODS["adam"].settings]
-    scored.score = lambda job: abs(job.setting["rate"] - rates[3 if job.epochs else 4])
+    scored.score = lambda job: abs(job.setting["rate"] - rates[4] / (2 if job.epochs else 1))
     record_file = RecordFile(tmp_path / "trials.jsonl")
     found = trials.tune(["mnist-ae"], record_file, methods=["adam"], quick=True)
     assert len(scored.jobs) == 8
@@ -213,7 +210,7 @@ def test_quick_trials_have_no_finals_and_serve_quick_runs_alone(scored, tmp_path
     whole = trials.tune(["mnist-ae"], record_file, held=found, methods=["adam"])
     assert len(scored.jobs) == 8 + 3
     assert trials.setting_of("mnist-ae", "adam", whole, quick=True) == {"rate": rates[4]}
-    assert trials.setting_of("mnist-ae", "adam", whole) == {"rate": rates[3]}
+    assert trials.setting_of("mnist-ae", "adam", whole) == {"rate": rates[4] / 2}
 
 
 def test_quick_runs_are_as_long_as_trials(scored, tmp_path):

@@ -65,12 +65,16 @@ def test_a_run_that_diverged_never_wins(search):
     assert math.isinf(searched.cost(jobs()[2]))
 
 
-def test_the_best_of_the_finals_wins(search):
-    """Longer runs turn the order round."""
-    searched, tried = search(lambda job: abs(job.setting["rate"] - (0.4 if job.epochs else 0.2)))
+@pytest.mark.parametrize(
+    ("best", "finals"),
+    [(0.2, [0.2, 0.1]), (0.1, [0.2, 0.1, 0.05]), (0.0125, [0.2, 0.1, 0.05])],
+    ids=["no shorter", "half as long", "at most three"],
+)
+def test_longer_runs_try_shorter_steps_as_long_as_they_help(search, best, finals):
+    searched, tried = search(lambda job: abs(job.setting["rate"] - (best if job.epochs else 0.2)))
     searched = Search(None, searched.record_file, "score", lower_is_better=True)
     found = searched.winner(jobs(), final_epochs=10)
-    assert tried == [*RATES, 0.2, 0.1, 0.4]
+    assert tried == [*RATES, *finals]
     assert found["winner of trials"] == {"rate": 0.2}
-    assert found["winner"] == {"rate": 0.4}
-    assert len(found["finals"]) == 3
+    assert found["winner"] == {"rate": max(best, 0.05)}
+    assert [setting["rate"] for setting, _ in found["finals"]] == finals

@@ -1,7 +1,7 @@
 """Trials of settings: those that are tried for each method, and the one that wins.
 
-Trials may be shorter than the runs of the table. Then they may choose finalists, which are tried
-again at the length of a run.
+Trials may be shorter than the runs of the table. Then the best setting is tried again at the length
+of a run, and with shorter steps as long as that helps: more steps of noise want shorter ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from adadps_experiments.reproduce.workers import run_missing
 TUNING_SEED = 1000
 STEPS_OUTSIDE = 2
 """How often a grid is extended at an edge where the best setting lies."""
-FINALISTS = 3
-"""How many settings are tried again where runs are longer than trials."""
+MOST_FINALS = 3
+"""How many runs are tried at the most where runs are longer than trials."""
+LENGTHS_OF_STEPS = ("length", "rate")
+"""The names of settings that say how long a step is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +64,14 @@ class Search(Generic[Job]):
             run_missing(self.run, tried, self.record_file, f"trials of {method}", self.workers)
             if outside < STEPS_OUTSIDE:
                 tried += beyond_edges(tried, self.cost)
-        finals = []
-        if final_epochs is not None:
-            best = sorted(tried, key=self.cost)[:FINALISTS]
-            finals = [replace(job, epochs=final_epochs) for job in best]
-        run_missing(self.run, finals, self.record_file, f"finals of {method}", self.workers)
-        return self._described(tried, finals)
+        if final_epochs is None:
+            return self._described(tried, [])
+        finals = [replace(min(tried, key=self.cost), epochs=final_epochs)]
+        while True:
+            run_missing(self.run, finals, self.record_file, f"finals of {method}", self.workers)
+            if len(finals) == MOST_FINALS or min(finals, key=self.cost) != finals[-1]:
+                return self._described(tried, finals)
+            finals.append(with_steps_halved(finals[-1]))
 
     def cost(self, job: Job) -> float:
         """Return the score, turned so that less is better; a run that diverged is the worst."""
@@ -107,6 +111,15 @@ def beyond_edges(trials: Sequence[Job], cost: Callable[[Job], float]) -> list[Jo
         moved = float(f"{end * end / beside:.3g}")
         further.append(replace(best, setting={**best.setting, name: moved}))
     return further
+
+
+def with_steps_halved(job: Job) -> Job:
+    """Return the job with steps half as long."""
+    setting = {
+        name: value / 2 if name in LENGTHS_OF_STEPS else value
+        for name, value in job.setting.items()
+    }
+    return replace(job, setting=setting)
 
 
 def chosen(experiment: str, asked: Sequence[str] | None, known: Collection[str]) -> list[str]:

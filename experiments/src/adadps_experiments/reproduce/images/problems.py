@@ -57,7 +57,7 @@ class ImageSize:
 
 SIZES = {
     "mnist-ae": ImageSize(
-        2048, 10, 3, (1.6, 3.0), 1 / TRAINING_IMAGES, True, "test loss x 100", 100.0,
+        2048, 20, 3, (1.6, 3.0), 1 / TRAINING_IMAGES, True, "test loss x 100", 100.0,
         batch_without_noise=256,
     ),
     "mnist": ImageSize(1024, 20, 5, (1.25,), 1 / TRAINING_IMAGES, False, "test accuracy"),

@@ -15,9 +15,9 @@ PROTOCOL = (
     "Eight settings for each method, and up to two steps beyond the edge of a grid at which the "
     "best one lies, by the same rule for all; the best score on a sixth of the training images, "
     "held out from the trials; one run each, at the smaller epsilon, calibrated to it for its own "
-    "length. Where trials are shorter than the runs of the table, the best three are tried again "
-    "at the length of those, and the best of these wins. As in the paper, trials are not part of "
-    "the epsilons."
+    "length. Where trials are shorter than the runs of the table, the best is tried again at the "
+    "length of those, then with steps half as long, and a quarter as long if half was better; the "
+    "best of these wins. As in the paper, trials are not part of the epsilons."
 )
 
 
