@@ -51,7 +51,8 @@ def bench(
 
     Workloads: logreg-10k, logreg-10k-50, logreg-1m-50, autoencoder-64, autoencoder-256,
     embedding-bag, lstm, gru, transformer, conv1d-text, cnn, bert-tiny, lora. Contenders: adadps,
-    adadps-feature, adadps-dp-sgd, torch, torch-sparse, opacus-hooks, opacus-ghost, microbatch-loop.
+    adadps-feature, adadps-dp-sgd, adadps-whitened, torch, torch-sparse, opacus-hooks, opacus-ghost,
+    microbatch-loop.
 
     `adadps bench --check` takes a minute or two: processor time of a few pairs on one thread.
     `adadps bench --epoch --workload lstm-imdb` needs the reviews of IMDB (`adadps data`).

@@ -14,6 +14,13 @@ _CONTENDERS: tuple[Trainer, ...] = (
         "adadps-feature", "AdaDPS, A by feature", ours.prepare_with(ours.by_feature), ours.needs
     ),
     Trainer("adadps-dp-sgd", "DP-SGD in adadps", ours.prepare_with(ours.dp_sgd), ours.needs),
+    Trainer(
+        "adadps-whitened",
+        "whitening, measured once",
+        ours.prepare_whitened,
+        ours.needs,
+        exists=ours.reads_images,
+    ),
     Trainer("torch", "SGD, no privacy, dense gradients", plain.prepare_dense, plain.needs),
     Trainer(
         "torch-sparse",

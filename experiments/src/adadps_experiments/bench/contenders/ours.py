@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from adadps.accounting.samplers import Sampler, poisson
-from adadps.data.examples import Examples, examples
+from adadps.data.examples import Examples, examples, public_examples
 from adadps.data.sparse_rows import sparse_linear
 from adadps.engine.ghost import GhostEngine
 from adadps.methods import paper as methods
 from adadps.methods import side
 from adadps.methods.side.source import Named
-from adadps.methods.stages import Chain, privatize
+from adadps.methods.stages import Chain, chain, precondition, privatize, sgd
 from adadps.methods.stages.gradients import Privatize
 from adadps.training.fit import PrivateRun
 from adadps_experiments.bench.contenders.trainer import (
@@ -25,10 +25,18 @@ from adadps_experiments.bench.contenders.trainer import (
     Build,
     TimedStep,
 )
-from adadps_experiments.bench.workloads import SparseLogisticRegression, SyntheticData, Workload
+from adadps_experiments.bench.workloads import (
+    Autoencoder,
+    ImageClassifier,
+    SparseLogisticRegression,
+    SyntheticData,
+    Workload,
+)
 
 MOST_STEPS = 10_000
 """The declared length of a run, of which a measurement uses as many steps as it needs."""
+PUBLIC = 200
+"""How many made-up images are whitened by."""
 
 Method = Callable[[nn.Module], Chain]
 
@@ -46,6 +54,28 @@ def by_feature(model: nn.Module) -> Chain:
 def dp_sgd(model: nn.Module) -> Chain:  # noqa: ARG001  (every method is made for a model)
     """Return DP-SGD, which has no side information."""
     return methods.dp_sgd(_privacy(), lr=LR)
+
+
+def whitened_by(data: SyntheticData) -> Method:
+    """Return whitening by made-up images, measured once: the time of a refresh does not count."""
+    assert isinstance(data.features, Tensor)
+    features = torch.rand(PUBLIC, *data.features.shape[1:])
+    targets = features if data.targets is data.features else data.targets[:PUBLIC]
+    public = public_examples(
+        features,
+        targets,
+        source="drawn at random",
+        public_because="it does not depend on any data",
+        batch_size=PUBLIC,
+    )
+    return lambda _model: chain(
+        precondition(side.whiten(public, refresh_every=MOST_STEPS)), _privacy(), sgd(LR)
+    )
+
+
+def reads_images(workload: Workload) -> bool:
+    """Tell whether rows are images, which can be made up for whitening."""
+    return isinstance(workload, Autoencoder | ImageClassifier)
 
 
 def full_side(model: nn.Module) -> Named:
@@ -82,6 +112,11 @@ def prepare_with(method: Method) -> Callable[[Workload, SyntheticData], Build]:
         return lambda: _running(private_run(workload, held, method, MOST_STEPS))
 
     return prepare
+
+
+def prepare_whitened(workload: Workload, data: SyntheticData) -> Build:
+    """Prepare whitening."""
+    return prepare_with(whitened_by(data))(workload, data)
 
 
 def prepare_epoch(method: Method, workload: Workload, data: SyntheticData) -> Build:
