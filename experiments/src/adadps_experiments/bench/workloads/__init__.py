@@ -25,7 +25,9 @@ from adadps_experiments.bench.workloads.transformers import BertClassifier, Lora
 __all__ = [
     "SEED",
     "WORKLOADS",
+    "Autoencoder",
     "EmbeddingBagClassifier",
+    "ImageClassifier",
     "SparseLogisticRegression",
     "SyntheticData",
     "TransformerClassifier",
