@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Where bytecode is switched off, each of the many processes that tests start compiles everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test torture check bench bench-check docs format clean
 

@@ -19,6 +19,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -46,38 +47,34 @@ WORDS = (("sweet apple pear plum", "fruit"), ("steel hammer saw nail", "tools"))
 def visited_by(call: Callable[[], object]) -> set[str]:
     """Return the files of the package that a call visits."""
     visited: set[str] = set()
-    seen: set[str] = set()
+    package = f"{PACKAGE}{os.sep}"
     outermost = sys._getframe()
 
-    def visit(file: str) -> None:
-        seen.add(file)
-        path = Path(file)
-        if path.is_relative_to(PACKAGE):
-            visited.add(path.relative_to(PACKAGE).as_posix())
-
-    def on_event(frame: FrameType, event: str, _argument: Any) -> None:
+    def on_call(frame: FrameType, _event: str, _argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or code.co_filename in seen or not code.co_flags & CO_OPTIMIZED:
+        file = code.co_filename
+        if file in visited or not file.startswith(package) or not code.co_flags & CO_OPTIMIZED:
             return
         if not _while_loading(frame, outermost):
-            visit(code.co_filename)
+            visited.add(file)
 
     def call_loop(loop: Any, *arguments: Any) -> Any:
-        for file in _files_of_loop(loop.py_func):
-            visit(file)
+        visited.update(_files_of_loop(loop.py_func))
         return in_machine_code(loop, *arguments)
 
     in_machine_code = Dispatcher.__call__
     Dispatcher.__call__ = call_loop
-    threading.setprofile(on_event)
-    sys.setprofile(on_event)
+    threading.settrace(on_call)  # called for calls alone: it asks for no events within them
+    sys.settrace(on_call)
     try:
         call()
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        sys.settrace(None)
+        threading.settrace(None)
         del Dispatcher.__call__
-    return visited
+    return {
+        Path(file).relative_to(PACKAGE).as_posix() for file in visited if file.startswith(package)
+    }
 
 
 def _while_loading(frame: FrameType | None, outermost: FrameType) -> bool:

@@ -6,7 +6,10 @@ import pytest
 
 from support.coarse_accounting import use_coarse_accounting, use_real_accounting
 
-ROOMS = ["audit", "cli", "docs", "estimators", "hazards", "methods", "museum", "report", "training"]
+ROOMS = [
+    *("audit", "cli", "data", "docs", "engine", "estimators", "hazards", "methods", "museum"),
+    *("report", "training"),
+]
 COARSE_ROOMS = {("experiments", "tests"), *(("tests", room) for room in ROOMS)}
 
 

@@ -22,7 +22,7 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k drawing_examples",
     ),
     "a ledger adds up users and examples": Mutation(
-        "src/adadps/accounting/ledger/spending.py",
+        "src/adadps/accounting/ledger/terms.py",
         "if self != found:",
         "if self != LedgerTerms(found.relation, found.accountant, self.unit):",
         "tests/training/test_user_level.py -k serves_one_unit",

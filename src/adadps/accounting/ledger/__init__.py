@@ -6,7 +6,7 @@ first one need a Rényi filter, i.e. a ledger with the RDP accountant.
 """
 
 from adadps.accounting.ledger.disk import DiskLedger
-from adadps.accounting.ledger.memory import MemoryLedger
-from adadps.accounting.ledger.spending import Ledger, RunFacts, require_same_budget
+from adadps.accounting.ledger.spending import MemoryLedger
+from adadps.accounting.ledger.terms import Ledger, RunFacts, require_same_budget
 
 __all__ = ["DiskLedger", "Ledger", "MemoryLedger", "RunFacts", "require_same_budget"]

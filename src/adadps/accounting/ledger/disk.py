@@ -19,12 +19,11 @@ from dp_accounting import DpEvent
 from adadps.accounting.epsilon import Budget, Life
 from adadps.accounting.events import event_of, text_of
 from adadps.accounting.ledger.file import connect, create, explained
-from adadps.accounting.ledger.spending import (
+from adadps.accounting.ledger.spending import Spending, known_payer
+from adadps.accounting.ledger.terms import (
     LedgerTerms,
     RunFacts,
-    Spending,
     canonical,
-    known_payer,
     require_another_run,
     require_same_plan,
     terms_of,

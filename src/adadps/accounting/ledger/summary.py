@@ -23,7 +23,8 @@ from adadps.accounting.events import (
     require_small_delta,
 )
 from adadps.accounting.ledger.file import FORMAT, connect_to_read, explained
-from adadps.accounting.ledger.spending import LedgerTerms, Spending, terms_of
+from adadps.accounting.ledger.spending import Spending
+from adadps.accounting.ledger.terms import LedgerTerms, terms_of
 from adadps.errors import AdadpsError, SettingError
 from adadps.types import Accountant, Relation, Unit
 

@@ -304,7 +304,8 @@ def plan_training(
 
 def _rate(method: Method, settings: Settings, loss: LossFacts, norms: Norms) -> float:
     """Return the learning rate of a method by the rule."""
-    factor = rate_factor(method, settings.clip_norm / (loss.gradient_norm * norms.clipped))
+    clip_share = settings.clip_norm / (loss.gradient_norm * norms.clipped)
+    factor = rate_factor(method, clip_share) if method in SUCCESSORS else 1.0
     if method in NORMALISED:
         return factor * adam_rate(settings.steps, norms.noised)
     return loss.bounded(factor * settings.lr, norms)

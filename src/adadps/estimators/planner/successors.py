@@ -80,7 +80,7 @@ def successor(method: Method, privacy: Privatize, lr: float, *, steps: int, size
 
 
 def rate_factor(method: Method, clip_share: float) -> float:
-    """Return by what the learning rate of DP-SGD, or of DP-Adam, is multiplied.
+    """Return by what a successor multiplies the learning rate of DP-SGD, or of DP-Adam.
 
     ``clip_share`` is the clip norm of the first step divided by the norm of a first gradient.
 

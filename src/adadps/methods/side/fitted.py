@@ -6,7 +6,7 @@ vectors V of the public texts' matrix then turn the row x of any text into x V: 
 words for the same things become similar, and a private model has few weights to learn.
 
 Only public texts are read here. Private examples that occur among them have to be left out of
-training: whoever fits vectors to a corpus also gives its rows to the run, as
+training: anyone who fits vectors to a corpus also gives its rows to the run, as
 `adadps.side.corpus_frequencies` does.
 """
 

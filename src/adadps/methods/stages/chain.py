@@ -68,7 +68,7 @@ class Preparation(Protocol):
         """Change the objective, or its starting point."""
 
     def resume(self, objective: Objective) -> Objective:
-        """What has to be done again when a run goes on from its checkpoint."""
+        """What has to be done again when a run resumes from its checkpoint."""
 
 
 @runtime_checkable
