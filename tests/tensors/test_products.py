@@ -44,6 +44,7 @@ def test_rows_of_small_layers_are_bit_equal_at_every_place(monkeypatch, outputs,
     """MKL alone moves them by up to 2e-6 of their size if another row comes before them."""
     if by_torch:
         monkeypatch.setattr(products, "_READY", False)
+    monkeypatch.setattr(products, "LARGE", 1)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(48, 100, generator=generator)
     for inputs in (2, 5, 7, 31, 100):
@@ -88,11 +89,12 @@ def test_onednn_is_not_used_where_it_may_drop_digits(monkeypatch, name, mode):
 
 
 def test_torch_multiplies_what_onednn_does_not_take(monkeypatch):
-    large, none = torch.randn(128, 128), torch.randn(0, 128)
+    large, none, small = torch.randn(128, 128), torch.randn(0, 128), torch.randn(4, 128)
     rows = torch.randn(16, 128)
     monkeypatch.setattr(products, "_READY", True)
     assert products._by_onednn(rows, large)
     assert not products._by_onednn(rows, none)
+    assert not products._by_onednn(rows, small)
     assert not products._by_onednn(rows.double(), large.double())
     assert not products._by_onednn(rows[:0], large)
     assert not products._by_onednn(rows.to("meta"), large.to("meta"))

@@ -5,7 +5,8 @@ which torch uses for convolutions, multiplies the same numbers with all their di
 the time where this was measured (docs/decisions/products.md). Every row of a product comes out the
 same, bit by bit, whatever the other rows are, however many and at which place
 (`tests/tensors/test_products.py`). MKL keeps that only for sizes in multiples of 16, and gets no
-others. Which library multiplies depends on the device and the types, never on rows.
+others. Which library multiplies depends on the device, the types and the size of the
+weight, never on rows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from torch.nn import functional
 
 from adadps.tensors.loops import SWITCHED_OFF
 from adadps.tensors.squares import multiplies_all_digits
+
+LARGE = 2**13
+"""A weight of fewer entries is multiplied as quickly by torch."""
 
 MULTIPLE = 16
 """With other numbers of inputs or outputs, MKL adds up the terms of a row in an order that depends
@@ -64,7 +68,7 @@ def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
     return (
         _READY
         and _single_on_cpu(rows, weight)
-        and weight.numel() > 0
+        and weight.numel() >= LARGE
         and rows.numel() > 0
         and bool(torch._C._get_mkldnn_enabled())
         and multiplies_all_digits(rows.device)
