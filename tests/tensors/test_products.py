@@ -239,3 +239,13 @@ def test_gradients_of_single_examples_are_those_of_torch():
 def _problem(shape, biased):
     torch.manual_seed(0)
     return torch.randn(*shape), torch.randn(90, 100), torch.randn(90) if biased else None
+
+
+@pytest.mark.parametrize("outputs", [2, 16, 30])
+@pytest.mark.parametrize("bias", [False, True])
+def test_small_products_lie_in_memory_as_torch_s_do(outputs, bias):
+    """What is padded and cut again can be viewed in another shape, as models and sums do."""
+    rows, weight = torch.randn(3, 5, 7), torch.randn(outputs, 7)
+    found = linear(rows, weight, torch.randn(outputs) if bias else None)
+    assert found.is_contiguous()
+    assert product(rows[0], weight).view(-1).shape == (5 * outputs,)

@@ -92,7 +92,7 @@ def _by_torch(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     wide = functional.pad(rows, (0, inputs)) if inputs else rows
     found = functional.linear(wide, functional.pad(weight, (0, inputs, 0, outputs)))
     found = found[..., : len(weight)]
-    return found if bias is None else found + bias
+    return found.contiguous() if bias is None else found + bias
 
 
 def _is_plain(bias: Tensor | None, outputs: int) -> bool:
