@@ -246,6 +246,6 @@ def _problem(shape, biased):
 def test_small_products_lie_in_memory_as_torch_s_do(outputs, bias):
     """What is padded and cut again can be viewed in another shape, as models and sums do."""
     rows, weight = torch.randn(3, 5, 7), torch.randn(outputs, 7)
-    found = linear(rows, weight, torch.randn(outputs) if bias else None)
+    found = products.linear(rows, weight, torch.randn(outputs) if bias else None)
     assert found.is_contiguous()
-    assert product(rows[0], weight).view(-1).shape == (5 * outputs,)
+    assert products.product(rows[0], weight).view(-1).shape == (5 * outputs,)
