@@ -76,6 +76,26 @@ def test_neighbours_and_poison_leave_a_row_bit_equal(name):
 
 
 @EVERY
+def test_a_row_is_bit_equal_at_every_place_and_in_batches_of_any_size(name):
+    """One more example moves all others to another place.
+
+    Kernels that treat the rows at the end of a batch in another way would move them all, too.
+    """
+    case = compared(name)
+    batch, size = case.entry.batch(seed=4, size=20), 20
+    matrices = matrices_for(case.per_unit(batch), np.random.default_rng(5))
+    places = (torch.arange(size).roll(1), torch.tensor([17, 3, 9, 0, 11]))
+
+    def norms(rows):
+        held = case.per_unit(batch.take(rows))
+        return torch.stack([held.norms(), held.whiten(*matrices).norms()])
+
+    first = norms(torch.arange(size))
+    for rows in places:
+        assert torch.equal(norms(rows), first[:, rows]), name
+
+
+@EVERY
 def test_whitened_rows_do_not_depend_on_their_neighbours(name):
     """Another row leaves the others bit-equal, and norms are never below what is added."""
     case = compared(name)

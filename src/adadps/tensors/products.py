@@ -3,8 +3,10 @@
 torch multiplies float32 by MKL, which uses half of what processors of other makers can do. oneDNN,
 which torch uses for convolutions, multiplies the same numbers with all their digits, and took half
 the time where this was measured (docs/decisions/products.md). Every row of a product comes out the
-same, bit by bit, whatever the other rows are and however many (`tests/tensors/test_products.py`).
-Which library multiplies depends on the device, the types and the size of the weight, never on rows.
+same, bit by bit, whatever the other rows are, however many and at which place
+(`tests/tensors/test_products.py`). MKL keeps that only for sizes in multiples of 16, and gets no
+others. Which library multiplies depends on the device, the types and the size of the
+weight, never on rows.
 """
 
 from __future__ import annotations
@@ -19,9 +21,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from adadps.tensors.loops import SWITCHED_OFF
+from adadps.tensors.squares import multiplies_all_digits
 
 LARGE = 2**13
 """A weight of fewer entries is multiplied as quickly by torch."""
+
+MULTIPLE = 16
+"""With other numbers of inputs or outputs, MKL adds up the terms of a row in an order that depends
+on the place of the row in its batch."""
 
 WORTH_A_FUNCTION = 2**17
 """This many products for one example are worth a function inside of torch.func.vmap."""
@@ -49,7 +56,7 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([[11.]])
     """
     if not (_by_onednn(rows, weight) and _is_plain(bias, len(weight))):
-        return functional.linear(rows, weight, bias)
+        return _by_torch(rows, weight, bias)
     if bias is not None:
         bias = bias.contiguous()  # oneDNN is told no strides of a bias
     found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
@@ -57,18 +64,35 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
-    single = rows.dtype == weight.dtype == torch.float32
-    on_cpu = rows.device.type == weight.device.type == "cpu"
     # An empty product is not worth a second path, and MKL-DNN may be switched off for a while.
     return (
         _READY
-        and single
-        and on_cpu
+        and _single_on_cpu(rows, weight)
         and weight.numel() >= LARGE
         and rows.numel() > 0
         and bool(torch._C._get_mkldnn_enabled())
-        and not torch.is_autocast_enabled("cpu")
+        and multiplies_all_digits(rows.device)
     )
+
+
+def _single_on_cpu(rows: Tensor, weight: Tensor) -> bool:
+    single = rows.dtype == weight.dtype == torch.float32
+    return single and rows.device.type == weight.device.type == "cpu"
+
+
+def _by_torch(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same by torch, with zeros up to multiples of 16: they add nothing, and round nothing.
+
+    In float64 the order of terms matters as little as that of the sums over examples.
+    """
+    more = [-size % MULTIPLE for size in reversed(weight.shape)]
+    if not (any(more) and weight.ndim == 2 and _single_on_cpu(rows, weight)):
+        return functional.linear(rows, weight, bias)
+    inputs, outputs = more
+    wide = functional.pad(rows, (0, inputs)) if inputs else rows
+    found = functional.linear(wide, functional.pad(weight, (0, inputs, 0, outputs)))
+    found = found[..., : len(weight)]
+    return found.contiguous() if bias is None else found + bias
 
 
 def _is_plain(bias: Tensor | None, outputs: int) -> bool:
@@ -79,7 +103,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return what ``torch.nn.functional.linear`` returns; it can be differentiated like that."""
     fits = weight.ndim == 2 and _is_plain(bias, len(weight))
     if not (fits and _is_worth_a_function(rows, weight) and _by_onednn(rows, weight)):
-        return functional.linear(rows, weight, bias)
+        return _by_torch(rows, weight, bias)
     found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     return found
 

@@ -147,6 +147,18 @@ MUTATIONS = {
         "return tested and offered and not SWITCHED_OFF",
         "tests/tensors/test_products.py -k may_drop_digits",
     ),
+    "products may drop digits if torch was told so": Mutation(
+        "src/adadps/tensors/products.py",
+        "and multiplies_all_digits(rows.device)",
+        "and not torch.is_autocast_enabled('cpu')",
+        "tests/tensors/test_products.py -k onednn_does_not_take",
+    ),
+    "a neighbour moves the rows of small layers": Mutation(
+        "src/adadps/tensors/products.py",
+        "MULTIPLE = 16",
+        "MULTIPLE = 1",
+        "tests/tensors/test_products.py -k small_layers_are_bit_equal",
+    ),
     "a norm that is no number is not clipped": Mutation(
         "src/adadps/engine/waist.py",
         "small = norms <= clip_norm",

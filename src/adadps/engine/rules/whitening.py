@@ -32,6 +32,7 @@ from adadps.engine.rules.gradients import (
 from adadps.engine.rules.outer import Outer, OverTime, before_building, in_cheapest_form
 from adadps.engine.rules.sparse import SparseOuter, TokenRows
 from adadps.errors import SideInformationError
+from adadps.tensors.products import linear
 from adadps.tensors.sums import Params
 
 Leaves = Mapping[str, PerExampleGradients]
@@ -93,17 +94,17 @@ def _of_products(
 ) -> tuple[dict[str, PerExampleGradients], Tensor]:
     a, b = leaf.inputs, leaf.output_gradients
     if q is not None:
-        b = b @ _fitting(name, q, b).to(b.dtype).T
+        b = linear(b, _fitting(name, q, b).to(b.dtype))
     constant: Tensor | None = None  # the bias' input: 1, or its row of P [a; 1]
     if p is not None:
         width = a.shape[-1]
         joint = len(p) == width + 1 and isinstance(of_bias, MaterialisedGradients)
         p = (p if joint else _fitting(name, p, a)).to(a.dtype)
         if joint:
-            constant = a @ p[width, :width] + p[width, width]
-            a = torch.addmm(p[:width, width], a.reshape(-1, width), p[:width, :width].T).view_as(a)
+            constant = linear(a, p[width:, :width], p[width:, width]).squeeze(-1)
+            a = linear(a, p[:width, :width], p[:width, width])
         else:
-            a = a @ p.T
+            a = linear(a, p)
     finite = _finite(a) & _finite(b)
     if constant is not None:
         finite &= _finite(constant)
@@ -149,7 +150,7 @@ def _of_gradients(
 def _turned(bias: str, leaf: MaterialisedGradients, q: Tensor) -> MaterialisedGradients:
     """Q g for the gradient g of a bias: the sum over all its uses."""
     own = leaf.gradients
-    return MaterialisedGradients(own @ _fitting(bias, q, own).to(own.dtype).T)
+    return MaterialisedGradients(linear(own, _fitting(bias, q, own).to(own.dtype)))
 
 
 def _multiplied(
@@ -166,7 +167,7 @@ def _times(name: str, gradients: Tensor, p: Tensor | None, q: Tensor | None) -> 
             "Give it a diagonal."
         )
     if p is not None:
-        flat = flat @ _fitting(name, _without_bias(p, flat.shape[-1]), flat).to(flat.dtype).T
+        flat = linear(flat, _fitting(name, _without_bias(p, flat.shape[-1]), flat).to(flat.dtype))
     if q is not None:
         flat = _fitting(name, q, flat.mT).to(flat.dtype) @ flat
     return flat.reshape(gradients.shape)
