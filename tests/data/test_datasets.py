@@ -233,6 +233,52 @@ def test_hazard_generators_of_the_dataset_are_secret_too(workers):
     assert not (found[0] == found[1]).any()
 
 
+_OF_MODULE = random.Random(0)
+_KEPT = {"rng": np.random.default_rng(0)}
+
+
+def _shift():
+    return _OF_MODULE.random()
+
+
+class Base(Dataset):
+    def __getitem__(self, row):
+        return torch.tensor([_shift(), self.of_property.random()]), 0
+
+    @property
+    def of_property(self):
+        return _KEPT["rng"]
+
+
+class WithChanceOfItsModule(Base):
+    """Its methods name generators of the module, through a function, a base and a property."""
+
+    def __len__(self):
+        return ROWS
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hazard_generators_of_the_module_are_secret_too(workers):
+    found = []
+    for _ in range(2):
+        _OF_MODULE.seed(0)
+        _KEPT["rng"] = np.random.default_rng(0)
+        found.append(examples(WithChanceOfItsModule(), workers=workers).take(torch.arange(4)))
+    assert not (found[0].features == found[1].features).any()
+
+
+class SeedsInOneRow(WithChance):
+    def __getitem__(self, row):
+        if row == 7:
+            torch.manual_seed(0), random.seed(0), np.random.seed(0)
+        return super().__getitem__(row)
+
+
+def test_hazard_a_row_that_sets_a_seed_decides_nothing_for_the_next():
+    one, other = (examples(SeedsInOneRow()).take(torch.tensor([7, 8])) for _ in range(2))
+    assert not (one.features[1] == other.features[1]).any()
+
+
 def test_warnings_of_a_row_are_not_shown(recwarn):
     class Warns(Images):
         def __getitem__(self, row):

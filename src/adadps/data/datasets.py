@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -25,7 +25,12 @@ from adadps.data.examples import Examples, as_numbers, examples
 from adadps.data.fields import Features, Fields
 from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.secret_draws import generators_in, give_secret_state, secret_generators
+from adadps.data.secret_draws import (
+    generators_in,
+    give_secret_defaults,
+    give_secret_state,
+    secret_generators,
+)
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.users import user_numbers
 from adadps.errors import DataError, require
@@ -270,8 +275,9 @@ def _as_item(sent: tuple[list[Any], list[Any]]) -> Item:
 
 def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
     found: list[Item | None] = []
-    with _in_private(dataset):
+    with _in_private(dataset) as begin_row:
         for row in rows:
+            begin_row()
             try:
                 found.append(form.taken_apart(dataset[row]))
             except Exception:  # whatever is wrong with a private row, nobody may hear of it
@@ -280,13 +286,22 @@ def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
 
 
 @contextmanager
-def _in_private(dataset: Any) -> Iterator[None]:
-    """Draws from secret states, also of the dataset's own generators; warnings name no row."""
+def _in_private(dataset: Any) -> Iterator[Callable[[], None]]:
+    """Draws from secret states, also of the dataset's own generators; warnings name no row.
+
+    What is yielded gives every generator a state of its own for the next row: were there one for
+    all rows, then a row that sets a seed would decide what is drawn for those behind it.
+    """
+    own = generators_in(dataset)
+
+    def begin_row() -> None:
+        give_secret_defaults(os.urandom)
+        for generator in own:
+            give_secret_state(generator, os.urandom)
+
     with secret_generators(os.urandom, torch.device("cpu")), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for generator in generators_in(dataset):
-            give_secret_state(generator, os.urandom)
-        yield
+        yield begin_row
 
 
 def from_dataset(
@@ -366,7 +381,8 @@ def require_map_style(dataset: Any) -> None:
 
 def _form_of_first(dataset: Any, target: str | None) -> ItemForm:
     try:
-        with _in_private(dataset):
+        with _in_private(dataset) as begin_row:
+            begin_row()
             item = dataset[0]
     except Exception as error:
         raise DataError(
