@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 import adadps
 from adadps import Budget, dp_sgd, examples, losses
@@ -55,6 +55,16 @@ def test_a_broken_row_weighs_nothing_and_is_not_reported():
     without = made.per_unit(made.params(), held.take(torch.tensor([4, 6])), None)
     assert with_it.present[:3].tolist() == [True, False, True]
     torch.testing.assert_close(with_it.norms()[[0, 2]], without.norms()[:2])
+
+
+def test_debugging_counts_the_rows_that_cannot_be_read():
+    run = private_run(examples(Images(broken=range(1, ROWS, 2))), debug=True)
+    for batch in run.batches():
+        run.step(batch)
+    facts = run.result().debug
+    assert sum(held["unreadable"] for held in facts) > 0
+    assert all(held["unreadable"] <= held["batch_size"] for held in facts)
+    assert not run.result().privacy.private
 
 
 def test_a_run_over_broken_rows_says_nothing_of_them(capsys):
@@ -159,12 +169,14 @@ class Stream(IterableDataset):
     ("dataset", "says"),
     [
         (Stream(), "map-style"),
+        (DataLoader(Images()), "found DataLoader, which draws rows"),
+        (WeightedRandomSampler([1.0] * 3, 3), "found WeightedRandomSampler, which draws rows"),
         (Images(rows=0), "at least one row"),
         (torch.rand(3, 2), "targets beside the features"),
         (Items(lambda _: torch.rand(2)), "features and a target"),
         (Images(broken=[0]), "cannot be read"),
     ],
-    ids=["iterable", "empty", "features alone", "no target", "first row"],
+    ids=["iterable", "loader", "sampler", "empty", "features alone", "no target", "first row"],
 )
 def test_other_data_is_refused(dataset, says):
     with pytest.raises(DataError, match=says):

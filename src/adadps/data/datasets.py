@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from adadps.data.examples import Examples, as_numbers, examples
 from adadps.data.fields import Features, Fields
@@ -365,6 +365,12 @@ def require_map_style(dataset: Any) -> None:
         raise DataError(
             f"Expected targets beside the features, found {type(dataset).__name__} alone. Call "
             "`examples(features, targets)`, or give a torch `Dataset` whose items have both."
+        )
+    if isinstance(dataset, DataLoader | Sampler):
+        raise DataError(
+            f"Expected a dataset, found {type(dataset).__name__}, which draws rows: that is the "
+            "run's part, which draws each row with the same probability and pays for it first. "
+            "Give the dataset, `adadps.examples(loader.dataset, workers=...)`."
         )
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise DataError(

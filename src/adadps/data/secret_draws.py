@@ -161,9 +161,10 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
         if isinstance(value, types.ModuleType):
             parts = (vars(value).get(name) for name in names)
             found += [part for part in parts if isinstance(part, _GENERATORS)]
-        elif not isinstance(value, types.FunctionType | type):
-            found.append(value)
-        elif value.__module__ == function.__module__:
+        elif (
+            not isinstance(value, types.FunctionType | type)
+            or value.__module__ == function.__module__
+        ):
             found.append(value)
     return found
 

@@ -224,5 +224,3 @@ def _notes_on_loader(loader: Any) -> Iterator[str]:
             "collate_fn is not called: let the dataset give items of one shape, with texts padded "
             "to one length. A row of another shape would weigh nothing, without a word."
         )
-
-

@@ -32,6 +32,7 @@ from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
     engine_for,
+    reads_in_sequence,
     require_gradients,
     require_separate_examples,
     warn_of_stored_gradients,
@@ -41,7 +42,6 @@ from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
-from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 
@@ -52,6 +52,8 @@ def objective(
     model: nn.Module, loss: Loss, data: Examples, *, randomness: Randomness | None = None
 ) -> Objective:
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
+    _require_no_autocast()
+    _require_not_wrapped(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
@@ -64,7 +66,7 @@ def objective(
         output = partial(_some_output, model, synthetic.features)
         if not isolation.holds_nothing:
             require_no_writes(model, loss, synthetic, output)
-        if LayerSequence.of(model) is None:  # a sequence returns one tensor
+        if not reads_in_sequence(model, synthetic.features):  # a sequence returns one tensor
             _require_pick(loss, output(), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
@@ -135,18 +137,42 @@ def _require_pick(loss: Loss, outputs: Any, targets: Tensor) -> None:
 
 
 def _unfit(error: Exception) -> DataError:
+    type_alone = "dtype" in str(error) or "scalar type" in str(error)
+    cure = (
+        "Give numbers that the first layer takes: images as `image.float() / 255`, say"
+        if type_alone
+        else "Build the model with the width of the data, a row for every word, and the names of "
+        "the inputs, if they have names"
+    )
     return DataError(
         f"Expected features that fit the model, found that it refuses synthetic rows of the shape "
-        f"and type of the data: {error}. Build the model with the width of the data and a row for "
-        "every word; if it accepts only some values, give made-up rows that it accepts by "
-        "`examples(..., synthetic=(features, targets))`."
+        f"and type of the data: {error}. {cure}; if it accepts only some values, give made-up rows "
+        "that it accepts by `examples(..., synthetic=(features, targets))`."
     )
+
+
+def _require_not_wrapped(model: nn.Module) -> None:
+    for module in model.modules():
+        if type(module).__module__.startswith("opacus.grad_sample"):
+            raise ModelError(
+                f"Expected the model itself, found {type(module).__name__}, in which Opacus has "
+                "wrapped it. Give the model before `make_private`, or that of "
+                "`to_standard_module()`."
+            )
+
+
+def _require_no_autocast() -> None:
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        raise ModelError(
+            "Expected a run outside of `torch.autocast`, found that it is on: norms and sums are "
+            "computed in full precision. Use it inside of the model's `forward`."
+        )
 
 
 def _outputs(held: Objective, features: Features) -> Any:
     try:
         return held.outputs(held.params(), features)
-    except (IndexError, RuntimeError) as error:
+    except (IndexError, RuntimeError, TypeError) as error:
         raise _unfit(error) from error
 
 
@@ -327,7 +353,7 @@ def _table_sizes(held: Objective) -> tuple[Tensor, ...]:
     try:
         if rows:
             with secret_generators(_fixed_bytes, rows[0].device), torch.no_grad():
-                _forward(held.model, first)
+                _some_output(held.model, first)
     finally:
         for handle in handles:
             handle.remove()
