@@ -1,6 +1,11 @@
 """Torch datasets: rows are read when a paid step has drawn them, and never otherwise."""
 
+import fcntl
+import multiprocessing
+import os
 import random
+import signal
+import time
 import warnings
 
 import numpy as np
@@ -322,6 +327,31 @@ def test_several_processes_read_the_same_rows():
     assert torch.equal(one.features, other.features)
     assert torch.equal(one.targets, other.targets)
     assert torch.equal(one.absent, other.absent)
+
+
+def _reads_and_is_killed(path):
+    with open(path, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        examples(Images(), workers=2).take(torch.arange(6))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_processes_that_read_end_with_a_run_that_was_killed(tmp_path):
+    """They have its locked ledger open, too: while they live, no run could be resumed."""
+    path = tmp_path / "ledger"
+    run = multiprocessing.get_context("fork").Process(target=_reads_and_is_killed, args=(path,))
+    run.start()
+    run.join()
+    assert run.exitcode == -signal.SIGKILL
+    with path.open() as held:
+        for _ in range(200):
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+        else:
+            pytest.fail("the file stays locked")
 
 
 def test_public_rows_are_absent_from_their_steps():

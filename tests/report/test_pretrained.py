@@ -86,6 +86,6 @@ def test_other_weights_and_other_models_are_refused(tmp_path):
         model.classifier.bias.add_(1.0)
     with pytest.raises(DataError, match="the card would be that of another model"):
         save_pretrained(model, result, tmp_path / "other")
-    with pytest.raises(ModelError, match="result.save"):
+    with pytest.raises(ModelError, match=r"result\.save"):
         save_pretrained(torch.nn.Linear(2, 2), result, tmp_path / "other")
     assert not (tmp_path / "other").exists()

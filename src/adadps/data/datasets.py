@@ -8,6 +8,8 @@ has another form, has no part in its step, and nobody is told: which rows are br
 from __future__ import annotations
 
 import os
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -220,7 +222,7 @@ class _Readers:
         if not self._workers or len(rows) < 2:
             return _read(self._dataset, self._form, rows)
         if self._pool is None:
-            given = (self._dataset, self._form)
+            given = (self._dataset, self._form, os.getpid())
             self._pool = ProcessPoolExecutor(
                 self._workers, initializer=_Worker.start, initargs=given
             )
@@ -246,16 +248,27 @@ class _Worker:
     form: ItemForm
 
     @classmethod
-    def start(cls, dataset: Any, form: ItemForm) -> None:
+    def start(cls, dataset: Any, form: ItemForm, parent: int) -> None:
         """Hold the dataset; torch gets one thread, because the other processes work as well."""
         torch.set_num_threads(1)
         cls.dataset, cls.form = dataset, form
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
     @classmethod
     def read(cls, rows: list[int]) -> list[Any]:
         """Return the items as arrays, which can be sent without shared memory."""
         found = _read(cls.dataset, cls.form, rows)
         return [item if item is None else _as_arrays(item) for item in found]
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, whose locked files it has open, too.
+
+    A parent that was killed cannot end it, and its run could not be resumed while they are locked.
+    """
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
 
 
 def _as_arrays(item: Item) -> tuple[list[Any], list[Any]]:
