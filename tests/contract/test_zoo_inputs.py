@@ -107,6 +107,35 @@ class FromState(nn.Module):
         return self.out(self.cells(values, state.unsqueeze(0))[0][:, -1])
 
 
+@dataclass
+class Found:
+    """What a model returns as a dataclass."""
+
+    states: torch.Tensor
+    logits: torch.Tensor
+    loss: torch.Tensor | None = None
+
+
+class Speaking(nn.Module):
+    """A language model whose table of words is its last layer, too; one layer is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.cells = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.out = nn.Linear(WIDTH, WORDS, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, tokens, mask):
+        states = self.cells(self.frozen(self.table(tokens)))[0]
+        return Found(states, self.out(pooled(states, mask)))
+
+
+def logits(outputs):
+    return outputs.logits
+
+
 def scores(outputs):
     return outputs["scores"]
 
@@ -180,6 +209,9 @@ ENTRIES = {
         ),
         lambda rng, n: (normal(rng, n, 5), normal(rng, n, 5)),
     ),
+    "a tied table, a frozen layer and a dataclass": Entry(
+        Speaking, lambda rng, n: {"tokens": tokens(rng, n), "mask": mask(rng, n)}, logits, WORDS
+    ),
     "weights of rows": Entry(
         lambda: Joined(
             lambda m, rows, weight: (m.out(rows) * weight.unsqueeze(1), weight),
@@ -214,11 +246,12 @@ def test_norms_and_sums_equal_one_example_autograd(name):
     norms = found.norms()
     for row in range(SIZE):
         value = entry.loss(called(made.model, batch, row), batch.targets[row : row + 1]).sum()
-        wanted = torch.autograd.grad(value, list(made.model.parameters()))
+        trained = {n: p for n, p in made.model.named_parameters() if p.requires_grad}
+        wanted = torch.autograd.grad(value, list(trained.values()))
         sums = found.weighted_sum(only(row, len(norms)))
         size = torch.sqrt(sum(one.double().square().sum() for one in wanted))
-        names = [parameter for parameter, _ in made.model.named_parameters()]
-        for parameter, one in zip(names, wanted, strict=True):
+        assert sums.keys() == trained.keys()
+        for parameter, one in zip(trained, wanted, strict=True):
             torch.testing.assert_close(
                 dense(sums[parameter]).float(), one, rtol=1e-4, atol=1e-5 * float(size),
                 msg=parameter,
@@ -239,3 +272,23 @@ def test_neighbours_leave_a_row_bit_equal(name):
     )
     beside = made.per_unit(made.params(), both, None).norms()
     assert norms[0] == alone[0] == beside[0]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_one_row_more_moves_the_clipped_sum_by_no_more_than_the_clip_norm(name):
+    """Whoever the row is, and however long the texts beside it are."""
+    made, entry = held(name), ENTRIES[name]
+    batch, clip = entry.batch(), 1e-3
+
+    def clipped(rows):
+        found = made.per_unit(made.params(), batch.take(torch.tensor(rows)), None)
+        norms = found.norms().double()
+        weights = torch.where(norms > 0, (clip / norms).clamp_max(1), 0)
+        weights[len(rows) :] = 0  # padding
+        return torch.cat([dense(v).double().flatten() for v in
+                          found.weighted_sum(weights).values()])  # fmt: skip
+
+    whole = clipped(list(range(SIZE)))
+    for row in range(SIZE):
+        without = clipped([other for other in range(SIZE) if other != row])
+        assert float((whole - without).norm()) <= clip * (1 + 1e-6)

@@ -1,13 +1,18 @@
 """Torch datasets: rows are read when a paid step has drawn them, and never otherwise."""
 
+import fcntl
+import multiprocessing
+import os
 import random
+import signal
+import time
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 import adadps
 from adadps import Budget, dp_sgd, examples, losses
@@ -55,6 +60,16 @@ def test_a_broken_row_weighs_nothing_and_is_not_reported():
     without = made.per_unit(made.params(), held.take(torch.tensor([4, 6])), None)
     assert with_it.present[:3].tolist() == [True, False, True]
     torch.testing.assert_close(with_it.norms()[[0, 2]], without.norms()[:2])
+
+
+def test_debugging_counts_the_rows_that_cannot_be_read():
+    run = private_run(examples(Images(broken=range(1, ROWS, 2))), debug=True)
+    for batch in run.batches():
+        run.step(batch)
+    facts = run.result().debug
+    assert sum(held["unreadable"] for held in facts) > 0
+    assert all(held["unreadable"] <= held["batch_size"] for held in facts)
+    assert not run.result().privacy.private
 
 
 def test_a_run_over_broken_rows_says_nothing_of_them(capsys):
@@ -159,12 +174,14 @@ class Stream(IterableDataset):
     ("dataset", "says"),
     [
         (Stream(), "map-style"),
+        (DataLoader(Images()), "found DataLoader, which draws rows"),
+        (WeightedRandomSampler([1.0] * 3, 3), "found WeightedRandomSampler, which draws rows"),
         (Images(rows=0), "at least one row"),
         (torch.rand(3, 2), "targets beside the features"),
         (Items(lambda _: torch.rand(2)), "features and a target"),
         (Images(broken=[0]), "cannot be read"),
     ],
-    ids=["iterable", "empty", "features alone", "no target", "first row"],
+    ids=["iterable", "loader", "sampler", "empty", "features alone", "no target", "first row"],
 )
 def test_other_data_is_refused(dataset, says):
     with pytest.raises(DataError, match=says):
@@ -233,6 +250,52 @@ def test_hazard_generators_of_the_dataset_are_secret_too(workers):
     assert not (found[0] == found[1]).any()
 
 
+_OF_MODULE = random.Random(0)
+_KEPT = {"rng": np.random.default_rng(0)}
+
+
+def _shift():
+    return _OF_MODULE.random()
+
+
+class Base(Dataset):
+    def __getitem__(self, row):
+        return torch.tensor([_shift(), self.of_property.random()]), 0
+
+    @property
+    def of_property(self):
+        return _KEPT["rng"]
+
+
+class WithChanceOfItsModule(Base):
+    """Its methods name generators of the module, through a function, a base and a property."""
+
+    def __len__(self):
+        return ROWS
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hazard_generators_of_the_module_are_secret_too(workers):
+    found = []
+    for _ in range(2):
+        _OF_MODULE.seed(0)
+        _KEPT["rng"] = np.random.default_rng(0)
+        found.append(examples(WithChanceOfItsModule(), workers=workers).take(torch.arange(4)))
+    assert not (found[0].features == found[1].features).any()
+
+
+class SeedsInOneRow(WithChance):
+    def __getitem__(self, row):
+        if row == 7:
+            torch.manual_seed(0), random.seed(0), np.random.seed(0)
+        return super().__getitem__(row)
+
+
+def test_hazard_a_row_that_sets_a_seed_decides_nothing_for_the_next():
+    one, other = (examples(SeedsInOneRow()).take(torch.tensor([7, 8])) for _ in range(2))
+    assert not (one.features[1] == other.features[1]).any()
+
+
 def test_warnings_of_a_row_are_not_shown(recwarn):
     class Warns(Images):
         def __getitem__(self, row):
@@ -264,6 +327,31 @@ def test_several_processes_read_the_same_rows():
     assert torch.equal(one.features, other.features)
     assert torch.equal(one.targets, other.targets)
     assert torch.equal(one.absent, other.absent)
+
+
+def _reads_and_is_killed(path):
+    with open(path, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        examples(Images(), workers=2).take(torch.arange(6))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_processes_that_read_end_with_a_run_that_was_killed(tmp_path):
+    """They have its locked ledger open, too: while they live, no run could be resumed."""
+    path = tmp_path / "ledger"
+    run = multiprocessing.get_context("fork").Process(target=_reads_and_is_killed, args=(path,))
+    run.start()
+    run.join()
+    assert run.exitcode == -signal.SIGKILL
+    with path.open() as held:
+        for _ in range(200):
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+        else:
+            pytest.fail("the file stays locked")
 
 
 def test_public_rows_are_absent_from_their_steps():

@@ -13,6 +13,18 @@ from adadps.tensors.sums import dense
 ROWS, WORDS = 24, 30
 
 
+KINDS = ["attention", "convolution", "linear", "norm", "LSTM", "GRU", "RNN"]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cells = getattr(nn, kind)(16, 16, batch_first=True)
+
+    def forward(self, rows):
+        return self.cells(rows)[0]
+
+
 class InHalf(nn.Module):
     """Computes in bfloat16, with weights in float32, as autocast does."""
 
@@ -21,6 +33,10 @@ class InHalf(nn.Module):
         self.table, self.last = nn.Embedding(WORDS, 16), nn.Linear(16, 3)
         if kind == "attention":
             self.inner = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        elif kind in ("LSTM", "GRU", "RNN"):
+            self.inner = Recurrent(kind)
+        elif kind == "norm":
+            self.inner = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Tanh())
         elif kind == "convolution":
             self.inner = nn.Sequential(nn.Conv1d(8, 8, 3, padding=1), nn.GELU())
         else:
@@ -37,7 +53,7 @@ LABELS = torch.randint(3, (ROWS,), generator=GENERATOR)
 DATA = examples(TOKENS, LABELS)
 
 
-@pytest.mark.parametrize("kind", ["attention", "convolution", "linear"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_norms_are_those_of_what_is_added_up(kind):
     torch.manual_seed(0)
     model = InHalf(kind)
@@ -58,7 +74,7 @@ def test_norms_are_those_of_what_is_added_up(kind):
         assert (added - by_torch).norm() <= 0.03 * by_torch.norm()  # rounded to 8 bits there
 
 
-@pytest.mark.parametrize("kind", ["attention", "convolution", "linear"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_change_no_bit(kind):
     held = objective(InHalf(kind), losses.cross_entropy, DATA)
     whole = held.per_unit(held.params(), DATA, None).norms()

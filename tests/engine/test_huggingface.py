@@ -34,7 +34,7 @@ def bert(**options):
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=LENGTH, num_labels=CLASSES, **options,
+        intermediate_size=32, num_labels=CLASSES, **{"max_position_embeddings": LENGTH, **options},
     )  # fmt: skip
     return transformers.BertForSequenceClassification(config)
 
@@ -60,6 +60,11 @@ def with_lora(model, kind, *targets, **more):
     return wrapped
 
 
+def with_prompts():
+    config = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3)
+    return peft.get_peft_model(bert(max_position_embeddings=LENGTH + 3), config)
+
+
 CLASSIFIED = losses.of_logits(losses.cross_entropy)
 EAGER = {"attn_implementation": "eager"}
 CASES = {
@@ -68,6 +73,7 @@ CASES = {
     "GPT-2": (gpt2, losses.next_token, NEXT),
     "GPT-2, eager": (lambda: gpt2(**EAGER), losses.next_token, NEXT),
     "BERT with LoRA": (lambda: with_lora(bert(), "SEQ_CLS", "query", "value"), CLASSIFIED, LABELS),
+    "BERT with prompts": (with_prompts, CLASSIFIED, LABELS),
     "GPT-2 with LoRA": (lambda: with_lora(gpt2(), "CAUSAL_LM", "c_attn"), losses.next_token, NEXT),
 }
 
@@ -195,6 +201,40 @@ def test_other_models_are_refused():
     )
     with pytest.raises(ModelError, match="an encoder and a decoder"):
         prepared(transformers.T5ForConditionalGeneration(config))
+
+
+def tiny(kind, **more):
+    """A model of transformers from a small configuration."""
+    sizes = {
+        "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16, "max_position_embeddings": 2 * LENGTH, "bos_token_id": 1,
+        "eos_token_id": 1, "pad_token_id": 0,
+    }  # fmt: skip
+    config = getattr(transformers, f"{kind.partition('For')[0]}Config")(**{**sizes, **more})
+    return getattr(transformers, kind)(config)
+
+
+@pytest.mark.parametrize("kind", ["OPTForCausalLM", "DebertaV2ForSequenceClassification"])
+def test_models_that_read_masks_of_two_axes_for_something_else_are_refused(kind):
+    more = {"ffn_dim": 16, "word_embed_proj_dim": 16} if "OPT" in kind else {}
+    with pytest.raises(ModelError, match=f"padding masks of four axes.*{kind}"):
+        prepared(tiny(kind, **more))
+
+
+def test_texts_longer_than_a_sliding_window_are_refused():
+    """The expanded mask would show every word, which is another model."""
+    model = prepared(tiny("MistralForCausalLM", num_key_value_heads=1, sliding_window=LENGTH - 1))
+    with pytest.raises(ModelError, match=f"at most {LENGTH - 1} tokens, found {LENGTH}"):
+        objective(model, losses.next_token, examples(TEXTS, NEXT))
+    within = prepared(tiny("MistralForCausalLM", num_key_value_heads=1, sliding_window=LENGTH))
+    assert within(**TEXTS).logits.shape == (ROWS, LENGTH, WORDS)
+
+
+def test_gradient_checkpointing_is_refused_with_the_cure():
+    model = bert()
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ModelError, match="gradient_checkpointing_disable"):
+        prepared(model)
 
 
 def test_texts_are_generated_as_before():

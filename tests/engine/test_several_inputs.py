@@ -296,3 +296,20 @@ def test_public_rows_of_several_inputs_leave_training(rows):
     assert found.tolist() == [False] * 4 + [True] * (ROWS - 4)
     other = private_rows(examples((tokens, 1 - mask), targets), [public.rows])
     assert other.all()
+
+
+def test_a_model_that_mixes_rows_by_a_mask_of_numbers_is_refused():
+    """Made-up masks of numbers hide nothing, so that what they weigh is seen."""
+
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(3, 2)
+
+        def forward(self, rows, mask):
+            return self.out((rows * mask.unsqueeze(-1)).sum(1) / mask.sum())
+
+    rows, mask = torch.rand(ROWS, LENGTH, 3), torch.ones(ROWS, LENGTH)
+    data = examples({"rows": rows, "mask": mask}, torch.arange(ROWS) % 2)
+    with pytest.raises(ModelError, match="depends on that row alone"):
+        objective(Mixing(), losses.cross_entropy, data)

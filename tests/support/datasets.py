@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from adadps import Budget, dp_sgd, losses
+from adadps import dp_sgd, losses, privatize
 from adadps.training.fit import PrivateRun
 
 ROWS = 40
@@ -45,7 +45,8 @@ def small_cnn():
 
 
 def private_run(data, steps=6, **more):
+    noisy = privatize(clip_norm=1.0, noise_multiplier=1.0)
     return PrivateRun(
-        small_cnn(), losses.cross_entropy, data, method=dp_sgd(lr=0.5), clip_norm=1.0,
-        batch_size=8, steps=steps, budget=Budget(epsilon=8, delta=1e-3), **more,
+        small_cnn(), losses.cross_entropy, data, method=dp_sgd(noisy, lr=0.5),
+        batch_size=8, steps=steps, delta=1e-3, **more,
     )  # fmt: skip

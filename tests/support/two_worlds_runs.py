@@ -17,7 +17,7 @@ from adadps import (
     privatize,
 )
 from adadps.accounting.ledger import MemoryLedger
-from adadps.methods.stages import by_label, chain, sgd
+from adadps.methods.stages import average_weights, by_label, chain, sgd, update_with
 from support.problems import cross_entropy
 from support.two_worlds import metrics
 from support.two_worlds_problems import CLIP, SAMPLERS, SIGMA, relation_of
@@ -28,6 +28,9 @@ BY_NAME = {
     "auto clip": lambda release: methods.dp_sgd_auto_clip(release, lr=0.5),
     "adaptive clip": lambda release: methods.dp_sgd_adaptive_clip(release, lr=0.5),
     "dp2": lambda release: methods.dp2(release, lr=0.5, preconditioned_lr=0.1, delay=1),
+    "adamw, averaged": lambda release: chain(
+        release, update_with(torch.optim.AdamW, lr=0.1), average_weights(0.5)
+    ),
     "scaled": lambda release: methods.scale_then_privatize(release, lr=0.1),
 }
 
@@ -84,7 +87,7 @@ def run_of(kind, options, size):
             data,
             method=method,
             sampler=sampler,
-            steps=options.steps,
+            steps=max(options.steps, 2 if options.method == "dp2" else 1),  # longer than its delay
             accountant=Accountant.RDP,
             ledger=ledger,
             physical_batch_size=options.physical_batch_size,

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import adadps
-from adadps.errors import SettingError
+from adadps.errors import DataError, SettingError
 from adadps.training.from_opacus import from_opacus
 
 ROWS = 120
@@ -76,3 +76,75 @@ def test_what_has_no_counterpart_is_noted():
 def test_settings_that_are_missing_are_asked_for():
     with pytest.raises(SettingError, match="make_private_with_epsilon"):
         translated(settings={"max_grad_norm": 1.0})
+
+
+def noted(**more):
+    """The printed call for a loader or settings that a project may have."""
+    loader = more.pop("loader", LOADER)
+    return translated(loader=loader, settings={**WITH_EPSILON, **more})[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"loader": DataLoader(DATASET, 30, sampler=WeightedRandomSampler([1.0] * ROWS, ROWS))},
+         "WeightedRandomSampler: the run draws"),
+        ({"loader": DataLoader(DATASET, 30, collate_fn=list)}, "padded to one length"),
+        ({"loss_reduction": "sum"}, "multiplied"),
+        ({"batch_first": False}, "the first axis"),
+    ],
+    ids=["sampler", "collate_fn", "sum", "batch_first"],
+)  # fmt: skip
+def test_settings_that_mean_something_else_here_are_noted(given, says):
+    assert says in noted(**given)
+    assert says not in noted()
+
+
+def test_groups_keep_their_settings():
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+    biases = [p for n, p in model.named_parameters() if n.endswith("bias")]
+    weights = [p for n, p in model.named_parameters() if n.endswith("weight")]
+    groups = [
+        {"params": weights[:1], "lr": 0.2, "weight_decay": 0.3},
+        {"params": biases, "lr": 0.1},
+        {"params": weights[1:], "lr": 0.5, "weight_decay": 0.3},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=9.0, weight_decay=0.0)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+    text = from_opacus(module=model, optimizer=optimizer, data_loader=LOADER, **WITH_EPSILON)
+    assert "AdamW, lr=0.2, weight_decay=0.3, parameter_groups=" in text
+    assert "{'*bias': {'lr': 0.1, 'weight_decay': 0.0}, '2.weight': {'lr': 0.5}}" in text
+    assert "has a scheduler" in text
+    assert run(text, model).privacy.steps == 8
+
+
+def test_a_group_that_changes_the_rate_is_not_read_as_the_default():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD([{"params": model.parameters(), "lr": 0.25}], lr=7.0)
+    text = from_opacus(module=model, optimizer=optimizer, data_loader=LOADER, **WITH_EPSILON)
+    assert "dp_sgd(lr=0.25)" in text
+
+
+def test_parameters_that_the_optimizer_does_not_have_are_noted():
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.5)
+    text = from_opacus(module=model, optimizer=optimizer, data_loader=LOADER, **WITH_EPSILON)
+    assert "does not have 2 trainable parameters (0.weight, ...)" in text
+    model[0].requires_grad_(False)
+    text = from_opacus(module=model, optimizer=optimizer, data_loader=LOADER, **WITH_EPSILON)
+    assert "trainable" not in text
+
+
+def test_clip_norms_by_layer_are_one_clip_norm():
+    text = noted(max_grad_norm=[3.0, 4.0], clipping="per_layer")
+    assert "clip_norm=5.0" in text
+    assert "per_layer" in text
+
+
+def test_a_stream_is_refused():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from DATASET
+
+    with pytest.raises(DataError, match="only iterates"):
+        noted(loader=DataLoader(Stream(), batch_size=30))

@@ -8,8 +8,10 @@ has another form, has no part in its step, and nobody is told: which rows are br
 from __future__ import annotations
 
 import os
+import threading
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,13 +21,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from adadps.data.examples import Examples, as_numbers, examples
 from adadps.data.fields import Features, Fields
 from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.secret_draws import generators_in, give_secret_state, secret_generators
+from adadps.data.secret_draws import (
+    generators_in,
+    give_secret_defaults,
+    give_secret_state,
+    secret_generators,
+)
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.users import user_numbers
 from adadps.errors import DataError, require
@@ -215,7 +222,7 @@ class _Readers:
         if not self._workers or len(rows) < 2:
             return _read(self._dataset, self._form, rows)
         if self._pool is None:
-            given = (self._dataset, self._form)
+            given = (self._dataset, self._form, os.getpid())
             self._pool = ProcessPoolExecutor(
                 self._workers, initializer=_Worker.start, initargs=given
             )
@@ -241,16 +248,27 @@ class _Worker:
     form: ItemForm
 
     @classmethod
-    def start(cls, dataset: Any, form: ItemForm) -> None:
+    def start(cls, dataset: Any, form: ItemForm, parent: int) -> None:
         """Hold the dataset; torch gets one thread, because the other processes work as well."""
         torch.set_num_threads(1)
         cls.dataset, cls.form = dataset, form
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
     @classmethod
     def read(cls, rows: list[int]) -> list[Any]:
         """Return the items as arrays, which can be sent without shared memory."""
         found = _read(cls.dataset, cls.form, rows)
         return [item if item is None else _as_arrays(item) for item in found]
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, whose locked files it has open, too.
+
+    A parent that was killed cannot end it, and its run could not be resumed while they are locked.
+    """
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
 
 
 def _as_arrays(item: Item) -> tuple[list[Any], list[Any]]:
@@ -270,8 +288,9 @@ def _as_item(sent: tuple[list[Any], list[Any]]) -> Item:
 
 def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
     found: list[Item | None] = []
-    with _in_private(dataset):
+    with _in_private(dataset) as begin_row:
         for row in rows:
+            begin_row()
             try:
                 found.append(form.taken_apart(dataset[row]))
             except Exception:  # whatever is wrong with a private row, nobody may hear of it
@@ -280,13 +299,22 @@ def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
 
 
 @contextmanager
-def _in_private(dataset: Any) -> Iterator[None]:
-    """Draws from secret states, also of the dataset's own generators; warnings name no row."""
+def _in_private(dataset: Any) -> Iterator[Callable[[], None]]:
+    """Draws from secret states, also of the dataset's own generators; warnings name no row.
+
+    What is yielded gives every generator a state of its own for the next row: were there one for
+    all rows, then a row that sets a seed would decide what is drawn for those behind it.
+    """
+    own = generators_in(dataset)
+
+    def begin_row() -> None:
+        give_secret_defaults(os.urandom)
+        for generator in own:
+            give_secret_state(generator, os.urandom)
+
     with secret_generators(os.urandom, torch.device("cpu")), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for generator in generators_in(dataset):
-            give_secret_state(generator, os.urandom)
-        yield
+        yield begin_row
 
 
 def from_dataset(
@@ -351,6 +379,12 @@ def require_map_style(dataset: Any) -> None:
             f"Expected targets beside the features, found {type(dataset).__name__} alone. Call "
             "`examples(features, targets)`, or give a torch `Dataset` whose items have both."
         )
+    if isinstance(dataset, DataLoader | Sampler):
+        raise DataError(
+            f"Expected a dataset, found {type(dataset).__name__}, which draws rows: that is the "
+            "run's part, which draws each row with the same probability and pays for it first. "
+            "Give the dataset, `adadps.examples(loader.dataset, workers=...)`."
+        )
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise DataError(
             "Expected a map-style dataset, found one that only iterates. The privacy of a step "
@@ -366,7 +400,8 @@ def require_map_style(dataset: Any) -> None:
 
 def _form_of_first(dataset: Any, target: str | None) -> ItemForm:
     try:
-        with _in_private(dataset):
+        with _in_private(dataset) as begin_row:
+            begin_row()
             item = dataset[0]
     except Exception as error:
         raise DataError(

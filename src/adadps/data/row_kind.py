@@ -80,7 +80,8 @@ def require_examples(data: Any) -> Examples:
     if not isinstance(data, Examples):
         raise DataError(
             f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
-            "Wrap features and targets in it."
+            "Wrap features and targets in it, or a dataset of torch: `adadps.examples(dataset)`; "
+            "of a `DataLoader`, give its dataset, because the run draws the batches."
         )
     return data
 

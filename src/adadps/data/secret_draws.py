@@ -34,10 +34,7 @@ def secret_generators(secret: Bytes, device: torch.device) -> Iterator[None]:
     accelerator = None if device.type == "cpu" else torch.get_device_module(device)
     of_device = accelerator.get_rng_state(device) if accelerator else None
     try:
-        torch.set_rng_state(_twister_state(secret(4 * _WORDS)))
-        _NUMPY.set_bit_generator(np.random.PCG64(int.from_bytes(secret(16))))
-        words = _words(secret(4 * _WORDS)).tolist()
-        random.setstate((3, (*words, _WORDS), None))
+        give_secret_defaults(secret)
         if accelerator:
             accelerator.set_rng_state(_secret_seed(of_device, secret), device)
         yield
@@ -48,6 +45,13 @@ def secret_generators(secret: Bytes, device: torch.device) -> Iterator[None]:
         random.setstate(of_python)
         if accelerator:
             accelerator.set_rng_state(of_device, device)
+
+
+def give_secret_defaults(secret: Bytes) -> None:
+    """Give the default generators of the CPU secret states, where `secret_generators` holds."""
+    torch.set_rng_state(_twister_state(secret(4 * _WORDS)))
+    _NUMPY.set_bit_generator(np.random.PCG64(int.from_bytes(secret(16))))
+    random.setstate((3, (*_words(secret(4 * _WORDS)).tolist(), _WORDS), None))
 
 
 def _words(held: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
@@ -101,7 +105,7 @@ _DEEPEST, _MOST = 12, 1000
 
 
 def generators_in(held: Any) -> list[Any]:
-    """Return the generators of torch, numpy and Python that an object holds, and what it holds.
+    """Return the generators of torch, numpy and Python that an object holds or its methods name.
 
     >>> class Noisy:
     ...     transforms = [random.Random(0)]
@@ -138,11 +142,42 @@ def _parts_of(held: Any) -> list[Any]:
         return [getattr(held, name, None) for name in names]
     if isinstance(held, types.FunctionType):
         cells = [cell.cell_contents for cell in held.__closure__ or () if _is_full(cell)]
-        return [*cells, held.__defaults__, held.__kwdefaults__]
+        return [*cells, held.__defaults__, held.__kwdefaults__, *_globals_of(held)]
+    if isinstance(held, staticmethod | classmethod | property):
+        return [held.fget if isinstance(held, property) else held.__func__]
     if isinstance(held, type):
-        return [] if held.__module__.startswith(("torch.", "builtins")) else [*vars(held).values()]
+        return [] if _is_of_library(held.__module__) else [*vars(held).values(), *held.__bases__]
     slots = (name for kind in type(held).__mro__ for name in _slots(kind))
     return [getattr(held, "__dict__", None), type(held), *(getattr(held, s, None) for s in slots)]
+
+
+def _globals_of(function: types.FunctionType) -> list[Any]:
+    """What the code of a function reads from its module: generators, and what may hold some."""
+    if _is_of_library(function.__module__ or ""):
+        return []
+    names = set(_names_in(function.__code__))
+    found: list[Any] = []
+    for value in (function.__globals__.get(name) for name in names):
+        if isinstance(value, types.ModuleType):
+            parts = (vars(value).get(name) for name in names)
+            found += [part for part in parts if isinstance(part, _GENERATORS)]
+        elif (
+            not isinstance(value, types.FunctionType | type)
+            or value.__module__ == function.__module__
+        ):
+            found.append(value)
+    return found
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names_in(part)
+
+
+def _is_of_library(module: str) -> bool:
+    return module.partition(".")[0] in ("torch", "builtins", "numpy", "random", "typing")
 
 
 def _is_full(cell: types.CellType) -> bool:

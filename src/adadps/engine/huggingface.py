@@ -7,11 +7,18 @@ masks of four axes, which they read as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from adadps.engine.passes.expanded_masks import (
+    require_no_checkpointing,
+    require_same_outputs,
+    window_of,
+)
 from adadps.errors import ModelError
 
 
@@ -35,11 +42,38 @@ def prepared(model: nn.Module) -> nn.Module:
             "encoder and a decoder. Expand the masks of both yourself, to (examples, 1, queries, "
             "keys), with 0 where a word is seen and a large negative number where it is not."
         )
-    if not any(isinstance(hook, _ExpandsMasks) for hook in model._forward_pre_hooks.values()):
-        config.use_cache = False
+    base = _base_of(model)
+    if not any(isinstance(hook, _ExpandsMasks) for hook in base._forward_pre_hooks.values()):
+        require_no_checkpointing(model)
         causal = any(getattr(module, "is_causal", False) for module in model.modules())
-        model.register_forward_pre_hook(_ExpandsMasks(causal), with_kwargs=True)
+        expands = _ExpandsMasks(causal, window_of(config), getattr(config, "use_cache", None))
+        config.use_cache = False
+        require_same_outputs(base, expands)
+        base.register_forward_pre_hook(expands, with_kwargs=True)
     return model
+
+
+def _base_of(model: nn.Module) -> nn.Module:
+    """The model that peft has wrapped: only there, prompts of peft have joined mask and text."""
+    of_peft: Any = getattr(model, "get_base_model", None)
+    found: nn.Module = model if of_peft is None else of_peft()
+    return found
+
+
+@contextmanager
+def as_configured(model: nn.Module) -> Iterator[None]:
+    """Give the configuration back what `prepared` has changed in it, for a while."""
+    config: Any = getattr(model, "config", None)
+    hooks = _base_of(model)._forward_pre_hooks.values()
+    expands = next((hook for hook in hooks if isinstance(hook, _ExpandsMasks)), None)
+    if expands is None or expands.used_cache is None:
+        yield
+        return
+    config.use_cache = expands.used_cache
+    try:
+        yield
+    finally:
+        config.use_cache = False
 
 
 class _ExpandsMasks:
@@ -49,8 +83,8 @@ class _ExpandsMasks:
     word that sees nothing has no NaN.
     """
 
-    def __init__(self, causal: bool) -> None:
-        self._causal = causal
+    def __init__(self, causal: bool, window: int | None, used_cache: bool | None) -> None:
+        self._causal, self._window, self.used_cache = causal, window, used_cache
 
     def __call__(self, model: nn.Module, given: Any, named: dict[str, Any]) -> Any:
         """Expand a mask that was given by name, if all words of the text are there."""
@@ -62,6 +96,12 @@ class _ExpandsMasks:
             return None
         seen = mask.bool()[:, None, None, :]
         length = mask.shape[1]
+        if self._window is not None and length > self._window:
+            raise ModelError(
+                f"Expected texts of at most {self._window} tokens, found {length}: in longer ones "
+                "a word of this model does not see all others, which an expanded mask does not "
+                "tell it. Give shorter texts."
+            )
         if self._causal:
             before = torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
             seen = seen & before

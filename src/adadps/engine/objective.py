@@ -271,8 +271,11 @@ _MASK, _LENGTH = "mask", "length"
 
 
 def _mask(name: str, like: Tensor) -> Tensor:
-    """A mask that hides nothing: ones, but zeros where it marks padding, as in torch's layers."""
-    shown = 0 if "padding" in name or like.is_floating_point() else 1
+    """A mask that hides nothing: ones, but zeros where it marks padding, as in torch's layers.
+
+    Where a mask is added to scores, ones everywhere change no share of attention.
+    """
+    shown = 0 if "padding" in name else 1
     return torch.full((ROWS, *like.shape[1:]), shown, dtype=like.dtype)
 
 

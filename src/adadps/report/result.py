@@ -170,6 +170,10 @@ class Result:
         if self.feature_weights is not None:
             tensors[FEATURE_WEIGHTS] = self.feature_weights.contiguous().cpu()
         save_tensors(tensors, draft / WEIGHTS_FILE)
+        self.write_statement(draft)
+
+    def write_statement(self, draft: Path) -> None:
+        """Write ``result.json`` and the privacy card, but no weights."""
         described = self.describe()
         try:
             text = json.dumps(described, indent=2, allow_nan=False, ensure_ascii=False)

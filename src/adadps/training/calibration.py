@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from numbers import Integral
 
 import torch
+from torch.optim import Optimizer
 
 from adadps.accounting.epsilon import Budget, calibrate_noise, grouping_of, units_of
 from adadps.accounting.events import exposes, is_free
 from adadps.accounting.samplers import Sampler, poisson
 from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, declared_read
+from adadps.data.row_kind import require_examples
 from adadps.errors import ContractError, DataError, OrderError, SideInformationError, require
 from adadps.methods.stages.chain import Chain, Informed
 from adadps.methods.stages.users import Users
@@ -55,15 +57,21 @@ def complete_plan(wanted: Wanted, data: Examples, terms: PaymentTerms) -> Traini
     """Complete what a caller asks for, or say what is missing or given twice."""
     method = wanted.method
     if not isinstance(method, Chain):
+        kind = type(method).__name__
+        cure = (
+            f"Give what makes it: `chain(privatize(), update_with(torch.optim.{kind}, lr=...))`."
+            if isinstance(method, Optimizer)
+            else "Build one by the functions of `adadps.methods`."
+        )
         raise OrderError(
-            f"Expected a method such as `dp_sgd(...)` or `chain(...)`, found {method!r}."
+            f"Expected a method such as `dp_sgd(...)` or `chain(...)`, found {kind}. {cure}"
         )
     _require_kinds(wanted, terms)
     sampler, read_off = _sampler(wanted, data)
     steps = _steps(wanted, sampler)
     if wanted.clip_norm is not None or method.is_open:
         method = _completed(method, wanted.clip_norm, sampler, steps, terms)
-    _require_examples(data)
+    require_examples(data)
     return TrainingPlan(method, sampler, steps, (*read_off, *data.read_off))
 
 
@@ -113,19 +121,11 @@ def _sampler(wanted: Wanted, data: Examples) -> tuple[Sampler, tuple[str, ...]]:
 
 
 def _number_of_units(data: Examples, by_user: bool) -> int:
-    _require_examples(data)
+    require_examples(data)
     if by_user and data.users is not None:
         with declared_read(DeclaredRead.NUMBER):
             return len(torch.unique(data.users))
     return len(data)
-
-
-def _require_examples(data: Examples) -> None:
-    if not isinstance(data, Examples):
-        raise DataError(
-            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
-            "Wrap features and targets in it."
-        )
 
 
 def _steps(wanted: Wanted, sampler: Sampler) -> int:
@@ -196,7 +196,7 @@ def _sigma(
 
 def require_parts(method: Chain, data: Examples) -> None:
     """Refuse data that lacks what the method needs, or that the method would not protect."""
-    _require_examples(data)
+    require_examples(data)
     by_user = isinstance(method.release.groups, Users)
     if by_user and data.users is None:
         raise DataError(

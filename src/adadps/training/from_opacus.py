@@ -7,16 +7,22 @@ dataset, the kinds of layers. No row of the dataset is looked at.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
 from torch.optim import SGD, Optimizer
+from torch.utils.data import RandomSampler, SequentialSampler, default_collate
 
+from adadps.data.datasets import require_map_style
 from adadps.errors import SettingError
 
-_AS_OURS = ("batch_first", "loss_reduction", "module", "criterion", "data_loader", "optimizer")
-_READ = ("max_grad_norm", "noise_multiplier", "target_epsilon", "target_delta", "epochs")
+_AS_OURS = ("module", "criterion", "data_loader", "optimizer", "grad_sample_mode", "wrap_model")
+_READ = (
+    *("max_grad_norm", "noise_multiplier", "target_epsilon", "target_delta", "epochs"),
+    *("poisson_sampling", "clipping", "noise_generator", "loss_reduction", "batch_first"),
+)
 
 
 def from_opacus(*, optimizer: Optimizer, data_loader: Any, **settings: Any) -> str:
@@ -53,6 +59,7 @@ def from_opacus(*, optimizer: Optimizer, data_loader: Any, **settings: Any) -> s
             "epochs, max_grad_norm) or of `make_private` (noise_multiplier, max_grad_norm), found "
             f"{', '.join(settings) or 'none of them'}. Give what the project gives to Opacus."
         )
+    require_map_style(data_loader.dataset)
     lines = ["result = adadps.fit(", *(f"    {line}" for line in _arguments(
         optimizer, data_loader, settings
     )), ")"]  # fmt: skip
@@ -68,8 +75,8 @@ def _arguments(optimizer: Optimizer, loader: Any, settings: dict[str, Any]) -> I
     yield "model,"
     yield "loss,  # one value per example: adadps.losses.cross_entropy, say"
     yield f"adadps.examples(dataset{workers}),"
-    yield f"method={_method(optimizer, noise)},"
-    yield f"clip_norm={settings['max_grad_norm']!r},"
+    yield f"method={_method(optimizer, noise, _names(settings.get('module')))},"
+    yield f"clip_norm={_clip_norm(settings['max_grad_norm'])!r},"
     if settings.get("poisson_sampling", True):
         yield f"batch_size={size},"
         yield f"epochs={settings.get('epochs', '...')},"
@@ -91,40 +98,67 @@ def _batch_size(loader: Any) -> Any:
     return "..." if size is None else size
 
 
-def _method(optimizer: Optimizer, noise: float | None) -> str:
-    kind, own = type(optimizer), _own_settings(optimizer)
+def _clip_norm(given: Any) -> Any:
+    """One clip norm; of one for each layer, that of the whole gradient."""
+    return math.hypot(*given) if isinstance(given, list | tuple) else given
+
+
+def _names(module: Any) -> dict[int, str]:
+    """The name of each trainable parameter, by its identity."""
+    if not isinstance(module, nn.Module):
+        return {}
+    return {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _method(optimizer: Optimizer, noise: float | None, names: dict[int, str]) -> str:
+    kind, groups = type(optimizer), optimizer.param_groups
+    own = _own_settings(optimizer, groups[0])
     given = "" if noise is None else f"noise_multiplier={noise!r}"
-    if kind is SGD and own.keys() == {"lr"}:
+    if kind is SGD and own.keys() == {"lr"} and len(groups) == 1:
         release = f"adadps.privatize({given}), " if given else ""
         return f"adadps.dp_sgd({release}lr={own['lr']!r})"
     module = kind.__module__
     name = f"torch.optim.{kind.__name__}" if module.startswith("torch.optim") else kind.__name__
     settings = "".join(f", {key}={value!r}" for key, value in own.items())
+    patterns = {
+        pattern: {key: value for key, value in found.items() if own.get(key) != value}
+        for group in groups[1:]
+        for found in [_own_settings(optimizer, group, own)]
+        for pattern in _patterns(group, names)
+    }
+    if patterns:
+        settings += f", parameter_groups={patterns!r}"
     update = f"adadps.stages.update_with({name}{settings})"
     return f"adadps.chain(adadps.privatize({given}), {update})"
 
 
-def _own_settings(optimizer: Optimizer) -> dict[str, Any]:
-    """The learning rate, and what differs from the defaults of the class."""
+def _own_settings(
+    optimizer: Optimizer, group: dict[str, Any], others: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The learning rate of a group, and what differs from the defaults of the class."""
     usual = inspect.signature(type(optimizer)).parameters
-    return {
-        name: value
-        for name, value in optimizer.defaults.items()
-        if name == "lr" or (name in usual and value != usual[name].default)
+    found = {
+        name: group[name]
+        for name in optimizer.defaults
+        if name in ("lr", *others) or (name in usual and group[name] != usual[name].default)
     }
+    if "lr" in found:  # before its scheduler has moved it
+        found["lr"] = float(group.get("initial_lr", found["lr"]))
+    return found
+
+
+def _patterns(group: dict[str, Any], names: dict[int, str]) -> list[str]:
+    """Patterns for the parameters of a group: by the ends of their names, or name by name."""
+    held = [names[id(p)] for p in group["params"] if id(p) in names]
+    ends = {name.rpartition(".")[2] for name in held}
+    like = [name for name in names.values() if name.rpartition(".")[2] in ends]
+    return [f"*{end}" for end in sorted(ends)] if len(like) == len(held) else held
 
 
 def _notes(optimizer: Optimizer, loader: Any, settings: dict[str, Any]) -> Iterator[str]:
-    if len(optimizer.param_groups) > 1:
-        yield (
-            f"{len(optimizer.param_groups)} parameter groups: name them by patterns, e.g. "
-            'update_with(..., parameter_groups={"*bias": {"weight_decay": 0.0}}).'
-        )
-    modules = settings["module"].modules() if isinstance(settings.get("module"), nn.Module) else ()
-    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):
-        yield "BatchNorm mixes examples: use GroupNorm or LayerNorm in its place."
-    if any(type(module).__module__.startswith("opacus.layers") for module in modules):
-        yield "Layers of Opacus (DPLSTM, ...) are not needed: use those of torch."
+    yield from _notes_on_model(settings.get("module"))
+    yield from _notes_on_optimizer(optimizer, settings)
+    yield from _notes_on_loader(loader)
     if settings.get("poisson_sampling", True) is False:
         yield "Opacus prices shuffled batches as if they were Poisson samples; here they cost more."
     if settings.get("clipping", "flat") != "flat":
@@ -132,15 +166,61 @@ def _notes(optimizer: Optimizer, loader: Any, settings: dict[str, Any]) -> Itera
             f"clipping={settings['clipping']!r}: here examples are clipped as a whole; see also "
             "adadps.methods.dp_sgd_adaptive_clip."
         )
+    if settings.get("batch_first", True) is False:
+        yield "batch_first=False: here examples lie along the first axis of every input and output."
     if settings.get("noise_generator") is not None:
         yield "noise_generator: noise comes from a secure generator; a seed makes epsilon infinite."
+    for name in sorted(settings.keys() - {*_AS_OURS, *_READ}):
+        yield f"{name}: has no counterpart here."
+
+
+def _notes_on_model(module: Any) -> Iterator[str]:
+    modules = list(module.modules()) if isinstance(module, nn.Module) else []
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):
+        yield "BatchNorm mixes examples: use GroupNorm or LayerNorm in its place."
+    if any(type(module).__module__.startswith("opacus.layers") for module in modules):
+        yield "Layers of Opacus (DPLSTM, ...) are not needed: use those of torch."
+    if type(module).__name__ == "DifferentiallyPrivateDistributedDataParallel":
+        yield "Training on several processes is not supported yet."
+
+
+def _notes_on_optimizer(optimizer: Optimizer, settings: dict[str, Any]) -> Iterator[str]:
+    names, groups = _names(settings.get("module")), optimizer.param_groups
+    if len(groups) > 1 and not names:
+        yield (
+            f"{len(groups)} parameter groups: name them by patterns, e.g. "
+            'update_with(..., parameter_groups={"*bias": {"weight_decay": 0.0}}).'
+        )
+    given = {id(p) for group in groups for p in group["params"]}
+    idle = [name for key, name in names.items() if key not in given]
+    if idle:
+        yield (
+            f"The optimizer does not have {len(idle)} trainable parameters ({idle[0]}, ...), which "
+            "would be trained here: call `requires_grad_(False)` on them first."
+        )
+    if any("initial_lr" in group for group in groups):
+        yield (
+            "The optimizer has a scheduler: give what makes it, e.g. update_with(..., "
+            "scheduler=functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10))."
+        )
+    if settings.get("loss_reduction", "mean") != "mean":
+        yield (
+            'loss_reduction="sum": here a sum is divided by batch_size, so that a learning rate of '
+            "SGD must be multiplied by it."
+        )
+
+
+def _notes_on_loader(loader: Any) -> Iterator[str]:
+    sampler = getattr(loader, "sampler", None)
+    if sampler is not None and type(sampler) not in (SequentialSampler, RandomSampler):
+        yield (
+            f"{type(sampler).__name__}: the run draws the batches, and each row with the same "
+            "probability. Weigh classes in the loss instead, by public weights."
+        )
     if getattr(loader, "batch_sampler", None) is not None and _batch_size(loader) == "...":
         yield "The loader has a sampler of its own: batches are drawn by the run, at random."
-    if type(settings.get("module")).__name__ == "DifferentiallyPrivateDistributedDataParallel":
-        yield "Training on several processes is not supported yet."
-    known = {
-        *_AS_OURS, *_READ, "poisson_sampling", "clipping", "noise_generator", "grad_sample_mode",
-        "wrap_model",
-    }  # fmt: skip
-    for name in settings.keys() - known:
-        yield f"{name}: has no counterpart here."
+    if getattr(loader, "collate_fn", default_collate) is not default_collate:
+        yield (
+            "collate_fn is not called: let the dataset give items of one shape, with texts padded "
+            "to one length. A row of another shape would weigh nothing, without a word."
+        )

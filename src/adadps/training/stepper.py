@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -298,7 +298,8 @@ class DataStepper(Stepper):
     def take(self, drawn: DrawnRows, index: int) -> None:
         """Take step number ``index`` with the examples that were drawn for it."""
         facts = BatchFacts()
-        with torch_on_one_thread() if self._little_for_torch else nullcontext():
+        threads = torch_on_one_thread() if self._little_for_torch else nullcontext()
+        with threads, _without_autocast(self.device):
             gradients, partly_read = self._gradients(drawn)
             self.move(gradients, partly_read, self._step(index, facts))
         if self._debug:
@@ -346,8 +347,13 @@ class DataStepper(Stepper):
             found["units"] = float(drawn.units.count)
         if len(drawn.rows):
             batch = self._data.take(drawn.rows).to(self.device)
-            outputs = self.objective.outputs(self.params, batch.features)
-            found["training_loss"] = float(self._loss(outputs, batch.targets).mean())
+            if batch.absent is not None:
+                batch = self.objective.encoded(batch)
+            losses = self._loss(self.objective.outputs(self.params, batch.features), batch.targets)
+            if batch.absent is not None:
+                found["unreadable"] = float(batch.absent.sum())
+                losses = losses[~batch.absent]
+            found["training_loss"] = float(losses.mean())
         release = self.method.release
         normalises = isinstance(release, AutomaticClip)
         return {**found, **facts.of_norms(None if normalises else release.clip_norm)}
@@ -362,6 +368,13 @@ class DataStepper(Stepper):
         tables = self.objective.tables()
         dense = sum(value.numel() for name, value in self.own_params.items() if name not in tables)
         return bool(tables) and dense * self._expected_size <= LITTLE_WORK
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Full precision, whatever the caller's own loop is in; models may switch it on inside."""
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 class BatchFacts:

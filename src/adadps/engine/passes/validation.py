@@ -31,7 +31,10 @@ from adadps.data.fields import (
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
+    IN_HALF,
     engine_for,
+    is_exact,
+    reads_in_sequence,
     require_gradients,
     require_separate_examples,
     warn_of_stored_gradients,
@@ -41,7 +44,6 @@ from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
-from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 
@@ -52,6 +54,8 @@ def objective(
     model: nn.Module, loss: Loss, data: Examples, *, randomness: Randomness | None = None
 ) -> Objective:
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
+    _require_no_autocast()
+    _require_not_wrapped(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
@@ -64,7 +68,7 @@ def objective(
         output = partial(_some_output, model, synthetic.features)
         if not isolation.holds_nothing:
             require_no_writes(model, loss, synthetic, output)
-        if LayerSequence.of(model) is None:  # a sequence returns one tensor
+        if not reads_in_sequence(model, synthetic.features):  # a sequence returns one tensor
             _require_pick(loss, output(), synthetic.targets)
         held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
@@ -135,18 +139,42 @@ def _require_pick(loss: Loss, outputs: Any, targets: Tensor) -> None:
 
 
 def _unfit(error: Exception) -> DataError:
+    type_alone = "dtype" in str(error) or "scalar type" in str(error)
+    cure = (
+        "Give numbers that the first layer takes: images as `image.float() / 255`, say"
+        if type_alone
+        else "Build the model with the width of the data, a row for every word, and the names of "
+        "the inputs, if they have names"
+    )
     return DataError(
         f"Expected features that fit the model, found that it refuses synthetic rows of the shape "
-        f"and type of the data: {error}. Build the model with the width of the data and a row for "
-        "every word; if it accepts only some values, give made-up rows that it accepts by "
-        "`examples(..., synthetic=(features, targets))`."
+        f"and type of the data: {error}. {cure}; if it accepts only some values, give made-up rows "
+        "that it accepts by `examples(..., synthetic=(features, targets))`."
     )
+
+
+def _require_not_wrapped(model: nn.Module) -> None:
+    for module in model.modules():
+        if type(module).__module__.startswith("opacus.grad_sample"):
+            raise ModelError(
+                f"Expected the model itself, found {type(module).__name__}, in which Opacus has "
+                "wrapped it. Give the model before `make_private`, or that of "
+                "`to_standard_module()`."
+            )
+
+
+def _require_no_autocast() -> None:
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        raise ModelError(
+            "Expected a run outside of `torch.autocast`, found that it is on: norms and sums are "
+            "computed in full precision. Use it inside of the model's `forward`."
+        )
 
 
 def _outputs(held: Objective, features: Features) -> Any:
     try:
         return held.outputs(held.params(), features)
-    except (IndexError, RuntimeError) as error:
+    except (IndexError, RuntimeError, TypeError) as error:
         raise _unfit(error) from error
 
 
@@ -157,6 +185,7 @@ def _require_independent_rows(held: Objective) -> None:
     evaluated and used on batches would not be the one that was trained.
     """
     count, features = len(held.synthetic), held.synthetic.features
+    close = partial(_close, share=_IN_FULL if is_exact(held.engine) else IN_HALF)
     together = _outputs(held, features)
     mixed = {len(tensor) for tensor in tensors_of(together)} != {count}
     if not mixed:
@@ -164,13 +193,13 @@ def _require_independent_rows(held: Objective) -> None:
         one, another = (
             _outputs_with_fixed_draws(held, rows) for rows in (features, others.features)
         )
-        mixed = not _close(rows_of(one, slice(1)), rows_of(another, slice(1)))
+        mixed = not close(rows_of(one, slice(1)), rows_of(another, slice(1)))
     # Several passes: the draws of two may happen to be the same.
-    if not mixed and all(_close(together, _outputs(held, features)) for _ in range(4)):
+    if not mixed and all(close(together, _outputs(held, features)) for _ in range(4)):
         each = (held.synthetic.take(row).features for row in torch.split(torch.arange(count), 1))
         alone = [_outputs(held, row) for row in each]
         lengths = {len(tensor) for row in alone for tensor in tensors_of(row)}
-        mixed = lengths != {1} or not _close(joined(alone), together)
+        mixed = lengths != {1} or not close(joined(alone), together)
     if mixed:
         raise ModelError(
             "Expected a model whose output for a row depends on that row alone, found one that "
@@ -194,17 +223,21 @@ def _fixed_bytes(count: int) -> bytes:
     return bytes((37 * place + 11) % 256 for place in range(count))
 
 
-def _close(one: Any, other: Any) -> bool:
+_IN_FULL = 1e-3
+"""What outputs of one row may differ by, as a share: kernels for few rows round otherwise."""
+
+
+def _close(one: Any, other: Any, *, share: float) -> bool:
     found, expected = tensors_of(one), tensors_of(other)
     pairs = zip(found, expected, strict=False)
-    return len(found) == len(expected) and all(_close_tensors(*pair) for pair in pairs)
+    return len(found) == len(expected) and all(_close_tensors(*pair, share) for pair in pairs)
 
 
-def _close_tensors(one: Tensor, other: Tensor) -> bool:
+def _close_tensors(one: Tensor, other: Tensor, share: float) -> bool:
     if one.shape != other.shape:
         return False
     size = torch.nan_to_num(other, posinf=0, neginf=0).abs().max() if other.numel() else 0.0
-    close = torch.isclose(one, other, rtol=1e-3, atol=1e-4 * float(size), equal_nan=True)
+    close = torch.isclose(one, other, rtol=share, atol=share / 10 * float(size), equal_nan=True)
     return bool(close.all())
 
 
@@ -327,7 +360,7 @@ def _table_sizes(held: Objective) -> tuple[Tensor, ...]:
     try:
         if rows:
             with secret_generators(_fixed_bytes, rows[0].device), torch.no_grad():
-                _forward(held.model, first)
+                _some_output(held.model, first)
     finally:
         for handle in handles:
             handle.remove()

@@ -6,11 +6,12 @@ torch's own layer is slow or fails, and reports its products to the tape.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from adadps.engine.rules.attention import run_attention
 from adadps.engine.rules.pooling import run_checked_pool, run_max_pool
@@ -84,14 +85,40 @@ def _run_cell(layer: nn.RNNCellBase, tape: Tape, rows: Tensor, state: Any = None
     return (h, c) if pair else h
 
 
+def _run_norm(layer: nn.LayerNorm, tape: Tape, input: Tensor) -> Tensor:
+    """Normalise in the precision of the weights; vmap cannot mix it with that of autocast."""
+    if layer.weight is None or input.dtype == layer.weight.dtype:
+        return cast("Tensor", tape.run(layer, input))
+    return cast("Tensor", tape.run(layer, input.to(layer.weight.dtype)).to(input.dtype))
+
+
+def _in_full(run: Replacement) -> Replacement:
+    """Run a layer in the precision of its weights, also under autocast."""
+
+    def replacement(layer: nn.Module, tape: Tape, *given: Any, **named: Any) -> Any:
+        weight = next(layer.parameters(recurse=False))
+        if not torch.is_autocast_enabled(weight.device.type):
+            return run(layer, tape, *given, **named)
+
+        def converted(value: Tensor) -> Tensor:
+            return value.to(weight.dtype) if value.is_floating_point() else value
+
+        given, named = tree_map_only(Tensor, converted, (given, named))
+        with torch.autocast(weight.device.type, enabled=False):
+            return run(layer, tape, *given, **named)
+
+    return replacement
+
+
 _REPLACEMENTS: dict[type[nn.Module], Replacement] = {
     nn.EmbeddingBag: _run_bag,
-    nn.LSTM: run_recurrent,
-    nn.GRU: run_recurrent,
-    nn.RNN: run_recurrent,
-    nn.LSTMCell: _run_cell,
-    nn.GRUCell: _run_cell,
-    nn.RNNCell: _run_cell,
+    nn.LayerNorm: _run_norm,
+    nn.LSTM: _in_full(run_recurrent),
+    nn.GRU: _in_full(run_recurrent),
+    nn.RNN: _in_full(run_recurrent),
+    nn.LSTMCell: _in_full(_run_cell),
+    nn.GRUCell: _in_full(_run_cell),
+    nn.RNNCell: _in_full(_run_cell),
     nn.MultiheadAttention: run_attention,
     nn.MaxPool1d: run_checked_pool,
     nn.MaxPool2d: run_max_pool,

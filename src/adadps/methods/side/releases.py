@@ -20,7 +20,7 @@ from dp_accounting import DpEvent, NoOpDpEvent
 
 from adadps.data.provenance import Provenance
 from adadps.engine.waist import Step
-from adadps.errors import require, require_positive
+from adadps.errors import SettingError, require, require_positive
 from adadps.methods.side.source import Transform, Uniform, positive
 from adadps.tensors.sums import Params
 
@@ -50,6 +50,14 @@ class DelayedReleases:
         return Provenance(
             f"delayed averages of its own releases: {settings}{gain}", public_because=OWN
         )
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse a run whose steps are all plain."""
+        if steps <= self.delay:
+            raise SettingError(
+                f"Expected more steps than the delay of {self.delay}, found {steps}: no step would "
+                "be preconditioned, and the method would be DP-SGD. Choose a shorter delay."
+            )
 
     def init(self, params: Params) -> tuple[Params, Params]:
         """Return the sum of releases and the second moment v, both zero."""

@@ -33,7 +33,14 @@ from adadps.engine.waist import (
 )
 from adadps.errors import OrderError, SideInformationError, require, require_positive
 from adadps.methods.side.source import LearnsFromReleases, SideSource, Transform
-from adadps.methods.stages.chain import AFTER_RELEASE, FollowsRelease, ReadsPublic, ReadsSide, Stage
+from adadps.methods.stages.chain import (
+    AFTER_RELEASE,
+    CountsSteps,
+    FollowsRelease,
+    ReadsPublic,
+    ReadsSide,
+    Stage,
+)
 from adadps.methods.stages.users import Users
 from adadps.tensors.sums import Params, Sums
 from adadps.types import Kind
@@ -222,6 +229,11 @@ class PreconditionByReleases(Precondition):
         """Pass on what was released to the source."""
         assert isinstance(self.side, LearnsFromReleases)
         return self.side.learn(state, released, step)
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse a run that ends before its releases precondition any step."""
+        if isinstance(self.side, CountsSteps):
+            self.side.require_steps(steps)
 
 
 def precondition(side: SideSource) -> Precondition:

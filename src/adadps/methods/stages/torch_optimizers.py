@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from adadps.engine.waist import Step, Update
 from adadps.errors import SettingError
@@ -179,6 +179,18 @@ def update_with(
             f"Expected the class of an optimizer of torch, found {optimizer!r}. Give e.g. "
             "`torch.optim.AdamW`."
         )
+    if isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
+        kind = type(scheduler).__name__
+        raise SettingError(
+            f"Expected what makes a scheduler of an optimizer, found an object of {kind}, which "
+            f"has an optimizer of its own. Give e.g. `functools.partial({kind}, ...)`."
+        )
+    for like, own in (parameter_groups or {}).items():
+        if "params" in own:
+            raise SettingError(
+                f"Expected settings of the parameters that {like!r} matches, found `params`. "
+                "Leave it out: the pattern chooses them by their names."
+            )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise SettingError(
