@@ -60,10 +60,15 @@ class PassByExample:
             for p in module.parameters(recurse=False)
             if id(p) in names and names[id(p)] not in self.stored
         }
-        noted = dict.fromkeys(filter(has_rule, self._recorded), run_noted)
-        self.replacements = noted | replacements_in(model)
+        noted = [layer for layer in model.modules() if has_rule(layer) and self._is_run(layer)]
+        self.replacements = dict.fromkeys(noted, run_noted) | replacements_in(model)
         self._plans: dict[Any, Plan] = {}
         self._tried: Arguments | None = None
+
+    def _is_run(self, layer: nn.Module) -> bool:
+        """Does it run by a function of ours? Frozen linear layers do, for their faster products."""
+        frozen = not any(p.requires_grad for p in layer.parameters(recurse=False))
+        return layer in self._recorded or (type(layer) is nn.Linear and frozen)
 
     def gradients(
         self, loss: Loss, params: Params, rows: Arguments, targets: Tensor

@@ -155,7 +155,7 @@ MUTATIONS = {
     ),
     "what a model notes about a user's rows stays": Mutation(
         "src/adadps/engine/local.py",
-        "return nullcontext() if self._rows_alone else same_state(self.model, self.loss)",
+        "return nullcontext() if self._rows_alone else self._same_state()",
         "return nullcontext()",
         "tests/engine/test_local_training.py -k hazard_22",
     ),
@@ -167,8 +167,8 @@ MUTATIONS = {
     ),
     "what a pass writes into the model stays there": Mutation(
         "src/adadps/engine/passes/model_state.py",
-        "    finally:\n        held.restore()",
-        "    finally:\n        pass",
+        "        finally:\n            record.restore()",
+        "        finally:\n            pass",
         "tests/hazards/test_hazards_of_model_state.py -k is_put_back",
     ),
     "tensors may outlive a pass": Mutation(
