@@ -5,9 +5,9 @@ that of an ordinary pass. The backward pass stops at the products of layers on t
 (`adadps.engine.rules.tape`). Parameters that are used in another way have stored gradients.
 
 What vmap has computed is a batch of values, each of one example. Where all of its operations are
-torch's own or ours, their derivatives are taken of the whole batch at once, in torch's usual
-backward pass. Where anything else could act on the way back (hooks, functions with a backward pass
-of their own), and for stored gradients, vmap runs the backward pass as well.
+known (`adadps.engine.rules.backward`), their derivatives are taken of the whole batch at once, in
+torch's usual backward pass. Where anything else could act on the way back (hooks, functions with a
+backward pass of their own), and for stored gradients, vmap runs the backward pass as well.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call, grad
 
 from adadps.data.fields import Arguments
 from adadps.engine.losses import Loss
 from adadps.engine.passes.vmap import over_examples
+from adadps.engine.rules.backward import keeps_examples_apart
 from adadps.engine.rules.fused_attention import AttendingTogether
 from adadps.engine.rules.layers import LayerCall, has_rule
 from adadps.engine.rules.replacements import replacements_in
-from adadps.engine.rules.structure import readers
 from adadps.engine.rules.tape import Owner, Tape, layer_of, on_tape, run_noted
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
@@ -134,7 +133,7 @@ class PassByExample:
     ) -> tuple[Sequence[Tensor], list[Tensor]] | None:  # fmt: skip
         """The gradients of the zeros by one backward pass of the batch, and all inputs.
 
-        None if that pass might do anything but differentiate torch's operations and ours.
+        None if that pass might do anything but differentiate operations that are known.
         """
         if not self._goes_back_together:
             return None
@@ -144,7 +143,7 @@ class PassByExample:
                 losses, inputs = over_examples(
                     single, own, {}, rows, targets, in_dims=(0, None, 0, 0)
                 )
-            if watched.watches or _has_other_functions(losses):
+            if watched.watches or not keeps_examples_apart(losses):
                 self._goes_back_together = False
                 return None
             found = torch.autograd.grad(losses.sum(), own, materialize_grads=True)
@@ -182,18 +181,6 @@ class PassByExample:
                 sum(tensor.numel() for tensor in held),
             )
         return self._plans[key]
-
-
-def _has_other_functions(last: Tensor) -> bool:
-    """Has the graph a function with a backward pass that is neither torch's nor ours?"""
-    return any(
-        isinstance(node, BackwardCFunction) and not _is_ours(type(node)._forward_cls)  # type: ignore[attr-defined]
-        for node, _ in readers([last.grad_fn])
-    )
-
-
-def _is_ours(function: type) -> bool:
-    return function.__module__.startswith("adadps.")
 
 
 def _in_full(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -50,7 +50,7 @@ class AttendingTogether(TorchFunctionMode):
 
 _OF_GRAPHS = {
     Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.retain_grad,
-    Tensor.grad_fn.__get__,  # type: ignore[attr-defined]
+    Tensor.grad_fn.__get__, Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
 }  # fmt: skip
 
 
@@ -142,6 +142,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, above: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value."""
+        if ctx.needs_input_grad[3]:  # under vmap alone, a mask does not say so before
+            raise RuntimeError("a mask that is learned")
         found = _Gradients.apply(above, *ctx.saved_tensors, ctx.causal, ctx.scale)  # type: ignore[no-untyped-call]
         return (*found, None, None, None)
 
