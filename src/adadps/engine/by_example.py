@@ -135,10 +135,10 @@ class PassByExample:
 
         None if that pass might do anything but differentiate operations that are known.
         """
-        if not self._goes_back_together:
+        if not (self._goes_back_together and zeros):
             return None
-        own = [zero.expand(len(targets), *zero.shape).requires_grad_() for zero in zeros]
         try:
+            own = [zero.expand(len(targets), *zero.shape).requires_grad_() for zero in zeros]
             with torch.enable_grad(), disable_saved_tensors_hooks("they would see all examples"):
                 losses, inputs = over_examples(
                     single, own, {}, rows, targets, in_dims=(0, None, 0, 0)
