@@ -50,7 +50,7 @@ class AttendingTogether(TorchFunctionMode):
 
 _OF_GRAPHS = {
     Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.retain_grad,
-    Tensor.grad_fn.__get__, Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
+    Tensor.grad_fn.__get__, Tensor.requires_grad.__get__,  # type: ignore[attr-defined,union-attr]
 }  # fmt: skip
 
 
