@@ -3,26 +3,37 @@
 The model runs under torch.func.vmap with weights that all examples share, so that the cost is about
 that of an ordinary pass. The backward pass stops at the products of layers on the tape
 (`adadps.engine.rules.tape`). Parameters that are used in another way have stored gradients.
+
+What vmap has computed is a batch of values, each of one example. Where all of its operations are
+known (`adadps.engine.rules.backward`), their derivatives are taken of the whole batch at once, in
+torch's usual backward pass. Where anything else could act on the way back (hooks, functions with a
+backward pass of their own), and for stored gradients, vmap runs the backward pass as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call, grad
 
 from adadps.data.fields import Arguments
 from adadps.engine.losses import Loss
 from adadps.engine.passes.vmap import over_examples
+from adadps.engine.rules.backward import keeps_examples_apart
+from adadps.engine.rules.fused_attention import AttendingTogether
 from adadps.engine.rules.layers import LayerCall, has_rule
 from adadps.engine.rules.replacements import replacements_in
 from adadps.engine.rules.tape import Owner, Tape, layer_of, on_tape, run_noted
 from adadps.errors import ModelError
 from adadps.tensors.sums import Params
+
+Single = Callable[..., tuple[Tensor, list[Tensor]]]
+"""From zeros, a row and its target to its loss, and the inputs of all layers."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,16 @@ class PassByExample:
             for p in module.parameters(recurse=False)
             if id(p) in names and names[id(p)] not in self.stored
         }
-        noted = dict.fromkeys(filter(has_rule, self._recorded), run_noted)
-        self.replacements = noted | replacements_in(model)
+        noted = [layer for layer in model.modules() if has_rule(layer) and self._is_run(layer)]
+        self.replacements = dict.fromkeys(noted, run_noted) | replacements_in(model)
         self._plans: dict[Any, Plan] = {}
+        self._goes_back_together = not self.stored
         self._tried: Arguments | None = None
+
+    def _is_run(self, layer: nn.Module) -> bool:
+        """Does it run by a function of ours? Frozen linear layers do, for their faster products."""
+        frozen = not any(p.requires_grad for p in layer.parameters(recurse=False))
+        return layer in self._recorded or (type(layer) is nn.Linear and frozen)
 
     def gradients(
         self, loss: Loss, params: Params, rows: Arguments, targets: Tensor
@@ -71,29 +88,36 @@ class PassByExample:
         """Return the calls of all layers on the tape, and the stored gradients."""
         plan = self._plan_for(params, rows)
         own = {name: params[name] for name in self.stored if name in params}
+        watched = AttendingTogether()
 
         def single(
             zeros: list[Tensor], stored: Params, row: Arguments, target: Tensor
         ) -> tuple[Tensor, list[Tensor]]:
             tape = Tape(self._recorded, zeros)
-            with on_tape(tape, self.replacements):
-                given, named = _each(row, lambda part: part.unsqueeze(0))
-                outputs = functional_call(self.model, params | stored, given, named)
+            with watched:
+                with on_tape(tape, self.replacements):
+                    given, named = _each(row, lambda part: part.unsqueeze(0))
+                    outputs = functional_call(self.model, params | stored, given, named)
+                value = loss(outputs, target.unsqueeze(0)).squeeze()
             if [(use.owner, use.place) for use in tape.uses] != plan.uses:
                 raise ModelError(
                     "Expected a model that runs the same layers for every row and in every step, "
                     "found others. Do not change attributes of the model during a run."
                 )
-            value = loss(outputs, target.unsqueeze(0)).squeeze()
             return value, [use.inputs for use in tape.uses]
 
         rows = _each(rows, Tensor.clone)  # a model may write into its inputs
         forms = zip(plan.shapes, plan.dtypes, strict=True)
         zeros = [targets.new_zeros(shape, dtype=dtype) for shape, dtype in forms]
-        (of_zeros, stored), inputs = over_examples(
-            grad(single, argnums=(0, 1), has_aux=True),
-            zeros, own, rows, targets, in_dims=(None, None, 0, 0),
-        )  # fmt: skip
+        stored: Params = {}
+        together = self._together(single, zeros, rows, targets, watched)
+        if together is None:
+            (of_zeros, stored), inputs = over_examples(
+                grad(single, argnums=(0, 1), has_aux=True),
+                zeros, own, rows, targets, in_dims=(None, None, 0, 0),
+            )  # fmt: skip
+        else:
+            of_zeros, inputs = together
         # In one order in memory: sums over other strides would add up in another order.
         dtype = next(iter(params.values())).dtype
         slopes = [_in_full(gradient, dtype) for gradient in of_zeros]
@@ -102,6 +126,31 @@ class PassByExample:
             for (owner, place), a in zip(plan.uses, inputs, strict=True)
         ]
         return calls, {name: gradient.contiguous() for name, gradient in stored.items()}
+
+    def _together(
+        self, single: Single, zeros: list[Tensor], rows: Arguments, targets: Tensor,
+        watched: AttendingTogether,
+    ) -> tuple[Sequence[Tensor], list[Tensor]] | None:  # fmt: skip
+        """The gradients of the zeros by one backward pass of the batch, and all inputs.
+
+        None if that pass might do anything but differentiate operations that are known.
+        """
+        if not (self._goes_back_together and zeros):
+            return None
+        try:
+            own = [zero.expand(len(targets), *zero.shape).requires_grad_() for zero in zeros]
+            with torch.enable_grad(), disable_saved_tensors_hooks("they would see all examples"):
+                losses, inputs = over_examples(
+                    single, own, {}, rows, targets, in_dims=(0, None, 0, 0)
+                )
+            if watched.watches or not keeps_examples_apart(losses):
+                self._goes_back_together = False
+                return None
+            found = torch.autograd.grad(losses.sum(), own, materialize_grads=True)
+        except (ModelError, RuntimeError):  # if it is not for this, it is raised again
+            self._goes_back_together = False
+            return None
+        return found, [value.detach() for value in inputs]
 
     @property
     def is_exact(self) -> bool:

@@ -39,7 +39,7 @@ HELD_BYTES = 2**29
 """Memory for a pass over one physical batch, roughly."""
 
 _COPIES = 6
-"""A pass holds about this many times what layers read and write: copies, gradients, float64."""
+"""A pass holds about this many times what layers write: inputs, copies, gradients, float64."""
 
 MOST_ROWS = 2048
 
@@ -57,7 +57,7 @@ class GhostEngine:
         self.modes: tuple[bool, ...] | None = None
         """Whether each module was in training mode when the uses of parameters were recorded."""
         self.numbers = 0
-        """How many numbers the layers read and write for one example; 0 if that is unknown."""
+        """How many numbers the layers write for one example; 0 if that is unknown."""
         self._names = _names_of_shared(model)
 
     @cached_property
@@ -142,11 +142,12 @@ class GhostEngine:
         return max(1, min(MOST_ROWS, HELD_BYTES // (size * max(1, numbers))))
 
     def measure(self, params: Params, row: Features) -> None:
-        """Find out how many numbers the layers read and write for one example."""
+        """Find out how many numbers the layers write for one example."""
         if self.sequence is not None:
             self.numbers = self.sequence.numbers(self._with_shared(params), _rows(row))
         else:
-            self.numbers = self.by_example.plan(params, self.given(row, params)).numbers
+            plan = self.by_example.plan(params, self.given(row, params))
+            self.numbers = plan.numbers // 2  # of these, about half are inputs
 
     def reads(self, features: Features) -> dict[str, Tensor]:
         """Return the rows of the first layer's table that these features read.

@@ -23,7 +23,7 @@ from torch.func import functional_call
 from adadps.data.examples import Examples
 from adadps.data.fields import Features, arguments
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.passes.model_state import same_state
+from adadps.engine.passes.model_state import SameState
 from adadps.engine.rules.gradients import (
     LeafMap,
     MaterialisedGradients,
@@ -62,6 +62,7 @@ class LocalEngine:
         self.inner, self.steps, self.scale = inner, steps, scale
         self._rows_alone = getattr(inner, "sequence", None) is not None
         """Whether all layers treat every row separately, whatever else is in its batch."""
+        self._same_state = SameState(inner.model, inner.loss)
 
     @property
     def stored(self) -> frozenset[str]:
@@ -95,7 +96,7 @@ class LocalEngine:
         seen = {name: held[name].movedim(0, axes[name]) if name in axes else held[name]
                 for name in held}  # fmt: skip
         size = min(len(rows), self.steps.batch_size) * sum(value.numel() for value in held.values())
-        with _threads_for(size if self._rows_alone else math.inf), self._same_state():
+        with _threads_for(size if self._rows_alone else math.inf), self._isolated():
             for _ in range(self.steps.epochs):
                 for part in _mini_batches(len(rows), self.steps.batch_size):
                     batch = Examples(features, rows.targets).take(part)
@@ -108,9 +109,9 @@ class LocalEngine:
             for name, moved in ((name, start[name] - value) for name, value in held.items())
         }
 
-    def _same_state(self) -> AbstractContextManager[None]:
+    def _isolated(self) -> AbstractContextManager[None]:
         """Keep state that the model records about one user from all other users."""
-        return nullcontext() if self._rows_alone else same_state(self.model, self.loss)
+        return nullcontext() if self._rows_alone else self._same_state()
 
     def _own_words(self, features: Features) -> tuple[Features, Mapping[str, Tensor]]:
         """Sparse rows with columns renumbered among the words that occur, and those words."""

@@ -33,7 +33,7 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.model_state import evaluating, same_state
+from adadps.engine.passes.model_state import SameState, evaluating
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
@@ -367,6 +367,7 @@ class Isolation:
     ) -> None:
         self._model, self._loss, self._secret = model, loss, secret
         self._quotes_errors = quotes_errors
+        self._same_state = SameState(model, loss)
         sequence = LayerSequence.of(model)
         # Layers and losses of these kinds draw nothing and hold nothing, and need no guard.
         self.holds_nothing = sequence is not None and treats_examples_alone(loss)
@@ -381,7 +382,7 @@ class Isolation:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Surround a pass. Buffers and attributes are restored after it, always and silently."""
-        same = nullcontext() if self.holds_nothing else same_state(self._model, self._loss)
+        same = nullcontext() if self.holds_nothing else self._same_state()
         with self._secret_draws(), same:
             yield
 

@@ -167,7 +167,7 @@ MUTATIONS = {
     ),
     "what a model notes about a user's rows stays": Mutation(
         "src/adadps/engine/local.py",
-        "return nullcontext() if self._rows_alone else same_state(self.model, self.loss)",
+        "return nullcontext() if self._rows_alone else self._same_state()",
         "return nullcontext()",
         "tests/engine/test_local_training.py -k hazard_22",
     ),
@@ -179,9 +179,27 @@ MUTATIONS = {
     ),
     "what a pass writes into the model stays there": Mutation(
         "src/adadps/engine/passes/model_state.py",
-        "    finally:\n        held.restore()",
-        "    finally:\n        pass",
+        "        finally:\n            record.restore()",
+        "        finally:\n            pass",
         "tests/hazards/test_hazards_of_model_state.py -k is_put_back",
+    ),
+    "an old record serves a pass though the model has changed": Mutation(
+        "src/adadps/engine/passes/model_state.py",
+        "if record is None or not record.is_current():",
+        "if record is None:",
+        "tests/engine/test_model_state.py -k no_older_state",
+    ),
+    "any function may act on the way back of a batch": Mutation(
+        "src/adadps/engine/rules/backward.py",
+        'return function.__module__.startswith("adadps.")',
+        "return True",
+        "tests/engine/test_by_example.py -k on_the_way_back",
+    ),
+    "any formula of torch may act on the way back of a batch": Mutation(
+        "src/adadps/engine/rules/backward.py",
+        'return type(node).__name__.rstrip("0123456789") in _KNOWN',
+        "return True",
+        "tests/engine/test_by_example.py -k on_the_way_back",
     ),
     "tensors may outlive a pass": Mutation(
         "src/adadps/engine/passes/side_effects.py",

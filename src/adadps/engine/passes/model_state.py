@@ -59,8 +59,11 @@ class ModelState:
     """A record of everything that a model, and a loss that is an object, hold now."""
 
     def __init__(self, model: nn.Module, loss: object = None) -> None:
-        self._parameters = [(p, p._version) for p in _parameters(model)]
+        self._parameters = list(_parameters(model))
         self._places: list[_Place] = []
+        self._empty: list[Any] = []
+        """Containers that hold nothing, as most of those in a module do, and where they are."""
+        self._empty_in: list[str] = []
         self._generators: list[str] = []
         self._visited: dict[int, Any] = {}
         for name, module in model.named_modules():
@@ -69,13 +72,24 @@ class ModelState:
 
     def restore(self) -> None:
         """Undo all writes since the record was made."""
+        if any(map(len, self._empty)):
+            for container in self._empty:
+                container.clear()
         for place in self._places:
             if not place.is_same():
                 place.restore()
 
-    def require_same_parameters(self) -> None:
-        """Refuse writes to parameters, which cannot be undone."""
-        if any(p._version != version for p, version in self._parameters):
+    def is_current(self) -> bool:
+        """Would a new record be the same?"""
+        return not any(map(len, self._empty)) and all(place.is_same() for place in self._places)
+
+    def versions(self) -> list[int]:
+        """Return the versions of all parameters: writes to them cannot be undone."""
+        return [parameter._version for parameter in self._parameters]
+
+    def require_versions(self, versions: list[int]) -> None:
+        """Refuse writes to parameters since they had these versions."""
+        if self.versions() != versions:
             raise ContractError(
                 "Expected a forward pass that reads the model's parameters, found one that writes "
                 "to them. Move the change out of `forward`: only the method may move weights."
@@ -86,8 +100,10 @@ class ModelState:
 
         Call it only after passes on synthetic rows: it reads the contents.
         """
-        changed = (p.module for p in self._places if not p.is_same() and not p.is_equal())
-        return next(changed, None)
+        pairs = zip(self._empty, self._empty_in, strict=True)
+        changed = [module for container, module in pairs if len(container)]
+        changed += [p.module for p in self._places if not p.is_same() and not p.is_equal()]
+        return changed[0] if changed else None
 
     def require_no_generator(self) -> None:
         """Refuse a model with its own generator, whose seed others may know."""
@@ -113,7 +129,11 @@ class ModelState:
         elif isinstance(held, _GENERATORS):
             self._generators.append(module)
         elif isinstance(held, _CONTAINERS):
-            self._places.append(_container(held, module))
+            if len(held):
+                self._places.append(_container(held, module))
+            else:
+                self._empty.append(held)
+                self._empty_in.append(module)
             self._visit(getattr(held, "__dict__", None), module, depth)
             for value in list(held.values()) if isinstance(held, dict) else list(held):
                 self._visit(value, module, depth)
@@ -130,9 +150,11 @@ class ModelState:
         elif isinstance(held, functools.partial):
             self._visit((held.func, held.args, held.keywords), module, depth)
         elif isinstance(held, types.FunctionType):
-            self._visit((held.__dict__, held.__defaults__, held.__kwdefaults__), module, depth)
+            for name in ("__defaults__", "__kwdefaults__"):
+                self._visit_attribute(held, name, module, depth)
+            self._visit(held.__dict__, module, depth)
             for cell in held.__closure__ or ():
-                self._visit_cell(cell, module, depth)
+                self._visit_attribute(cell, "cell_contents", module, depth)
         elif isinstance(held, type):
             self._visit_classes(held, module)
         elif isinstance(held, nn.Module):
@@ -141,18 +163,12 @@ class ModelState:
         elif not type(held).__module__.startswith(_NOT_FOLLOWED):
             self._visit(getattr(held, "__dict__", None), module, depth)
             for name in _slots(type(held)):
-                if hasattr(held, name):
-                    value = getattr(held, name)
-                    self._places.append(_attribute(held, name, value, module))
-                    self._visit(value, module, depth)
+                self._visit_attribute(held, name, module, depth)
             self._visit_classes(type(held), module)
 
-    def _visit_cell(self, cell: types.CellType, module: str, depth: int) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:  # the cell is empty
-            return
-        self._places.append(_attribute(cell, "cell_contents", value, module))
+    def _visit_attribute(self, holder: Any, name: str, module: str, depth: int) -> None:
+        value = _attribute_of(holder, name)
+        self._places.append(_attribute(holder, name, value, module))
         self._visit(value, module, depth)
 
     def _visit_classes(self, kind: type, module: str) -> None:
@@ -171,15 +187,28 @@ _PLAIN = (str, bytes, int, float, complex, torch.dtype, torch.device)
 _PLAINEST = {type(None), bool, *_PLAIN}  # most of what a module holds
 
 
-@contextmanager
-def same_state(model: nn.Module, loss: object = None) -> Iterator[None]:
-    """Restore everything that the model holds after the block, whatever happens in it."""
-    held = ModelState(model, loss)
-    try:
-        yield
-    finally:
-        held.restore()
-    held.require_same_parameters()
+class SameState:
+    """Restores everything that a model and a loss hold after each pass, whatever happens in it.
+
+    The record of the last pass serves the next one, as long as it is current.
+    """
+
+    def __init__(self, model: nn.Module, loss: object = None) -> None:
+        self._model, self._loss = model, loss
+        self._record: ModelState | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Surround a pass."""
+        record = self._record
+        if record is None or not record.is_current():
+            self._record = record = ModelState(self._model, self._loss)
+        versions = record.versions()
+        try:
+            yield
+        finally:
+            record.restore()
+        record.require_versions(versions)
 
 
 @contextmanager
@@ -257,15 +286,29 @@ def _container(container: Any, module: str) -> _Place:
 
 
 def _attribute(holder: Any, name: str, value: Any, module: str) -> _Place:
-    def now() -> Any:
-        return getattr(holder, name, None)
+    def restore() -> None:
+        if value is _MISSING:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, value)
 
     return _Place(
         module,
-        lambda: now() is value,
-        lambda: _equal(now(), value),
-        lambda: setattr(holder, name, value),
+        lambda: _attribute_of(holder, name) is value,
+        lambda: _equal(_attribute_of(holder, name), value),
+        restore,
     )
+
+
+_MISSING = type("Missing", (), {"__slots__": ()})()
+"""In place of the value of a slot, or of a variable of a function, that has none yet."""
+
+
+def _attribute_of(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name)
+    except (AttributeError, ValueError):  # an empty cell has no value
+        return _MISSING
 
 
 def _class(cls: type, module: str) -> _Place:

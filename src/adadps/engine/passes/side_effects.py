@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from adadps.data.examples import Examples
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.losses import Loss
-from adadps.engine.passes.model_state import ModelState, described, same_state
+from adadps.engine.passes.model_state import ModelState, SameState, described
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.errors import ModelError
 
@@ -127,7 +127,7 @@ def require_no_retained_tensors(model: nn.Module, loss: Loss, run: Callable[[], 
     if LayerSequence.of(model) is not None:
         return
     made = _CreatedTensors()
-    with made, same_state(model, loss):  # as in every pass: an LSTM, say, retains its weights
+    with made, SameState(model, loss)():  # as in every pass: an LSTM, say, retains its weights
         run()
     if any(True for _ in made.alive()):
         gc.collect()

@@ -73,12 +73,13 @@ class _Recurrence(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
         """Run the sequences of all examples together."""
         batch = info.batch_size
-        cell, gates, _, _, weight, bias, h0, c0 = inputs
+        cell, gates, *beside, weight, bias, h0, c0 = inputs
         _require_shared(in_dims[4:6])
         flat = _merged(gates, in_dims[1], batch)
         first, memory = _merged(h0, in_dims[6], batch), _merged(c0, in_dims[7], batch)
+        zeros, inner = map(_side_by_side, beside, in_dims[2:4], [batch] * 2)
         found = _Recurrence.apply(  # type: ignore[no-untyped-call]
-            cell, flat, flat.new_empty(0), flat.new_empty(0), weight, bias, first, memory
+            cell, flat, zeros, inner, weight, bias, first, memory
         )
         return tuple(_split(t, batch) for t in found), (0, 0, 0, 0)
 
@@ -126,9 +127,13 @@ class _RecurrenceBackward(torch.autograd.Function):
 
 
 def _merged(tensor: Tensor, dim: int | None, batch: int) -> Tensor:
-    """The sequences of all examples along one axis."""
+    """The sequences of all examples along one axis, in one piece of memory."""
+    return _side_by_side(tensor, dim, batch).contiguous()
+
+
+def _side_by_side(tensor: Tensor, dim: int | None, batch: int) -> Tensor:
     each = tensor.expand(batch, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return each.flatten(0, 1).contiguous()
+    return each.flatten(0, 1) if each.dim() > 1 else each
 
 
 def _split(tensor: Tensor, batch: int) -> Tensor:

@@ -52,7 +52,7 @@ def used_elsewhere(
     owned = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     through: set[str] = set()
     elsewhere: set[str] = set()
-    for node, leaf in _readers([tensor.grad_fn for tensor in found]):
+    for node, leaf in readers([tensor.grad_fn for tensor in found]):
         variable = id(getattr(leaf, "variable", None))
         if variable in owned:
             raise HiddenParameterError(
@@ -163,7 +163,7 @@ _READS = {
 """Operations whose results in Python, or whose shapes, depend on values."""
 
 
-def _readers(last: list[Any]) -> Iterator[tuple[Any, Any]]:
+def readers(last: list[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield all edges of a graph, from a node to one that it reads."""
     waiting, seen = list(dict.fromkeys(last)), set(last)
     while waiting:
