@@ -8,12 +8,10 @@ classes are public.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -25,22 +23,25 @@ from sklearn.preprocessing import normalize
 
 from adadps.data.examples import as_features
 from adadps.data.identity import public_rows
-from adadps.data.tables import Table, joined_texts, read_chunks, read_table
 from adadps.errors import DataError, SideInformationError
-from adadps.estimators.tables.schema import Schema
+from adadps.estimators.negation import (
+    Negation,
+    is_negated,
+    listed_frequencies,
+    negation_in,
+    with_negated,
+)
 from adadps.methods.side import (
     Embeddings,
     Frequencies,
     PublicTexts,
     corpus_frequencies,
     embeddings,
-    given_frequencies,
-    public_texts,
-    word_frequencies,
 )
+from adadps.methods.side.vector_sources import WORD
 from adadps.types import TextFeatures
 
-TOKEN = r"(?u)\b\w\w+\b"
+TOKEN = WORD
 """The pattern of a word, in texts and in vocabularies."""
 
 
@@ -48,14 +49,18 @@ TOKEN = r"(?u)\b\w\w+\b"
 class BagOfWords:
     """Counts of public words in each text, L2-normalised per text.
 
-    ``dampened`` counts are log(1 + count), so that repetitions of a word weigh less.
+    ``dampened`` counts are log(1 + count), so that repetitions of a word weigh less. With a
+    ``negation``, a word that it reaches counts as the negated form, if the vocabulary has that.
 
     >>> BagOfWords(("apple", "pear"))(["Apple, apple!", "no fruit"]).toarray().tolist()
     [[1.0, 0.0], [0.0, 0.0]]
+    >>> BagOfWords(("good", "not good"), negation=negation_in("en"))(["Not a good one."]).toarray()
+    array([[0., 1.]], dtype=float32)
     """
 
     vocabulary: tuple[str, ...]
     dampened: bool = False
+    negation: Negation | None = None
 
     def __post_init__(self) -> None:
         words = self.vocabulary
@@ -78,11 +83,18 @@ class BagOfWords:
                 "Expected at least one text and nothing else, found none or a missing value. Check "
                 "the file, and fill empty texts with ''."
             )
-        counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=TOKEN)
+        counter = CountVectorizer(vocabulary=list(self.vocabulary), **self._splitting())
         counts = sparse.csr_matrix(counter.transform(texts), dtype=np.float32)
         if self.dampened:
             counts.data = np.log1p(counts.data)
         return sparse.csr_matrix(normalize(counts, norm="l2"))
+
+    def _splitting(self) -> dict[str, Any]:
+        """Return what splits a text into words."""
+        negation, known = self.negation, frozenset(filter(is_negated, self.vocabulary))
+        if negation is None or not known:
+            return {"token_pattern": TOKEN}
+        return {"analyzer": lambda text: negation.words(text, known)}
 
 
 def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
@@ -129,6 +141,10 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     anyone may know. The vocabulary and its frequencies then come from them, and beside embeddings
     a text has a third part, by vectors that are fitted to them.
 
+    With ``negation``, each word of the vocabulary also has a negated form, "not good" beside
+    "good", where we know how the language negates (English). A ``vocabulary`` that is given stays
+    as it is: negated forms in it are then counted.
+
     As ``side`` of `AdaDPSClassifier`, it gives the public frequencies of its words.
 
     >>> rows = PublicVectorizer(words=1000).fit_transform(["To be, or not to be", "???"])
@@ -144,6 +160,7 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         features: str = "words",
         embeddings: Any = None,
         public_texts: PublicTexts | None = None,
+        negation: bool = False,
     ) -> None:
         self.words = words
         self.language = language
@@ -151,6 +168,11 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.features = features
         self.embeddings = embeddings
         self.public_texts = public_texts
+        self.negation = negation
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a vectorizer; those that were saved before there were negated words have none."""
+        super().__setstate__({"negation": False, **state})
 
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: ARG002
         """Check the settings; the texts are not read."""
@@ -241,21 +263,29 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         given = self._given_texts()
         if given is None:
-            return word_frequencies(self.public_words(), self.language)
+            return listed_frequencies(self.public_words(), self.language, self._negation)
         counted = corpus_frequencies(
             self._bag()(given.texts), source=given.source, public_because=given.public_because
         )
         words = self.transform(given.texts)[:, : len(self.public_words())]
         return replace(counted, rows=public_rows(as_features(words), None))
 
+    @property
+    def _negation(self) -> Negation | None:
+        return negation_in(self.language) if self.negation else None
+
     def _bag(self) -> BagOfWords:
-        texts = self._given_texts()
-        if self.vocabulary is None and texts is not None:
-            return BagOfWords(_words_in(texts, self.words), dampened=True)
-        if self.vocabulary is None:
-            return BagOfWords(_public_words(self.words, self.language), dampened=True)
-        given = self.vocabulary
-        return BagOfWords(given if isinstance(given, str) else tuple(given), dampened=True)  # type: ignore[arg-type]
+        texts, given, negation = self._given_texts(), self.vocabulary, self._negation
+        if given is not None:
+            words = given if isinstance(given, str) else tuple(given)
+            return BagOfWords(words, dampened=True, negation=negation)  # type: ignore[arg-type]
+        words = (
+            _public_words(self.words, self.language)
+            if texts is None
+            else words_in(texts, self.words)
+        )
+        words = words if negation is None else with_negated(words)
+        return BagOfWords(words, dampened=True, negation=negation)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return True: there is nothing to fit."""
@@ -273,81 +303,6 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 @cache
 def _public_words(size: int, language: str) -> tuple[str, ...]:
     return public_vocabulary(size, language)
-
-
-MOST_IN_ALL = 1.01
-"""Shares of all words add up to 1; those of a published list are rounded."""
-
-
-@dataclass(frozen=True)
-class TableVocabulary:
-    """Words, where they come from, and their frequencies if the method reads them.
-
-    ``fitted`` are vectors of texts that were fitted to the same public texts.
-    """
-
-    words: tuple[str, ...]
-    in_words: str
-    frequencies: Frequencies | None = None
-    fitted: Embeddings | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VocabularySource:
-    """Where the public vocabulary comes from. ``side`` is wordfreq or a file of frequencies."""
-
-    words: int = 10_000
-    language: str = "en"
-    side: str | None = None
-    side_source: str | None = None
-    side_because: str | None = None
-    public: Path | None = None
-    public_because: str | None = None
-    fits_vectors: bool = True
-
-    def read(
-        self, schema: Schema, class_names: Sequence[str], *, informed: bool
-    ) -> TableVocabulary:
-        """Return the vocabulary, with frequencies if the method is ``informed`` by them."""
-        if self.public is not None:
-            return self._of_texts(self.public, schema, class_names)
-        known = public_vocabulary(self.words, self.language)
-        vocabulary = with_class_names(known, class_names)
-        origin = f"the {self.words} most frequent words of wordfreq, language {self.language}"
-        origin += _and_class_words(len(vocabulary) - len(known))
-        if not informed:
-            return TableVocabulary(vocabulary, origin)
-        if self.side in (None, "wordfreq"):
-            found = word_frequencies(vocabulary, self.language)
-        else:
-            found = frequencies_from_file(
-                Path(self.side or ""),
-                vocabulary,
-                source=self.side_source,
-                public_because=self.side_because,
-            )
-        return TableVocabulary(vocabulary, origin, found)
-
-    def _of_texts(self, path: Path, schema: Schema, class_names: Sequence[str]) -> TableVocabulary:
-        if not self.public_because or not self.public_because.strip():
-            raise SideInformationError(
-                f"Expected a reason why {path} is public, found none. Add --public-because TEXT: "
-                "it is stated in the result."
-            )
-        joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema.texts)]
-        corpus = public_texts(joined, source=path.name, public_because=self.public_because)
-        known = _words_in(corpus, self.words)
-        vocabulary = with_class_names(known, class_names)
-        found = corpus_frequencies(
-            BagOfWords(vocabulary, dampened=True)(joined),
-            texts=joined,
-            source=corpus.source,
-            public_because=self.public_because,
-        )
-        origin = f"the {len(known)} most frequent words of {len(joined)} public texts"
-        origin += _and_class_words(len(vocabulary) - len(known))
-        fitted = corpus.vectors if self.fits_vectors else None
-        return TableVocabulary(vocabulary, origin, found, fitted)
 
 
 NAME_SCALE = 8.0
@@ -371,10 +326,6 @@ def directions_of(
     return np.asarray(scale * rows, np.float32)
 
 
-def _and_class_words(count: int) -> str:
-    return f", and {count} words of the declared classes" if count else ""
-
-
 def with_class_names(vocabulary: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """Return the vocabulary with the words of these names at its end.
 
@@ -386,7 +337,7 @@ def with_class_names(vocabulary: Sequence[str], names: Sequence[str]) -> tuple[s
 
 
 @lru_cache(maxsize=4)
-def _words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
+def words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
     """Return the words that most of the texts have."""
     counter = CountVectorizer(token_pattern=TOKEN, binary=True, max_features=most)
     try:
@@ -396,53 +347,3 @@ def _words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
             f"Expected words in the {corpus.source}, found none. Check its columns."
         ) from error
     return tuple(word for word in counter.get_feature_names_out() if word == word.lower())
-
-
-def frequencies_from_file(
-    path: Path, words: Sequence[str], *, source: str | None, public_because: str | None
-) -> Frequencies:
-    """Return a frequency for each of ``words`` from a table with the columns word and frequency.
-
-    A frequency is a share of all words: counts would be read as words that every text has. Words
-    that are not in the table get 0, i.e. the floor of A; other words of the table are ignored.
-    """
-    if not source or not public_because:
-        raise SideInformationError(
-            f"Expected where {path} comes from and why it is public, found nothing. Add "
-            "--side-source TEXT and --side-because TEXT: both are stated in the result."
-        )
-    table = read_table(path)
-    numbers = _frequency_column(table)
-    if (total := math.fsum(numbers)) > MOST_IN_ALL:
-        raise SideInformationError(
-            f"Expected shares of all words in the column frequency of {path}, which add up to at "
-            f"most 1, found a sum of {total:.6g}. Divide counts by their total."
-        )
-    known = dict(zip(table.column("word"), numbers, strict=True))
-    if len(known) != len(table):
-        raise DataError(
-            f"Expected every word once in {path}, found one more than once. Add them up first."
-        )
-    values = [known.get(word, 0.0) for word in words]
-    if not any(values):
-        raise SideInformationError(
-            f"Expected frequencies above zero of some of the {len(words)} words of the vocabulary "
-            f"in {path}, found none. Write words in lower case, or choose another --language."
-        )
-    return given_frequencies(values, source=source, public_because=public_because)
-
-
-def _frequency_column(table: Table) -> list[float]:
-    numbers = []
-    for text, line in zip(table.column("frequency"), table.lines, strict=True):
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not 0 <= number < math.inf:
-            raise DataError(
-                f"Expected a finite frequency >= 0 on every line of {table.source}, found "
-                f"{text[:40]!r} on line {line}. Correct the line or leave it out."
-            )
-        numbers.append(number)
-    return numbers

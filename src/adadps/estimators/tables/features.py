@@ -35,6 +35,7 @@ from adadps.data.bounds import Bounds
 from adadps.data.tables import Table, labels, nearest, numbers, texts
 from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.errors import DataError
+from adadps.estimators.negation import Negation
 from adadps.estimators.planner.methods import (
     TYPICAL_TEXTS,
     WORDS_BESIDE_FITTED,
@@ -70,6 +71,7 @@ class RowFeatures:
     vocabulary: tuple[str, ...]
     embeddings: Embeddings | None = None
     fitted: Embeddings | None = None
+    negation: Negation | None = None
 
     @property
     def has_constant(self) -> bool:
@@ -128,7 +130,8 @@ class RowFeatures:
     def _texts(self, columns: Sequence[Sequence[str]]) -> list[sparse.csr_matrix]:
         parts: list[sparse.csr_matrix] = []
         if self.vocabulary:
-            parts += [BagOfWords(self.vocabulary, dampened=True)(column) for column in columns]
+            bag = BagOfWords(self.vocabulary, dampened=True, negation=self.negation)
+            parts += [bag(column) for column in columns]
         for vectors in self.vectors:
             parts += [sparse.csr_matrix(vectors(column)) for column in columns]
         return parts
@@ -195,11 +198,14 @@ class RowFeatures:
 
 
 def text_features(
-    vocabulary: tuple[str, ...], embeddings: Embeddings | None, fitted: Embeddings | None = None
+    vocabulary: tuple[str, ...],
+    embeddings: Embeddings | None,
+    fitted: Embeddings | None = None,
+    negation: Negation | None = None,
 ) -> RowFeatures:
     """Return the features of texts alone."""
     schema = Schema(("text",), (), (), Label("label"))
-    return RowFeatures(schema, vocabulary, embeddings, fitted)
+    return RowFeatures(schema, vocabulary, embeddings, fitted, negation)
 
 
 def prepare_for_rows(

@@ -10,7 +10,6 @@ paid is removed. Files of others are never removed, and a ledger is never delete
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,9 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adadps.accounting.epsilon import Budget
-from adadps.accounting.events import default_delta
-from adadps.accounting.ledger import DiskLedger, require_same_budget
+from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.ledger.file import discard_unused
 from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_texts, joined
@@ -39,6 +36,7 @@ from adadps.errors import (
     SettingError,
     SideInformationError,
 )
+from adadps.estimators.negation import Negation, is_negated, negation_of
 from adadps.estimators.planner.methods import linear_layer
 from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
@@ -51,58 +49,10 @@ from adadps.report.html import report_of_run
 from adadps.report.result import RESULT_FILE, WEIGHTS_FILE, Result
 from adadps.report.saved_result import RESTORE, load_result, of_another_format, read_json
 from adadps.training.checkpoint import LEDGER, Checkpoint, Checkpoints
-from adadps.types import Accountant
 
 MEASURED, BEGUN = "measured.json", "begun.txt"
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
 """Checkpoints per run: `OFTEN`, or `SELDOM` where there are more than `LARGE` weights."""
-
-
-@dataclass(frozen=True)
-class RunBudget:
-    """What the run may spend, and which accountant composes it."""
-
-    budget: Budget
-    accountant: Accountant
-
-
-def budget_of(request: TrainingRequest, examples: int) -> RunBudget:
-    """Return the run's own epsilon, with delta and accountant of its ledger if that exists."""
-    fitting: tuple[Accountant, ...] = (Accountant.PLD, Accountant.RDP)
-    if request.federation is not None:
-        fitting = request.federation.accountants
-    accountant, delta = fitting[0], default_delta(examples)
-    if request.ledger is not None:
-        accountant = Accountant.RDP
-        if os.path.exists(request.ledger):
-            with DiskLedger(request.ledger) as ledger:
-                accountant = ledger.choose_accountant(fitting)
-                held = ledger.budget
-            delta = held.delta if held is not None else delta
-            if request.ledger_budget is not None:
-                require_same_budget(
-                    held,
-                    request.ledger_budget,
-                    where=f"the ledger {request.ledger}",
-                    cure="Leave --ledger-budget out to continue.",
-                )
-    delta = delta if request.delta is None else request.delta
-    return RunBudget(Budget(request.epsilon, delta), accountant)
-
-
-def shared_ledger(request: TrainingRequest, budget: Budget) -> DiskLedger | None:
-    """Open the ledger that was named, if any. Call this once nothing else can be refused."""
-    if request.ledger is None:
-        return None
-    if os.path.exists(request.ledger):
-        return DiskLedger(request.ledger)
-    whole = budget.epsilon if request.ledger_budget is None else request.ledger_budget
-    if whole < budget.epsilon:
-        raise SettingError(
-            f"Expected a ledger with room for this run, found --ledger-budget {whole:g} below "
-            f"--epsilon {budget.epsilon:g}. Give the ledger more or the run less."
-        )
-    return DiskLedger(request.ledger, budget=Budget(whole, budget.delta))
 
 
 @dataclass(frozen=True)
@@ -211,8 +161,9 @@ def _entries(path: Path) -> int:
         return ledger.entries
 
 
-FORMAT, EMBEDDED_FORMAT, WORDS_FORMAT, FIRST_FORMAT = 4, 3, 2, 1
-"""The third has no fitted vectors, the second words alone, the first one texts alone."""
+FORMAT, EARLIER_FORMATS, FIRST_FORMAT = 5, (4, 3, 2), 1
+"""The fourth has no negated words, the third no fitted vectors, the second words alone, the first
+one texts alone."""
 MODEL_FILE, REPORT_FILE, VECTORS_FILE = "model.json", "report.html", "vectors.safetensors"
 _KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
 
@@ -225,6 +176,7 @@ class TableModel:
     vocabulary: tuple[str, ...]
     embeddings: Embeddings | None = None
     fitted: Embeddings | None = None
+    negation: Negation | None = None
 
     def __post_init__(self) -> None:
         if self.vocabulary or (self.schema.texts and self.embeddings is None):
@@ -238,7 +190,9 @@ class TableModel:
     @property
     def features(self) -> RowFeatures:
         """Return what makes features of rows, each row by itself."""
-        return RowFeatures(self.schema, self.vocabulary, self.embeddings, self.fitted)
+        return RowFeatures(
+            self.schema, self.vocabulary, self.embeddings, self.fitted, self.negation
+        )
 
     @property
     def targets(self) -> Targets:
@@ -275,7 +229,9 @@ class TableModel:
         text = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
         forms = []
         if self.vocabulary:
-            forms.append(f"log(1 + count) of {len(self.vocabulary)} public words")
+            negated = sum(map(is_negated, self.vocabulary)) if self.negation else 0
+            words = f"log(1 + count) of {len(self.vocabulary)} public words"
+            forms.append(f"{words}, {negated} of them negated" if negated else words)
         if self.embeddings is not None:
             forms.append(f"embeddings of width {self.embeddings.width} ({self.embeddings.name})")
         if self.fitted is not None:
@@ -291,6 +247,7 @@ class TableModel:
             "kind": _KIND,
             "schema": self.schema.describe(),
             "vocabulary": list(self.vocabulary),
+            "negation": self.negation.describe() if self.negation else None,
             "embeddings": self.embeddings.describe() if self.embeddings else None,
             "fitted": describe_fitted(self.fitted) if self.fitted else None,
         }
@@ -384,7 +341,7 @@ def load_model(folder: str | Path, embeddings: str | None = None) -> TrainedMode
         )
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
-    formats = (FORMAT, EMBEDDED_FORMAT, WORDS_FORMAT)
+    formats = (FORMAT, *EARLIER_FORMATS)
     if found not in (*((one, _KIND) for one in formats), (FIRST_FORMAT, _FIRST_KIND)):
         known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
         raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
@@ -413,7 +370,8 @@ def _model_of(held: dict[str, Any], folder: Path, moved: str | None) -> TableMod
     vectors = None if described is None else embeddings_described(described, moved)
     stored = held.get("fitted")
     fitted = None if stored is None else load_fitted(stored, folder / VECTORS_FILE)
-    return TableModel(schema_of(schema), tuple(vocabulary), vectors, fitted)
+    negation = negation_of(held.get("negation"))
+    return TableModel(schema_of(schema), tuple(vocabulary), vectors, fitted, negation)
 
 
 def _first_model_of(held: dict[str, Any]) -> TableModel:

@@ -264,7 +264,7 @@ def jobs_of(
             constants = winners["mixes"][dataset]
             mixed = mix(half=constants["half"], names=constants["names"])
             chosen[WORDS] = (epsilon, default)
-            chosen[DEFAULTS] = (epsilon, {**mixed, **default})
+            chosen[DEFAULTS] = (epsilon, {**mixed, **default, "negated": True})
             chosen[PUBLIC] = (
                 0.0,
                 {"door": NO_DOOR, "features": MIXED, "names": constants["names"]},
