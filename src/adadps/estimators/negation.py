@@ -21,8 +21,8 @@ from adadps.methods.side.vector_sources import WORD
 
 NEGATED = "not "
 """What a negated word begins with; no word of a text has a space in it."""
-REACH = 4
-"""How many words after the one that opens a negation are negated."""
+REACH, MOST_WORDS = 4, 100
+"""How many words after the one that opens a negation are negated, and at most can be."""
 _ENGLISH = (
     "not no never nor neither none nobody nothing nowhere without hardly cannot ain't aren't can't "
     "couldn't didn't doesn't don't hadn't hasn't haven't isn't mustn't needn't shouldn't wasn't "
@@ -55,10 +55,10 @@ class Negation:
             isinstance(word, str) and word.strip() and word == word.lower() for word in self.openers
         )
         reaches = isinstance(self.reach, int) and not isinstance(self.reach, bool)
-        if not words or not self.openers or not reaches or self.reach < 1:
+        if not words or not self.openers or not reaches or not 1 <= self.reach <= MOST_WORDS:
             raise DataError(
-                "Expected words in lower case that open a negation and a reach of at least one "
-                f"word, found {self.openers!r:.80} and {self.reach!r:.20}."
+                "Expected words in lower case that open a negation and a reach of 1 to 100 "
+                f"words, found {self.openers!r:.80} and {self.reach!r:.20}."
             )
 
     def words(self, text: str, known: Collection[str]) -> list[str]:
@@ -119,6 +119,17 @@ def with_negated(words: Sequence[str]) -> tuple[str, ...]:
 def is_negated(word: str) -> bool:
     """Return whether an entry of a vocabulary is the negated form of a word."""
     return word.startswith(NEGATED)
+
+
+def counted(words: Sequence[str]) -> str:
+    """Say how many words a vocabulary has.
+
+    >>> counted(["good"]), counted(["good", "not good"])
+    ('1 public words', '2 public words, 1 of them negated')
+    """
+    negated = sum(map(is_negated, words))
+    text = f"{len(words)} public words"
+    return f"{text}, {negated} of them negated" if negated else text
 
 
 def plain_form(word: str) -> str:

@@ -97,7 +97,7 @@ def doctor(
     ] = 10_000,
     language: Annotated[str, _TRIED(help="Language of the vocabulary.")] = "en",
     negation: Annotated[
-        bool, _TRIED("--negation/--no-negation", help="Negated words are words of their own.")
+        bool, _TRIED(" /--without-negation", help="Count 'good' in 'not good' as good.")
     ] = True,
     folds: Annotated[
         int,

@@ -155,8 +155,8 @@ Language = Annotated[str, _side(metavar="CODE", help="Language of the vocabulary
 Negated = Annotated[
     bool,
     _side(
-        "--negation/--no-negation",
-        help="A negated word is a word of its own, as good in 'not good' (English only).",
+        " /--without-negation",
+        help="Count 'good' in 'not good' as good. Default: apart from it, in English.",
     ),
 ]
 SideFile = Annotated[

@@ -194,7 +194,7 @@ def next_command(
     for option, value in given.items():
         parts += [] if value is None else [option, _number(value)]
     parts += [] if request.language == LANGUAGE else ["--language", request.language]
-    parts += [] if request.negation else ["--no-negation"]
+    parts += [] if request.negation else ["--without-negation"]
     if request.features is not TextFeatures.AUTO:
         parts += ["--features", request.features.value]
     return shlex.join([*parts, "--out", MODEL])

@@ -36,7 +36,7 @@ from adadps.errors import (
     SettingError,
     SideInformationError,
 )
-from adadps.estimators.negation import Negation, is_negated, negation_of
+from adadps.estimators.negation import Negation, counted, negation_of
 from adadps.estimators.planner.methods import linear_layer
 from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
@@ -229,9 +229,7 @@ class TableModel:
         text = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
         forms = []
         if self.vocabulary:
-            negated = sum(map(is_negated, self.vocabulary)) if self.negation else 0
-            words = f"log(1 + count) of {len(self.vocabulary)} public words"
-            forms.append(f"{words}, {negated} of them negated" if negated else words)
+            forms.append(f"log(1 + count) of {counted(self.vocabulary)}")
         if self.embeddings is not None:
             forms.append(f"embeddings of width {self.embeddings.width} ({self.embeddings.name})")
         if self.fitted is not None:

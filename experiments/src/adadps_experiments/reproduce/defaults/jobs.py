@@ -3,8 +3,8 @@
 A setting is a rule's constants (`adadps.estimators.planner.plan.DefaultRule`) and how word
 frequencies enter: as weights of the features (IDF), before the clip, on both sides of the noise,
 or not at all. With words and embeddings it also has the share of the embeddings, or the constant of
-the rule for it (``half``), and how far weights start towards the ``names`` of the classes. ``negated``
-words are words of their own, as they are by default.
+the rule for it (``half``), and how far weights start towards the ``names`` of the classes. With
+``negated``, negated words are words of their own.
 """
 
 from __future__ import annotations
