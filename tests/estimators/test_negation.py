@@ -2,10 +2,13 @@
 
 import json
 import pickle
+import re
 import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adadps import PublicVectorizer, make_text_pipeline
 from adadps.errors import DataError
@@ -15,6 +18,7 @@ from adadps.estimators.negation import (
     listed_frequencies,
     negation_in,
     negation_of,
+    plain_form,
     share_negated,
     with_negated,
 )
@@ -23,7 +27,7 @@ from adadps.estimators.tables.run_folder import load_model
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.estimators.tables.training import train_from_table
 from adadps.estimators.tables.vocabulary import VocabularySource, frequencies_from_file
-from adadps.estimators.text import BagOfWords, public_vocabulary
+from adadps.estimators.text import TOKEN, BagOfWords, public_vocabulary
 from adadps.methods.side import word_frequencies
 from adadps.types import TextFeatures
 
@@ -92,6 +96,16 @@ def test_words_keep_their_number_and_order():
 
 def test_words_without_a_negated_form_stay_as_they_are():
     assert ENGLISH.words("not good awful", {"not good"}) == ["not", "not good", "awful"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from([*"ab.,!? '’-\n<(İßé", "not", "no ", " don't ", "good", " film "])))
+def test_the_words_of_any_text_are_those_of_before(parts):
+    """Only which form of a word is counted may change."""
+    text = "".join(parts)
+    found = ENGLISH.words(text, KNOWN)
+    assert [plain_form(word) for word in found] == re.findall(TOKEN, text.lower())
+    assert set(found) <= KNOWN | set(re.findall(TOKEN, text.lower()))
 
 
 TEXTS = ["It is not a good film.", "A good film, isn't it?", "", "no", "don’t like it", "ünïcode"]
