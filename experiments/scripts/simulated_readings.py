@@ -28,13 +28,6 @@ from sklearn.preprocessing import normalize
 
 from adadps.accounting.epsilon import Budget
 from adadps.accounting.events import default_delta
-from adadps.estimators.negation import (
-    is_negated,
-    listed_frequencies,
-    negation_in,
-    plain_form,
-    with_negated,
-)
 from adadps.estimators.planner.methods import (
     EXAMPLES_AT_HALF,
     LARGEST_SHARE,
@@ -43,7 +36,16 @@ from adadps.estimators.planner.methods import (
     PreparedMethod,
 )
 from adadps.estimators.planner.plan import RULE, LossFacts, first_gradient, plan_training
-from adadps.estimators.text import directions_of, public_vocabulary, with_class_names
+from adadps.estimators.text import (
+    directions_of,
+    is_negated,
+    listed_frequencies,
+    negation_in,
+    plain_form,
+    public_vocabulary,
+    with_class_names,
+    with_negated,
+)
 from adadps.methods.side import embeddings, idf
 from adadps.types import Method
 from adadps_experiments.reproduce.defaults.problems import load_problem

@@ -12,22 +12,25 @@ from hypothesis import strategies as st
 
 from adadps import PublicVectorizer, make_text_pipeline
 from adadps.errors import DataError
-from adadps.estimators.negation import (
+from adadps.estimators.tables.frequency_file import frequencies_from_file
+from adadps.estimators.tables.request import TrainingRequest
+from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.tables.schema import Label, Schema
+from adadps.estimators.tables.training import train_from_table
+from adadps.estimators.text import (
+    TOKEN,
+    BagOfWords,
     Negation,
+    VocabularySource,
     is_negated,
     listed_frequencies,
     negation_in,
     negation_of,
     plain_form,
+    public_vocabulary,
     share_negated,
     with_negated,
 )
-from adadps.estimators.tables.request import TrainingRequest
-from adadps.estimators.tables.run_folder import load_model
-from adadps.estimators.tables.schema import Label, Schema
-from adadps.estimators.tables.training import train_from_table
-from adadps.estimators.tables.vocabulary import VocabularySource, frequencies_from_file
-from adadps.estimators.text import TOKEN, BagOfWords, public_vocabulary
 from adadps.methods.side import word_frequencies
 from adadps.types import TextFeatures
 
@@ -251,7 +254,7 @@ def test_a_model_reads_texts_as_it_was_trained(table, tmp_path, monkeypatch):
     trained(table, tmp_path / "model")
     rows = ["not a good film", "no good, dull", "isn’t good"]
     before = load_model(tmp_path / "model").model.features.of_texts(rows).toarray()
-    monkeypatch.setattr("adadps.estimators.negation._OPENERS", {"en": ("dull",)})
+    monkeypatch.setattr("adadps.estimators.text._OPENERS", {"en": ("dull",)})
     moved = shutil.copytree(tmp_path / "model", tmp_path / "elsewhere" / "copy")
     assert np.array_equal(load_model(moved).model.features.of_texts(rows).toarray(), before)
 

@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from adadps.estimators.classifier import AdaDPSClassifier
-from adadps.estimators.text import PublicVectorizer
+from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.methods.side import PublicTexts
 
 

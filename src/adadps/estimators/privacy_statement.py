@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.errors import DataError, PrivacyWarning
-from adadps.estimators.negation import counted
-from adadps.estimators.text import PublicVectorizer
+from adadps.estimators.text import counted
+from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.files import forks
 from adadps.report.result import PrivacyStatement, Result
 

@@ -9,9 +9,16 @@ from typing import Any
 from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.provenance import AssumedPublic
-from adadps.estimators.negation import Negation, listed_frequencies, negation_in, with_negated
 from adadps.estimators.tables.features import text_features
-from adadps.estimators.text import BagOfWords, public_vocabulary, with_class_names
+from adadps.estimators.text import (
+    BagOfWords,
+    Negation,
+    listed_frequencies,
+    negation_in,
+    public_vocabulary,
+    with_class_names,
+    with_negated,
+)
 from adadps.methods.side import Embeddings, Frequencies, embeddings
 
 VOCABULARY = 10_000

@@ -19,15 +19,15 @@ from adadps.estimators.doctor.candidates import DP_SGD, Candidate
 from adadps.estimators.doctor.case import Array
 from adadps.estimators.doctor.examination import FOLDS, Findings, examine
 from adadps.estimators.doctor.further import advice_for_texts
-from adadps.estimators.negation import share_negated
 from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import Settings
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
+from adadps.estimators.tables.frequency_file import frequencies_from_file
 from adadps.estimators.tables.schema import Label, Schema
-from adadps.estimators.tables.vocabulary import (
+from adadps.estimators.text import (
     TableVocabulary,
     VocabularySource,
-    frequencies_from_file,
+    share_negated,
 )
 from adadps.methods.side import Frequencies, embeddings
 from adadps.types import Method, TextFeatures

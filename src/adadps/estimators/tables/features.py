@@ -35,7 +35,6 @@ from adadps.data.bounds import Bounds
 from adadps.data.tables import Table, labels, nearest, numbers, texts
 from adadps.engine.losses import Loss, cross_entropy, label_cross_entropy, squared_error
 from adadps.errors import DataError
-from adadps.estimators.negation import Negation
 from adadps.estimators.planner.methods import (
     TYPICAL_TEXTS,
     WORDS_BESIDE_FITTED,
@@ -51,7 +50,7 @@ from adadps.estimators.planner.methods import (
 from adadps.estimators.planner.plan import LossFacts, PlannedRun, first_gradient, plan_training
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
-from adadps.estimators.text import BagOfWords
+from adadps.estimators.text import BagOfWords, Negation
 from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.side.source import Fixed
 from adadps.training.evaluation import (

@@ -14,7 +14,9 @@ from adadps.estimators.paid_mix import require_classes, require_weighted
 from adadps.estimators.planner.methods import resolved, takes_side_information
 from adadps.estimators.planner.plan import FederatedSettings, GivenSettings, UserColumn
 from adadps.estimators.tables.schema import Schema, examples_of, read_schema_file, schema_of
-from adadps.estimators.tables.vocabulary import VocabularySource
+from adadps.estimators.text import (
+    VocabularySource,
+)
 from adadps.methods.side import Embeddings, embeddings
 from adadps.types import Method, NoiseBy, TextFeatures
 

@@ -10,6 +10,7 @@ paid is removed. Files of others are never removed, and a ledger is never delete
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from adadps.accounting.ledger import DiskLedger
+from adadps.accounting.epsilon import Budget
+from adadps.accounting.events import default_delta
+from adadps.accounting.ledger import DiskLedger, require_same_budget
 from adadps.accounting.ledger.file import discard_unused
 from adadps.data.examples import Examples
 from adadps.data.identity import Identities, identities_of_texts, joined
@@ -29,19 +32,12 @@ from adadps.data.row_store import RowStore
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import ROWS_AT_ONCE, Table, joined_texts, read_chunks, users
 from adadps.engine.objective import predict
-from adadps.errors import (
-    AdadpsError,
-    ContractError,
-    DataError,
-    SettingError,
-    SideInformationError,
-)
-from adadps.estimators.negation import Negation, counted, negation_of
+from adadps.errors import AdadpsError, ContractError, DataError, SettingError, SideInformationError
 from adadps.estimators.planner.methods import linear_layer
 from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Label, Schema, schema_of
-from adadps.estimators.text import BagOfWords, directions_of
+from adadps.estimators.text import BagOfWords, Negation, counted, directions_of, negation_of
 from adadps.files import move_ledger, new_file, remove_file, remove_if_empty
 from adadps.methods.side import Embeddings, embeddings_described
 from adadps.methods.side.fitted import describe_fitted, load_fitted, save_fitted
@@ -49,10 +45,58 @@ from adadps.report.html import report_of_run
 from adadps.report.result import RESULT_FILE, WEIGHTS_FILE, Result
 from adadps.report.saved_result import RESTORE, load_result, of_another_format, read_json
 from adadps.training.checkpoint import LEDGER, Checkpoint, Checkpoints
+from adadps.types import Accountant
 
 MEASURED, BEGUN = "measured.json", "begun.txt"
 OFTEN, SELDOM, LARGE = 50, 8, 2**22
 """Checkpoints per run: `OFTEN`, or `SELDOM` where there are more than `LARGE` weights."""
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """What the run may spend, and which accountant composes it."""
+
+    budget: Budget
+    accountant: Accountant
+
+
+def budget_of(request: TrainingRequest, examples: int) -> RunBudget:
+    """Return the run's own epsilon, with delta and accountant of its ledger if that exists."""
+    fitting: tuple[Accountant, ...] = (Accountant.PLD, Accountant.RDP)
+    if request.federation is not None:
+        fitting = request.federation.accountants
+    accountant, delta = fitting[0], default_delta(examples)
+    if request.ledger is not None:
+        accountant = Accountant.RDP
+        if os.path.exists(request.ledger):
+            with DiskLedger(request.ledger) as ledger:
+                accountant = ledger.choose_accountant(fitting)
+                held = ledger.budget
+            delta = held.delta if held is not None else delta
+            if request.ledger_budget is not None:
+                require_same_budget(
+                    held,
+                    request.ledger_budget,
+                    where=f"the ledger {request.ledger}",
+                    cure="Leave --ledger-budget out to continue.",
+                )
+    delta = delta if request.delta is None else request.delta
+    return RunBudget(Budget(request.epsilon, delta), accountant)
+
+
+def shared_ledger(request: TrainingRequest, budget: Budget) -> DiskLedger | None:
+    """Open the ledger that was named, if any. Call this once nothing else can be refused."""
+    if request.ledger is None:
+        return None
+    if os.path.exists(request.ledger):
+        return DiskLedger(request.ledger)
+    whole = budget.epsilon if request.ledger_budget is None else request.ledger_budget
+    if whole < budget.epsilon:
+        raise SettingError(
+            f"Expected a ledger with room for this run, found --ledger-budget {whole:g} below "
+            f"--epsilon {budget.epsilon:g}. Give the ledger more or the run less."
+        )
+    return DiskLedger(request.ledger, budget=Budget(whole, budget.delta))
 
 
 @dataclass(frozen=True)
@@ -162,8 +206,7 @@ def _entries(path: Path) -> int:
 
 
 FORMAT, EARLIER_FORMATS, FIRST_FORMAT = 5, (4, 3, 2), 1
-"""The fourth has no negated words, the third no fitted vectors, the second words alone, the first
-one texts alone."""
+"""4 has no negated words, 3 no fitted vectors, 2 no embeddings, the first texts alone."""
 MODEL_FILE, REPORT_FILE, VECTORS_FILE = "model.json", "report.html", "vectors.safetensors"
 _KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
 
@@ -339,13 +382,13 @@ def load_model(folder: str | Path, embeddings: str | None = None) -> TrainedMode
         )
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
-    formats = (FORMAT, *EARLIER_FORMATS)
-    if found not in (*((one, _KIND) for one in formats), (FIRST_FORMAT, _FIRST_KIND)):
+    later = (FORMAT, *EARLIER_FORMATS)
+    if found not in (*((one, _KIND) for one in later), (FIRST_FORMAT, _FIRST_KIND)):
         known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
         raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
-        later = found[0] != FIRST_FORMAT
-        model = _model_of(held, source, embeddings) if later else _first_model_of(held)
+        first = found[0] == FIRST_FORMAT
+        model = _first_model_of(held) if first else _model_of(held, source, embeddings)
     except SideInformationError as error:
         raise DataError(f"{error} (The model is {source}.)") from error
     except (DataError, TypeError) as error:

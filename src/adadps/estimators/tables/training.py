@@ -30,16 +30,19 @@ from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
 from adadps.estimators.tables.paid_once import PaidFirst
 from adadps.estimators.tables.public_start import start_at_public_rows, why_labels_are_unused
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_budget import budget_of, shared_ledger
 from adadps.estimators.tables.run_folder import (
     TableModel,
     TableRunFolder,
+    budget_of,
     load_rows,
     save_model,
+    shared_ledger,
 )
 from adadps.estimators.tables.schema import facts
 from adadps.estimators.tables.survey import complete
-from adadps.estimators.tables.vocabulary import TableVocabulary
+from adadps.estimators.text import (
+    TableVocabulary,
+)
 from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out

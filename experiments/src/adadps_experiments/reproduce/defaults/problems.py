@@ -19,9 +19,16 @@ from adadps.data.examples import Examples, examples
 from adadps.data.identity import normalised
 from adadps.engine import losses
 from adadps.engine.losses import Loss
-from adadps.estimators.negation import Negation, listed_frequencies, negation_in, with_negated
 from adadps.estimators.tables.features import RowFeatures, text_features
-from adadps.estimators.text import TOKEN, BagOfWords, public_vocabulary
+from adadps.estimators.text import (
+    TOKEN,
+    BagOfWords,
+    Negation,
+    listed_frequencies,
+    negation_in,
+    public_vocabulary,
+    with_negated,
+)
 from adadps.methods.side import Frequencies, embeddings
 from adadps.training.evaluation import Metric, accuracy, top_label_accuracy
 from adadps_experiments.data.amazon import amazon_reviews
