@@ -83,18 +83,19 @@ def embeddings_table() -> str:
     """Embeddings beside words, over words alone; nothing was tuned."""
     return _table(
         (f"{name}, ε = {epsilon:g}", "words and embeddings", "words alone",
-         defaults(problem, "defaults", epsilon), defaults(problem, "defaults-words", epsilon))
+         defaults(problem, "defaults-plain", epsilon),
+         defaults(problem, "defaults-words", epsilon))
         for problem, name in PROBLEMS.items()
         for epsilon in (1.0, 8.0)
     )  # fmt: skip
 
 
 def public_texts_table() -> str:
-    """Public texts of the same kind, over the defaults without them."""
+    """Public texts of the same kind, over the defaults without them; both on plain words."""
     films = "unlabelled reviews of films"
     return _table(
-        (f"{PROBLEMS[problem]}, ε = {epsilon:g}", public, "defaults",
-         with_public_texts(problem, epsilon, public), defaults(problem, "defaults", epsilon))
+        (f"{PROBLEMS[problem]}, ε = {epsilon:g}", public, "without public texts",
+         with_public_texts(problem, epsilon, public), defaults(problem, "defaults-plain", epsilon))
         for problem, public in (("imdb", films), ("amazon", films), ("amazon", "imdb, labelled"))
         for epsilon in (0.5, 1.0)
         if with_public_texts(problem, epsilon, public) is not None

@@ -186,13 +186,16 @@ def defaults_table() -> str:
     for row in rows:
         place = (row["dataset"], f"{row['settings']['target_epsilon']:g}")
         lines.setdefault(place, {})[row["method"]] = row
+    others = ("dp-sgd-tuned", "defaults-words", "defaults-plain")
     heads = ["problem", "ε", *methods.values(), "defaults less tuned DP-SGD", "less words"]
+    heads.append("less words and embeddings")
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for place, held in lines.items():
-        mine = held["defaults"]["mean"]
         cells = [_accuracy(held[method]) if method in held else "–" for method in methods]
-        for other in ("dp-sgd-tuned", "defaults-words"):
-            cells.append(f"{100 * (mine - held[other]['mean']):+.1f}" if other in held else "–")
+        for other in others:
+            known = other in held and "defaults" in held
+            lead = 100 * (held["defaults"]["mean"] - held[other]["mean"]) if known else None
+            cells.append("–" if lead is None else f"{lead:+.1f}")
         out.append(f"| {' | '.join([*place, *cells])} |")
     return "\n".join(out) + "\n"
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,13 @@ def test_public_labels_are_declared_as_classes_where_the_option_can_name_them(la
 def test_the_reason_to_be_public_is_left_to_a_person():
     words = shlex.split(next_command(ASKED, TrainableMethod(Method.ADADPS, Path("mine.csv")), RULE))
     assert words[words.index("--side-because") + 1] == "WHY IT IS PUBLIC"
+
+
+@pytest.mark.parametrize("negation", [True, False])
+def test_the_next_command_reads_texts_as_the_doctor_did(negation):
+    asked = replace(ASKED, negation=negation)
+    words = shlex.split(next_command(asked, TrainableMethod(Method.DP_SGD_WEIGHTED), RULE))
+    assert ("--without-negation" in words) is not negation
 
 
 @pytest.mark.parametrize(

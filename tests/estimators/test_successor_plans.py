@@ -163,7 +163,10 @@ def test_pipelines_of_words_train_methods_that_read_no_frequencies(method):
     assert model["model"].result_.settings["method"] == method.value
     told = json.dumps(model["model"].result_.describe(), ensure_ascii=False)
     assert "precondition(wordfreq" not in told
-    assert "PublicVectorizer, which is fitted to nothing (200 public words)" in told
+    assert (
+        "PublicVectorizer, which is fitted to nothing (400 public words, 200 of them negated)"
+        in told
+    )
     told = public_texts([*texts[:20], "another text"], source="posts", public_because="open")
     model = make_text_pipeline(
         epsilon=8.0, features="words", public_texts=told, method=method.value, **options

@@ -146,7 +146,7 @@ def test_the_layer_of_a_model_starts_there():
 
 
 @pytest.mark.parametrize(
-    ("features", "width"), [("auto", 558), ("both", 558), ("words", 302), ("embeddings", 256)]
+    ("features", "width"), [("auto", 860), ("both", 860), ("words", 604), ("embeddings", 256)]
 )
 def test_every_form_by_name(table, features, width):
     result = told(train(table, "--features", features, "--json"))
@@ -161,6 +161,11 @@ def test_every_form_by_name(table, features, width):
     given = ("predict", table.parent / "model", table, "--out", labelled)
     shown = runner.invoke(app, [str(word) for word in given])
     assert shown.exit_code == 0, shown.output
+
+
+def test_texts_without_negation(table):
+    told(train(table, "--without-negation", "--features", "words", "--json"))
+    assert load_model(table.parent / "model").model.features.width == 302
 
 
 def changed(table, **facts):
@@ -254,7 +259,7 @@ def test_models_of_the_second_format_are_read(table):
     held = json.loads(path.read_text(encoding="utf-8"))
     assert held.pop("embeddings") is None
     path.write_text(json.dumps({**held, "format": 2}), encoding="utf-8")
-    assert load_model(table.parent / "model").model.features.width == 302
+    assert load_model(table.parent / "model").model.features.width == 604
 
 
 # --- scikit-learn ---
@@ -263,7 +268,7 @@ DATA = (list(KINDS.values()) * 60, list(KINDS) * 60)
 
 
 @pytest.mark.parametrize(
-    ("features", "width"), [("auto", 556), ("both", 556), ("words", 300), ("embeddings", 256)]
+    ("features", "width"), [("auto", 856), ("both", 856), ("words", 600), ("embeddings", 256)]
 )
 def test_pipelines_of_every_form(features, width):
     model = make_text_pipeline(

@@ -132,6 +132,7 @@ def _train(rng: Random, folder: Path, wild: float) -> list[str]:
         "--clip-norm": ("1", "0.3"),
         "--lr": ("1", "1e-3"),
         "--language": ("en", "de"),
+        "--without-negation": ("",),
         "--test": (str(folder / "data.csv"),),
         "--check-overlap": ("",),
         "--json": ("",),

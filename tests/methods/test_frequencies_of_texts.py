@@ -12,7 +12,10 @@ from adadps import side
 from adadps.errors import SideInformationError
 from adadps.estimators.planner.methods import prepare_method, shaped, typical_texts
 from adadps.estimators.tables.schema import Label, Schema
-from adadps.estimators.text import BagOfWords, VocabularySource
+from adadps.estimators.text import (
+    BagOfWords,
+    VocabularySource,
+)
 from adadps.types import Method
 
 TOLD = {"source": "a corpus", "public_because": "published"}

@@ -11,7 +11,7 @@ WORDS = adadps.PublicVectorizer(words=2000)  # public words: nothing is fitted
 
 def new_model():
     """Return a linear model from words to sections."""
-    return adadps.sparse_linear(WORDS.words, len(SECTIONS))
+    return adadps.sparse_linear(len(WORDS.public_words()), len(SECTIONS))
 
 
 def public_frequencies():

@@ -66,14 +66,15 @@ def test_means_are_those_of_the_right_rows(script, monkeypatch):
 def test_the_doctor_quotes_the_margins_of_the_page(script):
     """At ε = 1 for embeddings; for public texts without labels, at any ε up to 1."""
     points = {
-        problem: 100 * (script.defaults(problem, "defaults") - script.defaults(problem, words))
+        problem: 100
+        * (script.defaults(problem, "defaults-plain") - script.defaults(problem, words))
         for problem in script.PROBLEMS
         for words in ("defaults-words",)
     }
     assert f"{min(points.values()):.1f} to {max(points.values()):+.1f}" == further.WITH_EMBEDDINGS
     films = "unlabelled reviews of films"
     gained = [
-        100 * (mean - script.defaults(problem, "defaults", epsilon))
+        100 * (mean - script.defaults(problem, "defaults-plain", epsilon))
         for problem in ("imdb", "amazon")
         for epsilon in (0.5, 1.0)
         if (mean := script.with_public_texts(problem, epsilon, films)) is not None

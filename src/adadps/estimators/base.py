@@ -64,7 +64,8 @@ from adadps.estimators.planner.plan import (
 from adadps.estimators.privacy_statement import StatedEstimator, how_features_were_made
 from adadps.estimators.rows import RowScaling, Table, no_examples_like, private_examples
 from adadps.estimators.tables.features import prepare_for_rows, text_features
-from adadps.estimators.text import PublicVectorizer, directions_of
+from adadps.estimators.text import directions_of
+from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.stages import Chain
 from adadps.report.result import Result

@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from adadps.estimators.classifier import AdaDPSClassifier
-from adadps.estimators.text import PublicVectorizer
+from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.methods.side import PublicTexts
 
 
@@ -21,19 +21,23 @@ def make_text_pipeline(
     features: str = "auto",
     embeddings: Any = None,
     public_texts: PublicTexts | None = None,
+    negation: bool = True,
     **options: Any,
 ) -> Pipeline:
     """Return a pipeline of `PublicVectorizer` and `AdaDPSClassifier`, which knows its features.
 
     ``features`` are words, embeddings, or both, in shares by rule; with "choose" the shares are
     chosen on the private texts, as a part of epsilon. ``public_texts`` are what
-    `adadps.side.public_texts` returns; ``options`` are those of the classifier.
+    `adadps.side.public_texts` returns; with ``negation``, "not good" is a word beside "good".
+    ``options`` are those of the classifier.
 
     >>> model = make_text_pipeline(epsilon=1, words=500)
     >>> [name for name, _ in model.steps], model["model"].side
-    (['words', 'model'], PublicVectorizer(features='auto', words=500))
+    (['words', 'model'], PublicVectorizer(features='auto', negation=True, words=500))
     """
-    vectorizer = PublicVectorizer(words, language, vocabulary, features, embeddings, public_texts)
+    vectorizer = PublicVectorizer(
+        words, language, vocabulary, features, embeddings, public_texts, negation
+    )
     side = options.pop("side", vectorizer)
     model = AdaDPSClassifier(epsilon=epsilon, side=side, **options)
     return Pipeline([("words", vectorizer), ("model", model)])

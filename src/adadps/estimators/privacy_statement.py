@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.errors import DataError, PrivacyWarning
-from adadps.estimators.text import PublicVectorizer
+from adadps.estimators.text import counted
+from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.files import forks
 from adadps.report.result import PrivacyStatement, Result
 
@@ -41,8 +42,8 @@ def how_features_were_made(side: Any) -> str:
     """
     if not isinstance(side, PublicVectorizer):
         return FITTED_BEFORE
-    count = len(side.public_words())
-    parts = [f"{count} public words"] if count else []
+    words = side.public_words()
+    parts = [counted(words)] if words else []
     parts += [f"{vectors.name} embeddings" for vectors in side.public_vectors()]
     to = "nothing" if side.public_texts is None else side.public_texts.source
     made = f"which is fitted to {to} ({' and '.join(parts)})"

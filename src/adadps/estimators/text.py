@@ -4,58 +4,212 @@ Everything here is either public (the vocabulary and its frequencies, from wordf
 public texts) or depends on one document alone (its counts and its norm), so that nothing is fitted
 on private data. The words in the names of declared classes belong to the vocabulary, because
 classes are public.
+
+A negated word is a word of its own: in "this is not a good film", "good" counts as "not good",
+which is how it stands in a vocabulary. What opens a negation, and how far it reaches, is public and
+the same for every text.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy import sparse
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.preprocessing import normalize
 
-from adadps.data.examples import as_features
-from adadps.data.identity import public_rows
-from adadps.data.tables import Table, joined_texts, read_chunks, read_table
+from adadps.data.tables import joined_texts, read_chunks
 from adadps.errors import DataError, SideInformationError
+from adadps.estimators.tables.frequency_file import NEGATED, frequencies_from_file
 from adadps.estimators.tables.schema import Schema
 from adadps.methods.side import (
     Embeddings,
     Frequencies,
     PublicTexts,
     corpus_frequencies,
-    embeddings,
     given_frequencies,
     public_texts,
     word_frequencies,
 )
-from adadps.types import TextFeatures
+from adadps.methods.side.vector_sources import WORD
 
-TOKEN = r"(?u)\b\w\w+\b"
+TOKEN = WORD
 """The pattern of a word, in texts and in vocabularies."""
+
+
+REACH, MOST_WORDS = 4, 100
+"""How many words after the one that opens a negation are negated, and at most can be."""
+_ENGLISH = (
+    "not no never nor neither none nobody nothing nowhere without hardly cannot ain't aren't can't "
+    "couldn't didn't doesn't don't hadn't hasn't haven't isn't mustn't needn't shouldn't wasn't "
+    "weren't won't wouldn't"
+)
+_OPENERS = {"en": tuple(_ENGLISH.split())}
+_APOSTROPHE = "['’ʼ＇]"
+_BETWEEN = rf"(?:[\s\"“”*-]|{_APOSTROPHE}|\b\w\b)+"
+"""What may stand between two words of a negation: other punctuation ends it. Words that consist of
+one letter are no words of a vocabulary, and do not count."""
+_find_words = re.compile(TOKEN).findall
+
+
+@dataclass(frozen=True)
+class Negation:
+    """The words that open a negation, and how many words after one of them are negated.
+
+    An apostrophe may be straight, curly, or left out. Punctuation ends a negation, and so does a
+    second one, which begins anew: nothing is negated twice.
+
+    >>> Negation(("not", "don't")).words("I don’t like it, not at all", {"not like", "not all"})
+    ['don', 'not like', 'it', 'not', 'at', 'not all']
+    """
+
+    openers: tuple[str, ...]
+    reach: int = REACH
+
+    def __post_init__(self) -> None:
+        words = isinstance(self.openers, tuple) and all(
+            isinstance(word, str) and word.strip() and word == word.lower() for word in self.openers
+        )
+        reaches = isinstance(self.reach, int) and not isinstance(self.reach, bool)
+        if not words or not self.openers or not reaches or not 1 <= self.reach <= MOST_WORDS:
+            raise DataError(
+                "Expected words in lower case that open a negation and a reach of 1 to 100 "
+                f"words, found {self.openers!r:.80} and {self.reach!r:.20}."
+            )
+
+    def words(self, text: str, known: Collection[str]) -> list[str]:
+        """Return the words of a text, with the negated form of those that have a ``known`` one."""
+        text = text.lower()
+        found: list[str] = []
+        place = 0
+        for negation in self._reached.finditer(text):
+            begin, end = negation.span(1)
+            found += _find_words(text, place, begin)
+            for word in _find_words(text, begin, end):
+                negated = NEGATED + word
+                found.append(negated if negated in known else word)
+            place = end
+        return found + _find_words(text, place)
+
+    @cached_property
+    def _reached(self) -> re.Pattern[str]:
+        """Find an opener, and the words that it reaches as group 1."""
+        spelled = (re.escape(word).replace("'", f"{_APOSTROPHE}?") for word in self.openers)
+        opener = rf"\b(?:{'|'.join(spelled)})\b"
+        return re.compile(rf"{opener}((?:{_BETWEEN}(?!{opener})\w\w+){{1,{self.reach}}})")
+
+    def describe(self) -> dict[str, Any]:
+        """Return both, ready for JSON."""
+        return {"openers": list(self.openers), "reach": self.reach}
+
+
+def negation_in(language: str) -> Negation | None:
+    """Return how a language negates; None where we have no list of its words.
+
+    >>> negation_in("xx") is None
+    True
+    """
+    openers = _OPENERS.get(language)
+    return None if openers is None else Negation(openers)
+
+
+def negation_of(described: Any) -> Negation | None:
+    """Return what `Negation.describe` has described; None of nothing."""
+    if described is None:
+        return None
+    openers = described.get("openers") if isinstance(described, Mapping) else None
+    if not isinstance(openers, list):
+        raise DataError("Expected a list of words that open a negation, found something else.")
+    return Negation(tuple(openers), described.get("reach"))
+
+
+def with_negated(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words, and then the negated form of each.
+
+    >>> with_negated(["good", "bad"])
+    ('good', 'bad', 'not good', 'not bad')
+    """
+    return (*words, *(NEGATED + word for word in words))
+
+
+def is_negated(word: str) -> bool:
+    """Return whether an entry of a vocabulary is the negated form of a word."""
+    return word.startswith(NEGATED)
+
+
+def counted(words: Sequence[str]) -> str:
+    """Say how many words a vocabulary has.
+
+    >>> counted(["good"]), counted(["good", "not good"])
+    ('1 public words', '2 public words, 1 of them negated')
+    """
+    negated = sum(map(is_negated, words))
+    text = f"{len(words)} public words"
+    return f"{text}, {negated} of them negated" if negated else text
+
+
+def plain_form(word: str) -> str:
+    """Return the word that an entry of a vocabulary is the negated form of, or the entry itself."""
+    return word.removeprefix(NEGATED)
+
+
+def share_negated(negation: Negation, language: str) -> float:
+    """Return about which share of all words is negated: the reach times how common openers are.
+
+    >>> round(share_negated(Negation(("not", "no")), "en"), 2)
+    0.03
+    """
+    from wordfreq import word_frequency
+
+    openers = (word_frequency(word, language) for word in negation.openers)
+    return min(1.0, negation.reach * float(sum(openers)))
+
+
+def listed_frequencies(
+    words: Sequence[str], language: str = "en", negation: Negation | None = None
+) -> Frequencies:
+    """Look up words in the wordfreq package; a negated one has its share of the plain one's.
+
+    >>> values = listed_frequencies(with_negated(["good"]), negation=negation_in("en")).values
+    >>> bool(values[0] > 10 * values[1] > 0)
+    True
+    """
+    if negation is None or not any(map(is_negated, words)):
+        return word_frequencies(words, language)
+    found = word_frequencies([plain_form(word) for word in words], language)
+    share = share_negated(negation, language)
+    factors = [share if is_negated(word) else 1.0 for word in words]
+    return given_frequencies(
+        found.values * torch.tensor(factors, dtype=torch.float64),
+        source=f"{found.provenance.source}, with negated words",
+        public_because=found.provenance.public_because,
+    )
 
 
 @dataclass(frozen=True)
 class BagOfWords:
     """Counts of public words in each text, L2-normalised per text.
 
-    ``dampened`` counts are log(1 + count), so that repetitions of a word weigh less.
+    ``dampened`` counts are log(1 + count), so that repetitions of a word weigh less. With a
+    ``negation``, a word that it reaches counts as the negated form, if the vocabulary has that.
 
     >>> BagOfWords(("apple", "pear"))(["Apple, apple!", "no fruit"]).toarray().tolist()
     [[1.0, 0.0], [0.0, 0.0]]
+    >>> BagOfWords(("good", "not good"), negation=negation_in("en"))(["Not a good one."]).toarray()
+    array([[0., 1.]], dtype=float32)
     """
 
     vocabulary: tuple[str, ...]
     dampened: bool = False
+    negation: Negation | None = None
 
     def __post_init__(self) -> None:
         words = self.vocabulary
@@ -78,13 +232,21 @@ class BagOfWords:
                 "Expected at least one text and nothing else, found none or a missing value. Check "
                 "the file, and fill empty texts with ''."
             )
-        counter = CountVectorizer(vocabulary=list(self.vocabulary), token_pattern=TOKEN)
+        counter = CountVectorizer(vocabulary=list(self.vocabulary), **self._splitting())
         counts = sparse.csr_matrix(counter.transform(texts), dtype=np.float32)
         if self.dampened:
             counts.data = np.log1p(counts.data)
         return sparse.csr_matrix(normalize(counts, norm="l2"))
 
+    def _splitting(self) -> dict[str, Any]:
+        """Return what splits a text into words."""
+        negation, known = self.negation, frozenset(filter(is_negated, self.vocabulary))
+        if negation is None or not known:
+            return {"token_pattern": TOKEN}
+        return {"analyzer": lambda text: negation.words(text, known)}
 
+
+@cache
 def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     """Return the ``size`` most frequent words of a language that the tokeniser can produce.
 
@@ -111,193 +273,31 @@ def public_vocabulary(size: int, language: str = "en") -> tuple[str, ...]:
     return tuple(words[:size])
 
 
-class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts to log counts of public words, to public embeddings, or to both; `fit` reads no text.
-
-    The vocabulary consists of the ``words`` most frequent words of a ``language`` in the wordfreq
-    package, or is given as ``vocabulary``, which must be public too. Every row depends on its own
-    text alone, so that nothing here costs privacy; a fitted ``CountVectorizer`` or
-    ``TfidfVectorizer`` puts words and statistics of private texts into the model, outside of
-    epsilon.
-
-    ``features`` is words, embeddings or both (auto and choose are both). Words and embeddings of a
-    text have norm 1 each, and the embeddings come last. ``embeddings`` is what
-    `adadps.side.embeddings` returns, or a source for it; by default, the vectors of the package
-    wordllama.
-
-    ``public_texts`` are what `adadps.side.public_texts` returns: texts like the private ones that
-    anyone may know. The vocabulary and its frequencies then come from them, and beside embeddings
-    a text has a third part, by vectors that are fitted to them.
-
-    As ``side`` of `AdaDPSClassifier`, it gives the public frequencies of its words.
-
-    >>> rows = PublicVectorizer(words=1000).fit_transform(["To be, or not to be", "???"])
-    >>> rows.shape, rows.nnz
-    ((2, 1000), 4)
-    """
-
-    def __init__(
-        self,
-        words: int = 10_000,
-        language: str = "en",
-        vocabulary: Sequence[str] | None = None,
-        features: str = "words",
-        embeddings: Any = None,
-        public_texts: PublicTexts | None = None,
-    ) -> None:
-        self.words = words
-        self.language = language
-        self.vocabulary = vocabulary
-        self.features = features
-        self.embeddings = embeddings
-        self.public_texts = public_texts
-
-    def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: ARG002
-        """Check the settings; the texts are not read."""
-        self.public_words()
-        self.public_vectors()
-        return self
-
-    def transform(self, X: Any) -> sparse.csr_matrix:
-        """Return one sparse row per text."""
-        if isinstance(X, str) or not hasattr(X, "__iter__") or getattr(X, "ndim", 1) != 1:
-            raise DataError(
-                "Expected a list or column of texts, found one text, a table or something else. "
-                "Give one text per example: a list, a pandas Series, an array of texts."
-            )
-        texts, parts = list(X), []
-        if self._form is not TextFeatures.EMBEDDINGS:
-            parts.append(self._bag()(texts))
-        parts += [sparse.csr_matrix(vectors(texts)) for vectors in self.public_vectors()]
-        return sparse.csr_matrix(sparse.hstack(parts, format="csr"), dtype=np.float32)
-
-    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
-        """Return the words and the numbers of the embedding, in the order of the columns."""
-        width = sum(vectors.width for vectors in self.public_vectors())
-        numbers = [f"embedding {place}" for place in range(width)]
-        return np.asarray([*self.public_words(), *numbers], dtype=object)
-
-    def public_words(self) -> tuple[str, ...]:
-        """Return the words that are counted; none where texts become embeddings alone."""
-        return () if self._form is TextFeatures.EMBEDDINGS else self._bag().vocabulary
-
-    def public_embeddings(self) -> Embeddings | None:
-        """Return the vectors behind the embeddings; None where texts become words alone."""
-        if self._form is TextFeatures.WORDS:
-            if self.embeddings is not None:
-                raise SideInformationError(
-                    "Expected no embeddings where texts become words alone, found some. Give "
-                    "features='both', or leave `embeddings` out."
-                )
-            return None
-        given = self.embeddings
-        if isinstance(given, Embeddings):
-            return given
-        return embeddings("wordllama" if given is None else given)
-
-    def fitted_vectors(self) -> Embeddings | None:
-        """Return the vectors that are fitted to the public texts, if they are used."""
-        given = self._given_texts()
-        return None if given is None or self._form is TextFeatures.WORDS else given.vectors
-
-    def public_vectors(self) -> tuple[Embeddings, ...]:
-        """Return all public vectors of texts, in the order of the columns."""
-        both = (self.public_embeddings(), self.fitted_vectors())
-        return tuple(vectors for vectors in both if vectors is not None)
-
-    def _given_texts(self) -> PublicTexts | None:
-        given = self.public_texts
-        if given is not None and not isinstance(given, PublicTexts):
-            raise SideInformationError(
-                f"Expected public texts with their origin, found {type(given).__name__}. Give "
-                "public_texts=adadps.side.public_texts(texts, source=..., public_because=...)."
-            )
-        if given is not None and self._form is TextFeatures.EMBEDDINGS:
-            raise SideInformationError(
-                "Expected words beside public texts, found embeddings alone: private texts that "
-                "are among the public ones are recognised by their words. Give features='both'."
-            )
-        return given
-
-    @property
-    def _form(self) -> TextFeatures:
-        try:
-            return TextFeatures(self.features)
-        except ValueError:
-            raise DataError(
-                f"Expected features among {', '.join(TextFeatures)}, found {self.features!r}."
-            ) from None
-
-    def frequencies(self) -> Frequencies:
-        """Return the public frequencies of these words, as side information.
-
-        >>> PublicVectorizer(vocabulary=["the", "zebra"]).frequencies().provenance.source
-        'wordfreq, language en'
-        """
-        if not self.public_words():
-            raise SideInformationError(
-                "Expected words that have frequencies, found embeddings alone. Give "
-                "features='both', or leave `side` out."
-            )
-        given = self._given_texts()
-        if given is None:
-            return word_frequencies(self.public_words(), self.language)
-        counted = corpus_frequencies(
-            self._bag()(given.texts), source=given.source, public_because=given.public_because
-        )
-        words = self.transform(given.texts)[:, : len(self.public_words())]
-        return replace(counted, rows=public_rows(as_features(words), None))
-
-    def _bag(self) -> BagOfWords:
-        texts = self._given_texts()
-        if self.vocabulary is None and texts is not None:
-            return BagOfWords(_words_in(texts, self.words), dampened=True)
-        if self.vocabulary is None:
-            return BagOfWords(_public_words(self.words, self.language), dampened=True)
-        given = self.vocabulary
-        return BagOfWords(given if isinstance(given, str) else tuple(given), dampened=True)  # type: ignore[arg-type]
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Return True: there is nothing to fit."""
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        """Return tags: texts are accepted, and no fit is needed."""
-        tags = super().__sklearn_tags__()
-        tags.requires_fit = False
-        tags.input_tags.two_d_array = False
-        tags.input_tags.string = True
-        return tags
-
-
-@cache
-def _public_words(size: int, language: str) -> tuple[str, ...]:
-    return public_vocabulary(size, language)
-
-
-MOST_IN_ALL = 1.01
-"""Shares of all words add up to 1; those of a published list are rounded."""
-
-
 @dataclass(frozen=True)
 class TableVocabulary:
     """Words, where they come from, and their frequencies if the method reads them.
 
-    ``fitted`` are vectors of texts that were fitted to the same public texts.
+    ``negation`` tells which words of a text are negated, if some of these are. ``fitted`` are
+    vectors of texts that were fitted to the same public texts.
     """
 
     words: tuple[str, ...]
     in_words: str
     frequencies: Frequencies | None = None
     fitted: Embeddings | None = None
+    negation: Negation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularySource:
-    """Where the public vocabulary comes from. ``side`` is wordfreq or a file of frequencies."""
+    """Where the public vocabulary comes from. ``side`` is wordfreq or a file of frequencies.
+
+    With ``negation``, each word has a negated form, where we know how the language negates.
+    """
 
     words: int = 10_000
     language: str = "en"
+    negation: bool = True
     side: str | None = None
     side_source: str | None = None
     side_because: str | None = None
@@ -312,21 +312,33 @@ class VocabularySource:
         if self.public is not None:
             return self._of_texts(self.public, schema, class_names)
         known = public_vocabulary(self.words, self.language)
-        vocabulary = with_class_names(known, class_names)
         origin = f"the {self.words} most frequent words of wordfreq, language {self.language}"
-        origin += _and_class_words(len(vocabulary) - len(known))
+        vocabulary, origin, negation = self._completed(known, class_names, origin)
         if not informed:
-            return TableVocabulary(vocabulary, origin)
+            return TableVocabulary(vocabulary, origin, negation=negation)
         if self.side in (None, "wordfreq"):
-            found = word_frequencies(vocabulary, self.language)
+            found = listed_frequencies(vocabulary, self.language, negation)
         else:
             found = frequencies_from_file(
                 Path(self.side or ""),
                 vocabulary,
                 source=self.side_source,
                 public_because=self.side_because,
+                negated=share_negated(negation, self.language) if negation else 0.0,
             )
-        return TableVocabulary(vocabulary, origin, found)
+        return TableVocabulary(vocabulary, origin, found, negation=negation)
+
+    def _completed(
+        self, known: tuple[str, ...], class_names: Sequence[str], origin: str
+    ) -> tuple[tuple[str, ...], str, Negation | None]:
+        """Return the whole vocabulary, where it comes from, and how texts negate its words."""
+        words = with_class_names(known, class_names)
+        if len(words) > len(known):
+            origin += f", and {len(words) - len(known)} words of the declared classes"
+        negation = negation_in(self.language) if self.negation else None
+        if negation is None:
+            return words, origin, None
+        return with_negated(words), f"{origin}; negated words apart", negation
 
     def _of_texts(self, path: Path, schema: Schema, class_names: Sequence[str]) -> TableVocabulary:
         if not self.public_because or not self.public_because.strip():
@@ -336,18 +348,17 @@ class VocabularySource:
             )
         joined = [text for chunk in read_chunks(path) for text in joined_texts(chunk, schema.texts)]
         corpus = public_texts(joined, source=path.name, public_because=self.public_because)
-        known = _words_in(corpus, self.words)
-        vocabulary = with_class_names(known, class_names)
+        known = words_in(corpus, self.words)
+        origin = f"the {len(known)} most frequent words of {len(joined)} public texts"
+        vocabulary, origin, negation = self._completed(known, class_names, origin)
         found = corpus_frequencies(
-            BagOfWords(vocabulary, dampened=True)(joined),
+            BagOfWords(vocabulary, dampened=True, negation=negation)(joined),
             texts=joined,
             source=corpus.source,
             public_because=self.public_because,
         )
-        origin = f"the {len(known)} most frequent words of {len(joined)} public texts"
-        origin += _and_class_words(len(vocabulary) - len(known))
         fitted = corpus.vectors if self.fits_vectors else None
-        return TableVocabulary(vocabulary, origin, found, fitted)
+        return TableVocabulary(vocabulary, origin, found, fitted, negation)
 
 
 NAME_SCALE = 8.0
@@ -371,10 +382,6 @@ def directions_of(
     return np.asarray(scale * rows, np.float32)
 
 
-def _and_class_words(count: int) -> str:
-    return f", and {count} words of the declared classes" if count else ""
-
-
 def with_class_names(vocabulary: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """Return the vocabulary with the words of these names at its end.
 
@@ -386,7 +393,7 @@ def with_class_names(vocabulary: Sequence[str], names: Sequence[str]) -> tuple[s
 
 
 @lru_cache(maxsize=4)
-def _words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
+def words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
     """Return the words that most of the texts have."""
     counter = CountVectorizer(token_pattern=TOKEN, binary=True, max_features=most)
     try:
@@ -396,53 +403,3 @@ def _words_in(corpus: PublicTexts, most: int) -> tuple[str, ...]:
             f"Expected words in the {corpus.source}, found none. Check its columns."
         ) from error
     return tuple(word for word in counter.get_feature_names_out() if word == word.lower())
-
-
-def frequencies_from_file(
-    path: Path, words: Sequence[str], *, source: str | None, public_because: str | None
-) -> Frequencies:
-    """Return a frequency for each of ``words`` from a table with the columns word and frequency.
-
-    A frequency is a share of all words: counts would be read as words that every text has. Words
-    that are not in the table get 0, i.e. the floor of A; other words of the table are ignored.
-    """
-    if not source or not public_because:
-        raise SideInformationError(
-            f"Expected where {path} comes from and why it is public, found nothing. Add "
-            "--side-source TEXT and --side-because TEXT: both are stated in the result."
-        )
-    table = read_table(path)
-    numbers = _frequency_column(table)
-    if (total := math.fsum(numbers)) > MOST_IN_ALL:
-        raise SideInformationError(
-            f"Expected shares of all words in the column frequency of {path}, which add up to at "
-            f"most 1, found a sum of {total:.6g}. Divide counts by their total."
-        )
-    known = dict(zip(table.column("word"), numbers, strict=True))
-    if len(known) != len(table):
-        raise DataError(
-            f"Expected every word once in {path}, found one more than once. Add them up first."
-        )
-    values = [known.get(word, 0.0) for word in words]
-    if not any(values):
-        raise SideInformationError(
-            f"Expected frequencies above zero of some of the {len(words)} words of the vocabulary "
-            f"in {path}, found none. Write words in lower case, or choose another --language."
-        )
-    return given_frequencies(values, source=source, public_because=public_because)
-
-
-def _frequency_column(table: Table) -> list[float]:
-    numbers = []
-    for text, line in zip(table.column("frequency"), table.lines, strict=True):
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not 0 <= number < math.inf:
-            raise DataError(
-                f"Expected a finite frequency >= 0 on every line of {table.source}, found "
-                f"{text[:40]!r} on line {line}. Correct the line or leave it out."
-            )
-        numbers.append(number)
-    return numbers

@@ -144,7 +144,7 @@ def reproduce(
         bool,
         typer.Option(
             "--recorded",
-            help="Run nothing: show finished runs, of the experiments on images and imdb-lstm.",
+            help="Run nothing: show finished runs; of defaults, images and imdb-lstm.",
         ),
     ] = False,
     workers: Annotated[
@@ -222,7 +222,8 @@ def _require_effect(experiment: str, **given: object) -> None:
     }
     unused = (
         *known.get(experiment, ()),
-        *(() if _RUNNERS.get(experiment) in (_images, _lstm) else ("methods", "recorded")),
+        *(() if _RUNNERS.get(experiment) in (_images, _lstm) else ("methods",)),
+        *(() if _RUNNERS.get(experiment) in (_images, _lstm, _defaults) else ("recorded",)),
     )
     for name in unused:
         if given[name]:
@@ -319,7 +320,8 @@ def _defaults(asked: Reproduction) -> None:
         return
     winners, runs = read_winners(asked.winners, "defaults"), asked.runs()
     say(f"{asked.seeds} seeds of each line; earlier runs are in {runs.path}")
-    rows = table.run_rows(names, winners, asked.seeds, runs, asked.workers)
+    rows = table.run_rows(names, winners, asked.seeds, runs, asked.workers, recorded=asked.recorded)
+    _require_finished({row["dataset"]: row for row in rows}, runs)
     asked.save_rows(rows, table.figure_of(rows))
     out.print(table_of_rows(table.TITLE, table.COLUMNS, table.wide(rows)))
     asked.print_paths()

@@ -96,6 +96,9 @@ def doctor(
         _TRIED(callback=whole_number(1, MOST_WORDS), help="Size of the public vocabulary."),
     ] = 10_000,
     language: Annotated[str, _TRIED(help="Language of the vocabulary.")] = "en",
+    negation: Annotated[
+        bool, _TRIED(" /--without-negation", help="Count 'good' in 'not good' as good.")
+    ] = True,
     folds: Annotated[
         int,
         _TRIED(callback=whole_number(3, MOST_FOLDS), help="Simulated runs for each method."),
@@ -142,6 +145,7 @@ def doctor(
             features=features,
             words=words,
             language=language,
+            negation=negation,
             seed=seed,
         )
         found = examine_table(request, say_on_terminal)

@@ -111,6 +111,7 @@ def federate(
     embeddings_because: options.VectorsBecause = None,
     words: options.Words = 10_000,
     language: options.Language = "en",
+    negation: options.Negated = True,
     side: options.SideFile = None,
     side_source: options.SideSource = None,
     side_because: options.SideBecause = None,

@@ -152,6 +152,13 @@ Words = Annotated[
     ),
 ]
 Language = Annotated[str, _side(metavar="CODE", help="Language of the vocabulary.")]
+Negated = Annotated[
+    bool,
+    _side(
+        " /--without-negation",
+        help="Count 'good' in 'not good' as good. Default: apart from it, in English.",
+    ),
+]
 SideFile = Annotated[
     str | None, _side(metavar="FILE", help="Table of words and frequencies; or wordfreq, or none.")
 ]
@@ -332,6 +339,7 @@ def train(
     embeddings_because: VectorsBecause = None,
     words: Words = 10_000,
     language: Language = "en",
+    negation: Negated = True,
     side: SideFile = None,
     side_source: SideSource = None,
     side_because: SideBecause = None,

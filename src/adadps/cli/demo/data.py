@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.provenance import AssumedPublic
 from adadps.estimators.tables.features import text_features
-from adadps.estimators.text import BagOfWords, public_vocabulary, with_class_names
-from adadps.methods.side import Embeddings, Frequencies, embeddings, word_frequencies
+from adadps.estimators.text import (
+    BagOfWords,
+    Negation,
+    listed_frequencies,
+    negation_in,
+    public_vocabulary,
+    with_class_names,
+    with_negated,
+)
+from adadps.methods.side import Embeddings, Frequencies, embeddings
 
 VOCABULARY = 10_000
 WORDS = f"the {VOCABULARY} most frequent English words of wordfreq"
@@ -25,14 +35,16 @@ class DemoData:
     words: tuple[str, ...]
     frequencies: Frequencies
     embeddings: Embeddings | None = None
+    negation: Negation | None = None
 
     @property
     def assumed_public(self) -> AssumedPublic:
         """Return what is declared."""
-        more = len(self.words) - VOCABULARY
+        more = len(with_class_names(public_vocabulary(VOCABULARY), SECTIONS)) - VOCABULARY
+        named = f"{WORDS}, and {more} words of the sections' names; negated words apart"
         return AssumedPublic(
             classes=SECTIONS,
-            vocabulary=f"{WORDS}, and {more} words of the sections' names" if more else WORDS,
+            vocabulary=WORDS if self.negation is None else named,
             others=["that the classes are all sections of the Debian archive"],
         )
 
@@ -42,13 +54,16 @@ def load_data(*, dampened: bool = False, tuning: bool = False, defaults: bool = 
 
     For ``tuning`` the test packages are left out, and another fold takes their place. With
     ``defaults`` the features are those of `adadps train` for declared classes: log counts, also of
-    the words in the sections' names, and embeddings.
+    the words in the sections' names and negated words, and embeddings.
     """
     packages = [p for p in debian_packages() if not (tuning and p.fold == TEST_FOLD)]
     fold = VALIDATION_FOLD if tuning else TEST_FOLD
-    words = with_class_names(public_vocabulary(VOCABULARY), SECTIONS if defaults else ())
-    vectors = embeddings() if defaults else None
-    features = text_features(words, vectors).of_texts if defaults else BagOfWords(words, dampened)
+    words, negation, vectors = public_vocabulary(VOCABULARY), None, None
+    features: Callable[[list[str]], Any] = BagOfWords(words, dampened)
+    if defaults:
+        negation, vectors = negation_in("en"), embeddings()
+        words = with_negated(with_class_names(words, SECTIONS))
+        features = text_features(words, vectors, negation=negation).of_texts
 
     def held(chosen: list[Package]) -> Examples:
         sections = [SECTIONS.index(package.section) for package in chosen]
@@ -58,8 +73,9 @@ def load_data(*, dampened: bool = False, tuning: bool = False, defaults: bool = 
         train=held([package for package in packages if package.fold != fold]),
         test=held([package for package in packages if package.fold == fold]),
         words=words,
-        frequencies=word_frequencies(words),
+        frequencies=listed_frequencies(words, negation=negation),
         embeddings=vectors,
+        negation=negation,
     )
 
 

@@ -74,7 +74,7 @@ def public_accuracy(data: DemoData) -> float:
 
 def _default_model(data: DemoData) -> TableModel:
     schema = Schema(("description",), (), (), Label("section", SECTIONS))
-    return TableModel(schema, data.words, data.embeddings)
+    return TableModel(schema, data.words, data.embeddings, negation=data.negation)
 
 
 def train_defaults(data: DemoData, epsilon: float) -> tuple[Result, float]:
@@ -96,7 +96,7 @@ def _timed(
     model: nn.Module = linear_layer(len(data.words), len(SECTIONS), sparse_rows=False)
     in_words = f"linear without bias, {len(data.words)} words x {len(SECTIONS)} sections"
     if data.embeddings is not None:
-        words += " and the words of the classes"
+        words += ", the words of the classes, and the negated form of each"
         model, in_words = _default_model(data).layer(), _default_model(data).in_words
     shown = on_held_out(
         "held-out packages",

@@ -22,8 +22,13 @@ from adadps.estimators.doctor.further import advice_for_texts
 from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import Settings
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
+from adadps.estimators.tables.frequency_file import frequencies_from_file
 from adadps.estimators.tables.schema import Label, Schema
-from adadps.estimators.text import TableVocabulary, VocabularySource, frequencies_from_file
+from adadps.estimators.text import (
+    TableVocabulary,
+    VocabularySource,
+    share_negated,
+)
 from adadps.methods.side import Frequencies, embeddings
 from adadps.types import Method, TextFeatures
 
@@ -57,6 +62,7 @@ class DoctorRequest:
     features: TextFeatures = TextFeatures.AUTO
     words: int = WORDS
     language: str = LANGUAGE
+    negation: bool = True
     seed: int = 0
 
 
@@ -129,7 +135,7 @@ def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFi
     alone = request.features is TextFeatures.EMBEDDINGS
     vocabulary = _vocabulary(request)
     vectors = None if request.features is TextFeatures.WORDS else embeddings()
-    features = text_features(vocabulary.words, vectors, vocabulary.fitted)
+    features = text_features(vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation)
     rows = features.of_texts(texts)
     if rows[:, : features.words].nnz == 0 and not (alone and rows.nnz):
         raise DataError(
@@ -188,6 +194,7 @@ def next_command(
     for option, value in given.items():
         parts += [] if value is None else [option, _number(value)]
     parts += [] if request.language == LANGUAGE else ["--language", request.language]
+    parts += [] if request.negation else ["--without-negation"]
     if request.features is not TextFeatures.AUTO:
         parts += ["--features", request.features.value]
     return shlex.join([*parts, "--out", MODEL])
@@ -224,6 +231,7 @@ def _vocabulary(request: DoctorRequest) -> TableVocabulary:
     source = VocabularySource(
         words=request.words,
         language=request.language,
+        negation=request.negation,
         public=request.public_texts,
         public_because=BECAUSE if request.public_texts else None,
         fits_vectors=request.features is not TextFeatures.WORDS,
@@ -251,7 +259,13 @@ def _candidates(
                 f"Expected --side files with different names, found '{path.name}' twice. Rename "
                 "one of them: the table shows names only."
             )
-        read = frequencies_from_file(path, words, source=path.name, public_because=BECAUSE)
+        read = frequencies_from_file(
+            path,
+            words,
+            source=path.name,
+            public_because=BECAUSE,
+            negated=share_negated(features.negation, request.language) if features.negation else 0,
+        )
         known[path.name] = (path, read)
     methods, candidates = {DP_SGD: TrainableMethod(Method.DP_SGD)}, []
     for called, (file, frequencies) in known.items():

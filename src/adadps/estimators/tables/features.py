@@ -50,7 +50,7 @@ from adadps.estimators.planner.methods import (
 from adadps.estimators.planner.plan import LossFacts, PlannedRun, first_gradient, plan_training
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
-from adadps.estimators.text import BagOfWords
+from adadps.estimators.text import BagOfWords, Negation
 from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.side.source import Fixed
 from adadps.training.evaluation import (
@@ -70,6 +70,7 @@ class RowFeatures:
     vocabulary: tuple[str, ...]
     embeddings: Embeddings | None = None
     fitted: Embeddings | None = None
+    negation: Negation | None = None
 
     @property
     def has_constant(self) -> bool:
@@ -128,7 +129,8 @@ class RowFeatures:
     def _texts(self, columns: Sequence[Sequence[str]]) -> list[sparse.csr_matrix]:
         parts: list[sparse.csr_matrix] = []
         if self.vocabulary:
-            parts += [BagOfWords(self.vocabulary, dampened=True)(column) for column in columns]
+            bag = BagOfWords(self.vocabulary, dampened=True, negation=self.negation)
+            parts += [bag(column) for column in columns]
         for vectors in self.vectors:
             parts += [sparse.csr_matrix(vectors(column)) for column in columns]
         return parts
@@ -195,11 +197,14 @@ class RowFeatures:
 
 
 def text_features(
-    vocabulary: tuple[str, ...], embeddings: Embeddings | None, fitted: Embeddings | None = None
+    vocabulary: tuple[str, ...],
+    embeddings: Embeddings | None,
+    fitted: Embeddings | None = None,
+    negation: Negation | None = None,
 ) -> RowFeatures:
     """Return the features of texts alone."""
     schema = Schema(("text",), (), (), Label("label"))
-    return RowFeatures(schema, vocabulary, embeddings, fitted)
+    return RowFeatures(schema, vocabulary, embeddings, fitted, negation)
 
 
 def prepare_for_rows(

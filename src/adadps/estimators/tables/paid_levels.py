@@ -20,9 +20,16 @@ from adadps.estimators.tables.features import plan_for_rows
 from adadps.estimators.tables.paid_once import Content, PaidFirst, measured_once
 from adadps.estimators.tables.paid_survey import columns_of, measure
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import TableModel, TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.run_folder import (
+    TableModel,
+    TableRunFolder,
+    budget_of,
+    shared_ledger,
+)
 from adadps.estimators.tables.schema import Schema, facts, schema_of
-from adadps.estimators.text import TableVocabulary
+from adadps.estimators.text import (
+    TableVocabulary,
+)
 from adadps.types import Relation
 
 MEASURED = "measured with noise"
@@ -47,7 +54,9 @@ def measure_levels(
     """Pay for and measure what is not declared, or read what this run has measured before."""
     schema = declared.schema.with_placeholders()
     vectors = request.text_embeddings(schema)
-    placeholder = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted)
+    placeholder = TableModel(
+        schema, vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation
+    )
     found = _count_units(request, placeholder)
     units = declared.count or found
     run = budget_of(request, units)

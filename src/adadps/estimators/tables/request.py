@@ -14,7 +14,9 @@ from adadps.estimators.paid_mix import require_classes, require_weighted
 from adadps.estimators.planner.methods import resolved, takes_side_information
 from adadps.estimators.planner.plan import FederatedSettings, GivenSettings, UserColumn
 from adadps.estimators.tables.schema import Schema, examples_of, read_schema_file, schema_of
-from adadps.estimators.text import VocabularySource
+from adadps.estimators.text import (
+    VocabularySource,
+)
 from adadps.methods.side import Embeddings, embeddings
 from adadps.types import Method, NoiseBy, TextFeatures
 
@@ -87,6 +89,7 @@ class TrainingRequest:
     lr: float | None = None
     words: int = 10_000
     language: str = "en"
+    negation: bool = True
     ledger: Path | None = None
     ledger_budget: float | None = None
     checkpoint: Path | None = None
@@ -114,6 +117,7 @@ class TrainingRequest:
         return VocabularySource(
             words=self.words,
             language=self.language,
+            negation=self.negation,
             side=self.side,
             side_source=self.side_source,
             side_because=self.side_because,

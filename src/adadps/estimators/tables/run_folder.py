@@ -32,18 +32,12 @@ from adadps.data.row_store import RowStore
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import ROWS_AT_ONCE, Table, joined_texts, read_chunks, users
 from adadps.engine.objective import predict
-from adadps.errors import (
-    AdadpsError,
-    ContractError,
-    DataError,
-    SettingError,
-    SideInformationError,
-)
+from adadps.errors import AdadpsError, ContractError, DataError, SettingError, SideInformationError
 from adadps.estimators.planner.methods import linear_layer
 from adadps.estimators.tables.features import RowFeatures, Targets
 from adadps.estimators.tables.request import TrainingRequest
 from adadps.estimators.tables.schema import Label, Schema, schema_of
-from adadps.estimators.text import BagOfWords, directions_of
+from adadps.estimators.text import BagOfWords, Negation, counted, directions_of, negation_of
 from adadps.files import move_ledger, new_file, remove_file, remove_if_empty
 from adadps.methods.side import Embeddings, embeddings_described
 from adadps.methods.side.fitted import describe_fitted, load_fitted, save_fitted
@@ -211,8 +205,8 @@ def _entries(path: Path) -> int:
         return ledger.entries
 
 
-FORMAT, EMBEDDED_FORMAT, WORDS_FORMAT, FIRST_FORMAT = 4, 3, 2, 1
-"""The third has no fitted vectors, the second words alone, the first one texts alone."""
+FORMAT, EARLIER_FORMATS, FIRST_FORMAT = 5, (4, 3, 2), 1
+"""4 has no negated words, 3 no fitted vectors, 2 no embeddings, the first texts alone."""
 MODEL_FILE, REPORT_FILE, VECTORS_FILE = "model.json", "report.html", "vectors.safetensors"
 _KIND, _FIRST_KIND = "linear model of a table", "linear text classifier"
 
@@ -225,6 +219,7 @@ class TableModel:
     vocabulary: tuple[str, ...]
     embeddings: Embeddings | None = None
     fitted: Embeddings | None = None
+    negation: Negation | None = None
 
     def __post_init__(self) -> None:
         if self.vocabulary or (self.schema.texts and self.embeddings is None):
@@ -238,7 +233,9 @@ class TableModel:
     @property
     def features(self) -> RowFeatures:
         """Return what makes features of rows, each row by itself."""
-        return RowFeatures(self.schema, self.vocabulary, self.embeddings, self.fitted)
+        return RowFeatures(
+            self.schema, self.vocabulary, self.embeddings, self.fitted, self.negation
+        )
 
     @property
     def targets(self) -> Targets:
@@ -275,7 +272,7 @@ class TableModel:
         text = f"linear; reads {', '.join(reads)}; predicts '{label.column}' ({what})"
         forms = []
         if self.vocabulary:
-            forms.append(f"log(1 + count) of {len(self.vocabulary)} public words")
+            forms.append(f"log(1 + count) of {counted(self.vocabulary)}")
         if self.embeddings is not None:
             forms.append(f"embeddings of width {self.embeddings.width} ({self.embeddings.name})")
         if self.fitted is not None:
@@ -291,6 +288,7 @@ class TableModel:
             "kind": _KIND,
             "schema": self.schema.describe(),
             "vocabulary": list(self.vocabulary),
+            "negation": self.negation.describe() if self.negation else None,
             "embeddings": self.embeddings.describe() if self.embeddings else None,
             "fitted": describe_fitted(self.fitted) if self.fitted else None,
         }
@@ -384,13 +382,13 @@ def load_model(folder: str | Path, embeddings: str | None = None) -> TrainedMode
         )
     held, file = read_json(source, MODEL_FILE), source / MODEL_FILE
     found = (held.get("format"), held.get("kind")) if isinstance(held, dict) else (None, None)
-    formats = (FORMAT, EMBEDDED_FORMAT, WORDS_FORMAT)
-    if found not in (*((one, _KIND) for one in formats), (FIRST_FORMAT, _FIRST_KIND)):
+    later = (FORMAT, *EARLIER_FORMATS)
+    if found not in (*((one, _KIND) for one in later), (FIRST_FORMAT, _FIRST_KIND)):
         known = found[0] if found[1] in (_KIND, _FIRST_KIND) else None
         raise of_another_format(f"a {_KIND} of format {FORMAT}", file, known)
     try:
-        later = found[0] != FIRST_FORMAT
-        model = _model_of(held, source, embeddings) if later else _first_model_of(held)
+        first = found[0] == FIRST_FORMAT
+        model = _first_model_of(held) if first else _model_of(held, source, embeddings)
     except SideInformationError as error:
         raise DataError(f"{error} (The model is {source}.)") from error
     except (DataError, TypeError) as error:
@@ -413,7 +411,8 @@ def _model_of(held: dict[str, Any], folder: Path, moved: str | None) -> TableMod
     vectors = None if described is None else embeddings_described(described, moved)
     stored = held.get("fitted")
     fitted = None if stored is None else load_fitted(stored, folder / VECTORS_FILE)
-    return TableModel(schema_of(schema), tuple(vocabulary), vectors, fitted)
+    negation = negation_of(held.get("negation"))
+    return TableModel(schema_of(schema), tuple(vocabulary), vectors, fitted, negation)
 
 
 def _first_model_of(held: dict[str, Any]) -> TableModel:

@@ -40,7 +40,9 @@ from adadps.estimators.tables.run_folder import (
 )
 from adadps.estimators.tables.schema import facts
 from adadps.estimators.tables.survey import complete
-from adadps.estimators.text import TableVocabulary
+from adadps.estimators.text import (
+    TableVocabulary,
+)
 from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
@@ -131,7 +133,7 @@ def _prepare(
     vectors = request.text_embeddings(schema)
     if request.features is TextFeatures.AUTO and share < LEAST_SHARE:
         vectors = None
-    model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted)
+    model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation)
     compared = request.public is not None
     train = _stored(request, request.data, model, stores, named=compared, user=request.user)
     test = None

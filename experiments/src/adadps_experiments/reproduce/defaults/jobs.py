@@ -3,7 +3,8 @@
 A setting is a rule's constants (`adadps.estimators.planner.plan.DefaultRule`) and how word
 frequencies enter: as weights of the features (IDF), before the clip, on both sides of the noise,
 or not at all. With words and embeddings it also has the share of the embeddings, or the constant of
-the rule for it (``half``), and how far weights start towards the ``names`` of the classes.
+the rule for it (``half``), and how far weights start towards the ``names`` of the classes. With
+``negated``, negated words are words of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from adadps.estimators.planner.plan import (
     first_gradient,
     plan_training,
 )
-from adadps.estimators.tables.features import prepare_for_rows, text_features
+from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.text import directions_of
 from adadps.methods import paper as methods
 from adadps.methods.side import Frequencies, embeddings, frequency, idf, word_frequencies
@@ -107,7 +108,7 @@ def run(job: DefaultsJob) -> Record:
     """Train, and evaluate on the test rows, or on those held out for tuning."""
     start = time.perf_counter()
     mixed = _is_mixed(job)
-    given, train, test = _problem(job.dataset, job.tuning, mixed)
+    given, train, test = _problem_of(job, mixed)
     model = sparse_linear(_width(train), len(given.classes), bias=False)
     torch.nn.init.zeros_(model.weight)
     if mixed:
@@ -157,7 +158,7 @@ def _is_mixed(job: DefaultsJob) -> bool:
         return False
     if "half" not in job.setting:
         return True
-    given, train, _ = _problem(job.dataset, job.tuning, mixed=False)
+    given, train, _ = _problem_of(job, mixed=False)
     return _share(job.setting, given, len(train), job.epsilon) >= LEAST_SHARE
 
 
@@ -211,8 +212,7 @@ def _prepared(
     door, known = setting["door"], given.frequencies()
     if _is_mixed(job):
         share = _share(setting, given, examples, job.epsilon)
-        features = text_features(given.words, embeddings())
-        return prepare_for_rows(METHODS[door], features, known, share)
+        return prepare_for_rows(METHODS[door], given.features, known, share)
     if door == NO_DOOR or known is None:
         return PreparedMethod(Method.DP_SGD)
     method = METHODS[door]
@@ -237,9 +237,16 @@ def _idf(setting: Setting, known: Frequencies) -> Fixed:
     return idf(known, words_per_text=WORDS_PER_TEXT, power=setting["power"])
 
 
+def _problem_of(job: DefaultsJob, mixed: bool) -> tuple[DefaultsProblem, Examples, Examples]:
+    return _problem(job.dataset, job.tuning, mixed, bool(job.setting.get("negated")))
+
+
 @lru_cache(maxsize=4)
-def _problem(dataset: str, tuning: bool, mixed: bool) -> tuple[DefaultsProblem, Examples, Examples]:
+def _problem(
+    dataset: str, tuning: bool, mixed: bool, negated: bool
+) -> tuple[DefaultsProblem, Examples, Examples]:
     given = load_problem(dataset).for_tuning() if tuning else load_problem(dataset)
+    given = given.with_negated_words() if negated else given
     encode = given.mixed if mixed else given.examples
     return given, encode(given.train), encode(given.test)
 

@@ -19,9 +19,17 @@ from adadps.data.examples import Examples, examples
 from adadps.data.identity import normalised
 from adadps.engine import losses
 from adadps.engine.losses import Loss
-from adadps.estimators.tables.features import text_features
-from adadps.estimators.text import TOKEN, BagOfWords, public_vocabulary
-from adadps.methods.side import Frequencies, embeddings, word_frequencies
+from adadps.estimators.tables.features import RowFeatures, text_features
+from adadps.estimators.text import (
+    TOKEN,
+    BagOfWords,
+    Negation,
+    listed_frequencies,
+    negation_in,
+    public_vocabulary,
+    with_negated,
+)
+from adadps.methods.side import Frequencies, embeddings
 from adadps.training.evaluation import Metric, accuracy, top_label_accuracy
 from adadps_experiments.data.amazon import amazon_reviews
 from adadps_experiments.data.finding import require
@@ -64,6 +72,7 @@ class DefaultsProblem:
     classes: tuple[str, ...]
     words: tuple[str, ...] = field(repr=False)
     several: bool = False
+    negation: Negation | None = None
 
     @property
     def loss(self) -> Loss:
@@ -82,17 +91,26 @@ class DefaultsProblem:
 
     def frequencies(self) -> Frequencies | None:
         """Return how common the words are in general English."""
-        return word_frequencies(self.words) if self.words else None
+        return listed_frequencies(self.words, negation=self.negation) if self.words else None
+
+    def with_negated_words(self) -> DefaultsProblem:
+        """Return the problem with texts read as by default: negated words are words apart."""
+        return replace(self, words=with_negated(self.words), negation=negation_in("en"))
+
+    @property
+    def features(self) -> RowFeatures:
+        """Return what makes words and embeddings of texts, as `adadps train` does."""
+        return text_features(self.words, embeddings(), negation=self.negation)
 
     def mixed(self, part: LabelledRows) -> Examples:
         """Return the texts as words and embeddings, as `adadps train` makes them."""
-        rows = text_features(self.words, embeddings()).of_texts(list(part.rows))
-        return examples(rows, part.targets)
+        return examples(self.features.of_texts(list(part.rows)), part.targets)
 
     def examples(self, part: LabelledRows) -> Examples:
         """Return the rows as examples of norm 1."""
         if isinstance(part.rows, list):
-            return examples(BagOfWords(self.words, dampened=True)(part.rows), part.targets)
+            bag = BagOfWords(self.words, dampened=True, negation=self.negation)
+            return examples(bag(part.rows), part.targets)
         return examples(normalize(part.rows).astype(np.float32), part.targets)
 
 

@@ -38,6 +38,8 @@ from adadps_experiments.reproduce.workers import run_missing
 EPSILONS = (1.0, 3.0, 8.0)
 """Where settings are tuned. The defaults, which need no tuning, are also run at `SMALL`."""
 SMALL = 0.5
+FURTHER = {"imdb": (1.5,)}
+"""Where only the defaults are run, too: the paper's epsilon."""
 SHARES, SHARE_EPSILONS = (0.05, 0.2, 0.5, 0.8), (1.0, 3.0)
 HALVES, NAMES = (125.0, 250.0, 500.0, 1000.0, 2000.0), (0.0, 4.0, 8.0, 16.0)
 """Candidates for the constants of the mix: of the share, and of the start at the classes' names."""
@@ -53,13 +55,15 @@ TEXTS = ("debian-sections", "debian-tags", "so-titles", "amazon", "imdb")
 WITHOUT_SIDE = "mnist"
 DATASETS, QUICK = (*TEXTS, WITHOUT_SIDE), ("amazon",)
 
-DP_SGD, DEFAULTS, WORDS = "dp-sgd-tuned", "defaults", "defaults-words"
+DP_SGD, DEFAULTS = "dp-sgd-tuned", "defaults"
+WORDS, PLAIN = "defaults-words", "defaults-plain"
 BEST, NO_PRIVACY, PUBLIC = "best-tuned", "sgd", "public-only"
 LINES = {
     PUBLIC: "public only: names of the classes (ε = 0)",
     DP_SGD: "DP-SGD, tuned, words, no side information",
-    WORDS: "defaults before: words, nothing tuned",
-    DEFAULTS: "defaults: words and embeddings, nothing tuned",
+    WORDS: "at first: words, nothing tuned",
+    PLAIN: "before: words and embeddings, nothing tuned",
+    DEFAULTS: "defaults: words, negated words and embeddings, nothing tuned",
     BEST: "best of all trials on words",
     NO_PRIVACY: "SGD, no privacy, words, tuned",
 }
@@ -250,7 +254,7 @@ def jobs_of(
         rule = {**rule, "door": NO_DOOR}
     found: dict[tuple[str, float], list[DefaultsJob]] = {}
     default = {**rule, "longest": RULE.longest}
-    for epsilon in (SMALL, *EPSILONS):
+    for epsilon in sorted((SMALL, *EPSILONS, *FURTHER.get(dataset, ()))):
         chosen: dict[str, tuple[float | None, Setting]] = {
             NO_PRIVACY: (None, held[NO_PRIVACY]["winner"])
         }
@@ -263,8 +267,9 @@ def jobs_of(
         else:
             constants = winners["mixes"][dataset]
             mixed = mix(half=constants["half"], names=constants["names"])
-            chosen[WORDS] = (epsilon, default)
-            chosen[DEFAULTS] = (epsilon, {**mixed, **default})
+            if epsilon in (SMALL, *EPSILONS):
+                chosen[WORDS], chosen[PLAIN] = (epsilon, default), (epsilon, {**mixed, **default})
+            chosen[DEFAULTS] = (epsilon, {**mixed, **default, "negated": True})
             chosen[PUBLIC] = (
                 0.0,
                 {"door": NO_DOOR, "features": MIXED, "names": constants["names"]},
@@ -284,17 +289,23 @@ def run_rows(
     seeds: int,
     record_file: RecordFile,
     workers: int | None = None,
+    *,
+    recorded: bool = False,
 ) -> list[Row]:
-    """Run the jobs that have no record; return one row per problem, epsilon and line."""
+    """Run the jobs that have no record; return one row per problem, epsilon and line.
+
+    With ``recorded`` nothing is run, and rows whose runs are not all finished are left out.
+    """
     lines = {dataset: jobs_of(dataset, winners, seeds) for dataset in datasets}
     jobs = [job for mine in lines.values() for held in mine.values() for job in held]
-    run_missing(run, jobs, record_file, "defaults", workers)
+    if not recorded:
+        run_missing(run, jobs, record_file, "defaults", workers)
     rows = []
     for dataset, mine in lines.items():
         for (line, epsilon), jobs in mine.items():
-            rows.append(
-                _row(dataset, line, epsilon, [record_file.require(job.describe()) for job in jobs])
-            )
+            found = [record_file.find(job.describe()) for job in jobs]
+            if all(found):
+                rows.append(_row(dataset, line, epsilon, [one for one in found if one]))
     return rows
 
 
