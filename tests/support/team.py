@@ -10,6 +10,8 @@ import socket
 import traceback
 from dataclasses import dataclass
 
+import pytest
+
 
 @dataclass(frozen=True)
 class Raised:
@@ -23,7 +25,7 @@ class Raised:
 class Team:
     """``size`` processes that do what they are told; use it as a context."""
 
-    def __init__(self, size, patience=60):
+    def __init__(self, size, patience=300):
         self.size, self._patience = size, patience
         context = multiprocessing.get_context("spawn")
         port = str(free_port())
@@ -103,3 +105,10 @@ def _work(pipe, variables):
         except BaseException as error:
             answer = Raised(type(error).__name__, str(error), traceback.format_exc())
         pipe.send(answer)
+
+
+@pytest.fixture(scope="session")
+def team():
+    """Two processes for all tests of this worker: they take seconds to start."""
+    with Team(2) as started:
+        yield started

@@ -351,3 +351,12 @@ def _from_words(message: bytes, rank: int) -> BaseException:
         )
     setattr(error, _KNOWN, True)
     return error
+
+
+def refuse_read_alone() -> None:
+    """Refuse a read of weights that would draw noise in this process alone."""
+    raise ContractError(
+        "Expected all processes to read the weights together, found one that reads a table whose "
+        "rows wait for noise: it would add noise that the others do not add. Call `run.params` (or "
+        "`run.result()`) in every process; until the next step, each may then read the model."
+    )

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.fields import Features
 from adadps.data.provenance import digest_of
-from adadps.engine.group import ALONE, Group
+from adadps.engine.group import ALONE, Group, refuse_read_alone
 from adadps.engine.losses import Loss
 from adadps.engine.moments import Moments
 from adadps.engine.noise.late import DIGITS, LateRows
@@ -428,7 +428,7 @@ class Weights:
         if name in self._eager or not (exact and can_be_late(parameter)):
             return None
         if name not in self._late:
-            refuse = None if self._group.is_alone else _refuse_read
+            refuse = None if self._group.is_alone else refuse_read_alone
             settle = partial(_settle, self._late, name)
             self._params[name] = make_late(parameter, settle, refuse)
             self._late[name] = LateRows(self._params[name], axis, self._noise)
@@ -439,14 +439,6 @@ class Weights:
         del self._late[name]
         self._eager.add(name)
         return None
-
-
-def _refuse_read() -> None:
-    raise ContractError(
-        "Expected all processes to read the weights together, found one that reads a table whose "
-        "rows wait for noise: it would add noise that the others do not add. Call `run.params` (or "
-        "`run.result()`) in every process; until the next step, each may then read the model."
-    )
 
 
 def _settle(late: Mapping[str, LateRows], name: str) -> None:

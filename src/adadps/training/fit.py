@@ -324,7 +324,13 @@ class PrivateRun(Run):
             whole = data.examples if isinstance(data, Shard) else data
             plan = complete_plan(wanted, whole, terms)
             require_possible(
-                group, plan.method, plan.sampler, data, debug=debug, measured=measured is not None
+                group,
+                model,
+                plan.method,
+                plan.sampler,
+                data,
+                debug=debug,
+                measured=measured is not None,
             )
             part = part_of(data, group)
             super().__init__(

@@ -19,14 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from adadps.accounting.ledger.spending import code_version
 from adadps.accounting.samplers import Poisson, Sampler
 from adadps.data.examples import Examples, tensors_of
 from adadps.data.provenance import DeclaredRead, declared_read, digest_of
 from adadps.engine.group import ALONE, Group, Meeting, ProcessGroup
-from adadps.errors import ContractError, DataError, SideInformationError
+from adadps.errors import ContractError, DataError, ModelError, SideInformationError
 from adadps.methods.side.source import MeasuredSource
 from adadps.methods.stages.chain import Chain, ReplacesGradients
 from adadps.methods.stages.users import Users
@@ -53,18 +52,23 @@ _controls: list[tuple[Any, Any]] = []
 
 def current_group() -> Group:
     """Return the processes that train together; `ALONE` without torchrun and torch.distributed."""
-    if not dist.is_available():
+    if number_of_processes() == 1:
         return ALONE
     if not dist.is_initialized():
-        if not dist.is_torchelastic_launched() or int(os.environ.get("WORLD_SIZE", "1")) <= 1:
-            return ALONE
         _begin()
-    if dist.get_world_size() == 1:
-        return ALONE
     world = dist.group.WORLD
     if not _controls or _controls[0][0] is not world:
         _controls[:] = [(world, dist.new_group(backend="gloo"))]
     return ProcessGroup(_controls[0][1])
+
+
+def number_of_processes() -> int:
+    """Return how many processes train together: those of torch.distributed, or of torchrun."""
+    if not dist.is_available():
+        return 1
+    if dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
 def _begin() -> None:
@@ -73,6 +77,8 @@ def _begin() -> None:
     After a restart the store of torchrun still holds the addresses of processes that are gone: each
     attempt has keys of its own.
     """
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
     there = os.environ
     rank, world = int(there["RANK"]), int(there["WORLD_SIZE"])
     hosted = there.get("TORCHELASTIC_USE_AGENT_STORE", "True") == "True"
@@ -90,9 +96,10 @@ def _begin() -> None:
 
 def require_alone(what: str) -> None:
     """Refuse what several processes cannot do together yet."""
-    if not current_group().is_alone:
+    count = number_of_processes()
+    if count > 1:
         raise ContractError(
-            f"Expected one process for {what}, found {dist.get_world_size()}. Several processes "
+            f"Expected one process for {what}, found {count}. Several processes "
             "train by `fit` and `PrivateRun`: start this without torchrun."
         )
 
@@ -131,6 +138,7 @@ def part_of(data: Examples | Shard, group: Group) -> Examples:
 
 def require_possible(
     group: Group,
+    model: nn.Module,
     method: Chain,
     sampler: Sampler,
     data: Examples | Shard,
@@ -141,6 +149,13 @@ def require_possible(
     """Refuse what several processes cannot do without another guarantee, or cannot do yet."""
     if group.is_alone:
         return
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise ModelError(
+            "Expected the model itself with several processes, found one that "
+            "DistributedDataParallel wraps, or whose parameters are sharded (FSDP). Give the plain "
+            "model: every process holds all of it, and sums are exchanged by the run."
+        )
     if not isinstance(sampler, Poisson):
         raise ContractError(
             f"Expected Poisson sampling with several processes, found {sampler.sampling.value}. "
@@ -191,8 +206,9 @@ def require_same(group: Group, facts: Callable[[], Mapping[str, str]]) -> None:
                 raise ContractError(
                     f"Expected the same {name} in all {group.size} processes, found "
                     f"{expected[:200]} in process 0 and {other[:200]} in process {rank}. Start "
-                    "every process with the same script, arguments and files; seed what is random "
-                    "in it, such as a split of the data."
+                    "every process with the same script, arguments and files, and seed what is "
+                    "random in it, such as a split of the data. Rows that only one process holds "
+                    "are given as a `Shard`."
                 )
 
 
