@@ -42,7 +42,7 @@ class Team:
                 "TORCHELASTIC_RESTART_COUNT": "0",
                 "TORCHELASTIC_USE_AGENT_STORE": "False",
             }
-            process = context.Process(target=_work, args=(theirs, variables), daemon=True)
+            process = context.Process(target=_work, args=(theirs, variables))
             process.start()
             self._pipes.append(ours)
             self.processes.append(process)
@@ -94,7 +94,10 @@ def _work(pipe, variables):
     os.environ.update(variables)
     import torch
 
+    from support.coarse_accounting import use_coarse_accounting
+
     torch.set_num_threads(1)
+    use_coarse_accounting()
     while True:
         try:
             function, args = pipe.recv()

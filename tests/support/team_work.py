@@ -36,6 +36,7 @@ from adadps.engine.noise.randomness import Randomness
 from adadps.estimators import AdaDPSClassifier
 from adadps.methods import pda_dpmd, whitened
 from adadps.methods.stages import by_label, clip_adaptively, sgd
+from adadps.tensors.sums import dense
 from adadps.training.processes import Shard, current_group
 from adadps.training.stepper import Batch
 from adadps.types import Accountant
@@ -186,7 +187,7 @@ def noise_of_every_process(steps):
 
     def noisy(group, sums):
         spread = 1.5 * 0.5 / group.size
-        return usual(group, {n: v + spread * torch.randn(v.shape) for n, v in sums.items()})
+        return usual(group, {n: dense(v) + spread * torch.randn(v.shape) for n, v in sums.items()})
 
     torch.seed()
     ProcessGroup.sum = noisy
@@ -275,9 +276,9 @@ def uneven(sizes, share=1.0, sigma=0.0):
     return weights_of(finished(run_of("dense", sigma=sigma, share=share, data=data)))
 
 
-def of_a_dataset(workers):
+def of_a_dataset():
     pairs = torch.utils.data.TensorDataset(torch.from_numpy(DENSE), torch.from_numpy(LABELS))
-    data = examples(pairs, workers=workers)
+    data = examples(pairs)
     return weights_of(finished(run_of("dense", sigma=0.0, data=data)))
 
 

@@ -269,6 +269,7 @@ class ProcessGroup(Group):
         held = [rows[name].cpu().long() + (place << 40) for place, name in enumerate(names)]
         line = torch.cat(held) if held else torch.empty(0, dtype=torch.int64)
         lengths = self._meet(what, len(line), form=form)
+        self.bytes_sent += line.nbytes
         every = torch.unique(torch.cat(self._gathered(line, lengths)))
         bounds = torch.searchsorted(every, torch.arange(len(names) + 1) << 40).tolist()
         return {
@@ -285,7 +286,6 @@ class ProcessGroup(Group):
         padded[: len(line)] = line
         heard = [torch.empty_like(padded) for _ in lengths]
         self._send(lambda: dist.all_gather(heard, padded, group=self._control))
-        self.bytes_sent += padded.nbytes
         return [one[:length] for one, length in zip(heard, lengths, strict=True)]
 
     def _reduce(self, line: Tensor) -> None:
@@ -353,10 +353,12 @@ def _from_words(message: bytes, rank: int) -> BaseException:
     return error
 
 
-def refuse_read_alone() -> None:
-    """Refuse a read of weights that would draw noise in this process alone."""
-    raise ContractError(
-        "Expected all processes to read the weights together, found one that reads a table whose "
-        "rows wait for noise: it would add noise that the others do not add. Call `run.params` (or "
-        "`run.result()`) in every process; until the next step, each may then read the model."
-    )
+def refuse_read_alone(group: Group) -> None:
+    """Refuse, in all processes, a read of weights that would draw noise in this one alone."""
+    with group.together():
+        raise ContractError(
+            "Expected all processes to read the weights together, found one that reads a table "
+            "whose rows wait for noise: it would add noise that the others do not add. Call "
+            "`run.params` (or `run.result()`) in every process; until the next step, each may then "
+            "read the model."
+        )

@@ -428,7 +428,7 @@ class Weights:
         if name in self._eager or not (exact and can_be_late(parameter)):
             return None
         if name not in self._late:
-            refuse = None if self._group.is_alone else refuse_read_alone
+            refuse = None if self._group.is_alone else partial(refuse_read_alone, self._group)
             settle = partial(_settle, self._late, name)
             self._params[name] = make_late(parameter, settle, refuse)
             self._late[name] = LateRows(self._params[name], axis, self._noise)
