@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -59,16 +59,12 @@ class Group:
     """A process that trains alone: the base of `ProcessGroup`, with nobody to talk to."""
 
     rank, size = 0, 1
-
-    @property
-    def is_alone(self) -> bool:
-        """Is there no other process?"""
-        return self.size == 1
-
-    @property
-    def is_first(self) -> bool:
-        """Is this the process that pays, writes and speaks?"""
-        return self.rank == 0
+    is_alone = True
+    """Is there no other process?"""
+    is_first = True
+    """Is this the process that pays, writes and speaks?"""
+    together: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Within it, an error in one process ends the work of all with the same error."""
 
     def follows(self, position: Callable[[], int]) -> None:
         """Compare this number at every meeting: how much noise was drawn."""
@@ -104,11 +100,6 @@ class Group:
         """Does any process say so?"""
         return any(self.gather(Meeting.WORD, said))
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Let an error in here end the work of all processes with the same error."""
-        yield
-
 
 ALONE = Group()
 
@@ -119,6 +110,8 @@ class ProcessGroup(Group):
     def __init__(self, control: Any) -> None:
         self._control = control
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.is_alone, self.is_first = False, self.rank == 0
+        self.together = self._together
         self._position: Callable[[], int] = lambda: 0
         self._met = 0
         self.bytes_sent = 0
@@ -172,7 +165,9 @@ class ProcessGroup(Group):
         found = {}
         for name, tensor in tensors.items():
             held = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-            self._send(partial(dist.broadcast, held, 0, group=self._control))
+            if held.numel():  # as bytes, whatever the type
+                line = held.view(-1).view(torch.uint8)
+                self._send(partial(dist.broadcast, line, 0, group=self._control))
             found[name] = torch.empty_like(tensor.detach()).copy_(held)
         return found
 
@@ -203,7 +198,7 @@ class ProcessGroup(Group):
         return [json.loads(held.numpy().tobytes()) for held in self._gathered(message, lengths)]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def _together(self) -> Iterator[None]:
         """Report an error of this process at the next meeting of the others."""
         try:
             yield

@@ -301,7 +301,8 @@ class Step:
 
     def sum(self, batch: GradientBatch, weigh: Callable[[Tensor], Tensor], params: Params) -> Sums:
         """Return Σ_i weigh(norm_i) g_i over the batches of all processes, which may be empty."""
-        return self.group.sum(reduce(batch, weigh) or zeros_like(params))
+        total = reduce(batch, weigh) or zeros_like(params)
+        return total if self.group.is_alone else self.group.sum(total)
 
     def release(self, total: Sum, deviation: float) -> Leaf:
         """Return ``total`` plus Gaussian noise, drawn now or later."""
@@ -344,7 +345,7 @@ class Weights:
     def read(self, rows: Mapping[str, Tensor] | None = None) -> Params:
         """Return all parameters, noised; of a table in ``rows``, only those rows surely are."""
         wanted = rows or {}
-        if wanted and self._late:
+        if wanted and self._late and not self._group.is_alone:
             # All processes settle the same rows: a row that only one of them noised would differ.
             asked = {name: wanted[name] for name in self._late if name in wanted}
             wanted = {**wanted, **self._group.union(asked)}

@@ -13,6 +13,7 @@ One private step, from batch to weights
     batch and no work (`Precondition.apply`).
 4.  *Clip.* `Privatize.apply` asks for the norms, weighs each example by min(1, C/‖D ∘ g_i‖) and
     asks for one sum, S = Σ_i w_i D ∘ g_i. Adding or removing one example moves S by at most C.
+    Several processes add up their sums here (`Group.sum`), before any noise.
 5.  *Noise.* It attaches N(0, σ²C²) to S and divides by the public expected batch size b. The pair
     (S, σC) travels on as `NoisySum`: stages after it may only multiply it by a number. A stage that
     has to see values (Adam, momentum, a preconditioner after the noise) gets them drawn at once.
