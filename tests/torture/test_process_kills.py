@@ -27,17 +27,20 @@ PATIENCE = 600
 
 def torchrun(folder, world, restarts=0):
     sources = str(Path(adadps.__file__).parents[1])
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(world), "--max-restarts", str(restarts)),
-            *(str(TESTS / "torture" / "group_script.py"), str(folder), str(STEPS)),
-        ],
-        env=os.environ | {"PYTHONPATH": f"{sources}{os.pathsep}{TESTS}", "OMP_NUM_THREADS": "1"},
-        stdout=(folder / "log").open("ab"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(world), "--max-restarts", str(restarts)),
+        *(str(TESTS / "torture" / "group_script.py"), str(folder), str(STEPS)),
+    ]
+    variables = {"PYTHONPATH": f"{sources}{os.pathsep}{TESTS}", "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            env=os.environ | variables,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def lives(folder):

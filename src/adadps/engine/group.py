@@ -28,7 +28,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import adadps.errors
 from adadps.errors import AdadpsError, ContractError
 from adadps.tensors.sums import Params, RowSparse, Sums, dense
 
@@ -332,12 +331,12 @@ def _in_words(error: BaseException) -> bytes:
     return json.dumps([type(error).__name__, text]).encode()
 
 
-def _from_words(message: bytes, rank: int) -> BaseException:
+def _from_words(message: bytes, rank: int) -> AdadpsError:
     kind, text = json.loads(message)
-    found = getattr(adadps.errors, kind, None)
-    error: BaseException
-    if isinstance(found, type) and issubclass(found, AdadpsError):
-        error = found(text)
+    ours = {one.__name__: one for one in AdadpsError.__subclasses__()}
+    error: AdadpsError
+    if kind in ours and ours[kind].__module__ == AdadpsError.__module__:
+        error = ours[kind](text)
         error.add_note(f"Process {rank} of the group has raised this error first.")
     else:
         error = ContractError(

@@ -8,6 +8,7 @@ every process; or it brings rows of its own, as a `Shard`. See docs/processes.md
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import warnings
@@ -92,6 +93,13 @@ def _begin() -> None:
         rank=rank,
         world_size=world,
     )
+    atexit.register(_end)  # threads of gloo that outlive the interpreter abort the process
+
+
+def _end() -> None:
+    _controls.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def require_alone(what: str) -> None:
@@ -107,9 +115,11 @@ def require_alone(what: str) -> None:
 @contextmanager
 def first_speaks(group: Group) -> Iterator[None]:
     """Keep warnings to the first process."""
+    if group.is_first:
+        yield
+        return
     with warnings.catch_warnings():
-        if not group.is_first:
-            warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")
         yield
 
 
