@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def lives(folder):
     ]
 
 
+def end_all(started):
+    """Kill torchrun and its processes, each of which has a session of its own."""
+    if started.poll() is None:
+        os.kill(started.pid, signal.SIGSTOP)  # it must not start others meanwhile
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(started.pid)], capture_output=True, check=False
+        )
+        for pid in (started.pid, *map(int, found.stdout.split())):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    started.wait()
+
+
 def workers(folder, known):
     """The processes that have begun to train since, by their diaries."""
     found = {int(file.name.split("-")[2]) for file in folder.glob("diary-*")} - known
@@ -88,14 +102,11 @@ def test_killed_processes_lose_no_reservation(tmp_path):
             time.sleep(0.1)
         time.sleep(chance.uniform(0, 2))
         for pid in workers(tmp_path, known)[:: chance.choice([1, 2])][:1]:
-            os.kill(pid, signal.SIGKILL)
-            killed += 1
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
         time.sleep(chance.uniform(0, 8))  # long enough for some of the restarts
-        if started.poll() is None:
-            os.killpg(started.pid, signal.SIGKILL)
-        for pid in workers(tmp_path, known):
-            os.kill(pid, signal.SIGKILL)
-        started.wait()
+        end_all(started)
         require_all_paid(tmp_path)
         if (tmp_path / "end").exists():
             break

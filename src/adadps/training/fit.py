@@ -42,7 +42,7 @@ from adadps.training.processes import (
 )
 from adadps.training.progress import Progress, progress_bar
 from adadps.training.run import Run
-from adadps.training.shared_ledger import own_part
+from adadps.training.shared_ledger import SharedLedger
 from adadps.training.stepper import DataStepper
 from adadps.types import Accountant
 
@@ -157,7 +157,7 @@ def fit(
                 raise KeyboardInterrupt
     _evaluate_what_is_missing(run, evaluate)
     result = run.result(settings)
-    own = own_part(run.ledger)
+    own = run.ledger.own if isinstance(run.ledger, SharedLedger) else run.ledger
     if ledger is None and isinstance(own, DiskLedger):
         own.close()  # it was opened for this run, beside its checkpoints
     return result
@@ -165,9 +165,12 @@ def fit(
 
 def _ends_here(run: PrivateRun, interruption: Interruption) -> bool:
     """Was an end asked for, in any process, and is nothing lost by it?"""
-    if not run.group.any(interruption.asked):
-        return False
-    return not run.group.tell(Meeting.WORD, lambda: run.has_paid_ahead)
+    group = run.group
+    if group.is_alone:
+        return interruption.asked and not run.has_paid_ahead
+    return group.any(interruption.asked) and not group.tell(
+        Meeting.WORD, lambda: run.has_paid_ahead
+    )
 
 
 def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]) -> None:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.methods.stages.chain import Chain
 from adadps.training.checkpoint import RunFolder
 from adadps.training.describe import plan_of
-from adadps.training.shared_ledger import SharedLedger, is_on_disk, opened, own_part
+from adadps.training.shared_ledger import SharedLedger
 from adadps.types import Accountant, Relation
 
 STEPS_RESERVED_AT_ONCE = 16
@@ -103,9 +104,10 @@ class Payment:
 
     def _ledger_for(self, terms: PaymentTerms, folder: RunFolder) -> Ledger:
         """The ledger of the run; in a group, the first process opens it for all."""
-        if isinstance(terms.ledger, SharedLedger):
-            return ledger_for(terms.ledger, terms.budget, folder.ledger)
-        return opened(self._group, lambda: ledger_for(terms.ledger, terms.budget, folder.ledger))
+        make = partial(ledger_for, terms.ledger, terms.budget, folder.ledger)
+        if self._group.is_alone or isinstance(terms.ledger, SharedLedger):
+            return make()
+        return SharedLedger(self._group, make)
 
     def _told_name(self, folder: RunFolder) -> str:
         if isinstance(self.ledger, SharedLedger):
@@ -116,11 +118,12 @@ class Payment:
         """A new name, or that of the run on this ledger whose checkpoint is here or was lost."""
         if folder.found is not None:
             return folder.found.run
-        known, ledger = None, own_part(self.ledger)
-        if folder and isinstance(ledger, DiskLedger):
-            known = ledger.run_of(self.plan_hash)
-            is_its_own = ledger.path == folder.ledger
-            if known and not is_its_own and ledger.charged(known):
+        known, held = None, self.ledger
+        own = held.own if isinstance(held, SharedLedger) else held
+        if folder and isinstance(own, DiskLedger):
+            known = own.run_of(self.plan_hash)
+            is_its_own = own.path == folder.ledger
+            if known and not is_its_own and own.charged(known):
                 known = None
         return known or secrets.token_hex(8)
 
@@ -153,9 +156,15 @@ class Payment:
     def record(self) -> None:
         """Create the run's own ledger on the disk, now that its plan was found to fit."""
         place, budget = self._to_create, self.ledger.budget
-        if place is not None and not is_on_disk(self.ledger):
-            self.ledger = opened(self._group, lambda: DiskLedger(place, budget=budget))
-            self.open()
+        if place is None or isinstance(self.ledger, DiskLedger):
+            return
+        if isinstance(self.ledger, SharedLedger):
+            if self.ledger.is_on_disk:
+                return
+            self.ledger = SharedLedger(self._group, lambda: DiskLedger(place, budget=budget))
+        else:
+            self.ledger = DiskLedger(place, budget=budget)
+        self.open()
 
     def _require_paid_first(self, events: Sequence[DpEvent]) -> None:
         """Refuse a ledger that does not hold what was measured for this run before it began."""

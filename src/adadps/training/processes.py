@@ -32,7 +32,7 @@ from adadps.methods.stages.chain import Chain, ReplacesGradients
 from adadps.methods.stages.users import Users
 from adadps.training.calibration import Wanted
 from adadps.training.payment import PaymentTerms
-from adadps.training.shared_ledger import opened
+from adadps.training.shared_ledger import SharedLedger
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def joined_terms(
     key = group.tell_bytes(Meeting.KEY, lambda: os.urandom(32))
     require_same(group, lambda: _settings(wanted, terms, model, loss, data, others, key))
     ledger = terms.ledger
-    return terms if ledger is None else replace(terms, ledger=opened(group, lambda: ledger))
+    return terms if ledger is None else replace(terms, ledger=SharedLedger(group, lambda: ledger))
 
 
 def _settings(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -75,7 +75,8 @@ class Run:
         held = self._folder.found
         self._payment = Payment(plan.method, plan.sampler, plan.steps, terms, self._folder, group)
         self.randomness = (randomness or secure()).shared_by(group)
-        group.follows(lambda: self.randomness.position)
+        if not group.is_alone:
+            group.follows(lambda: self.randomness.position)
         self.debug, self._tuning_trials = debug, tuning_trials
         self._feature_sources = tuple(feature_sources)
         self.history: list[Measurement] = list(held.history) if held else []
@@ -334,14 +335,19 @@ class Run:
     def _measure(self, evaluation: Evaluation, predict: Any) -> list[Measurement]:
         epoch = self._taken * self.sampler.expected_size / self.sampler.examples
 
-        def measured() -> list[dict[str, Any]]:
-            return [asdict(one) for one in evaluation.measure(predict, self._taken, epoch)]
+        def measured() -> list[Measurement]:
+            return evaluation.measure(predict, self._taken, epoch)
 
-        with self.group.together():
-            told = self.group.tell(Meeting.EVALUATION, measured)
-        found = [Measurement(**one) for one in told]
+        found = measured() if self.group.is_alone else self._told(measured)
         self.history += found
         return found
+
+    def _told(self, measured: Callable[[], list[Measurement]]) -> list[Measurement]:
+        """What the first process measures, in all of them."""
+        group = self.group
+        with group.together():
+            told = group.tell(Meeting.EVALUATION, lambda: [asdict(one) for one in measured()])
+        return [Measurement(**one) for one in told]
 
     def result(self, settings: dict[str, Any] | None = None) -> Result:
         """What this run leaves behind: weights, history and the statement about privacy."""

@@ -19,7 +19,7 @@ from adadps.types import Accountant, Relation
 
 
 class SharedLedger:
-    """The ledger of the first process, for all of a group. Build it with `opened`."""
+    """The ledger of the first process, for all of a group."""
 
     def __init__(self, group: Group, own: Callable[[], Ledger]) -> None:
         self._group = group
@@ -123,18 +123,3 @@ class SharedLedger:
     def epsilon(self, delta: float) -> float:
         """Return epsilon of all charges; in other processes than the first, of this run alone."""
         return (self._noted if self.own is None else self.own).epsilon(delta)
-
-
-def opened(group: Group, own: Callable[[], Ledger]) -> Ledger:
-    """Return the ledger itself in a process alone, and one that all share in a group."""
-    return own() if group.is_alone else SharedLedger(group, own)
-
-
-def is_on_disk(ledger: Ledger) -> bool:
-    """Is the ledger in a file, whichever process holds it?"""
-    return isinstance(ledger, DiskLedger) or getattr(ledger, "is_on_disk", False)
-
-
-def own_part(ledger: Ledger) -> Ledger | None:
-    """Return the ledger that this process itself holds, if it does."""
-    return ledger.own if isinstance(ledger, SharedLedger) else ledger
