@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-pytest_plugins = ["support.cheaper"]
+pytest_plugins = ["support.cheaper", "support.team"]
 
 settings.register_profile("adadps", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile(

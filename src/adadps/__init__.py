@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     )
     from adadps.methods import side, stages
     from adadps.methods.paper import adadps, dp_adam, dp_sgd
-    from adadps.methods.stages import by_user, chain, privatize
+    from adadps.methods.stages import by_user, privatize
+    from adadps.methods.stages.chain import chain
     from adadps.report.result import Result
     from adadps.report.saved_result import load_result
     from adadps.training.checkpoint import Checkpoints

@@ -24,6 +24,7 @@ from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.training.fit import PrivateRun, RunOptions
+from adadps.training.processes import require_alone
 from adadps.training.progress import progress_bar
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -65,6 +66,7 @@ def audit_one_run(
     >>> found.verdict
     'consistent'
     """
+    require_alone("an audit")
     require(bool(shares), "at least one share of guesses", "none", "Use 1.0 to guess all.")
     require(all(0 < share <= 1 for share in shares), "shares in (0, 1]", shares, "1.0 guesses all.")
     require(bool(canaries.scores), "at least one score", "none", "Use `pull` or `loss_drop`.")

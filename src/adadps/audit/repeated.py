@@ -27,6 +27,7 @@ from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.tensors.sums import Params
 from adadps.training.fit import PrivateRun, RunOptions
+from adadps.training.processes import require_alone
 from adadps.training.progress import progress_bar
 
 
@@ -120,6 +121,7 @@ def audit_repeated(
     runs, and ε ≥ log((p - δ) / q) is computed from the others. If the claim is true, the bound
     exceeds it with probability at most 1 - ``confidence``.
     """
+    require_alone("an audit")
     require(runs >= 16, "at least 16 runs", runs, "Use some hundreds for a useful bound.")
     require_confidence(confidence)
     worlds: list[dict[str, list[float]]] = [{name: [] for name in observers} for _ in range(2)]

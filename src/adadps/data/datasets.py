@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset
 
 from adadps.data.examples import Examples, as_numbers, examples
 from adadps.data.fields import Features, Fields
@@ -187,6 +187,13 @@ class DatasetExamples(Examples):
                 "without `texts=`, in the form of the dataset's rows."
             )
         return replace(self, public=tuple(public))
+
+    def part(self, rows: Tensor) -> Self:
+        """Return some of the rows as a dataset of their own; none is read."""
+        subset: Any = Subset(self.dataset, rows.tolist())
+        readers = _Readers(subset, self.form, self.workers)
+        users = None if self.users is None else self.users[rows]
+        return replace(self, dataset=subset, readers=readers, users=users)
 
     def take(self, rows: Tensor) -> Examples:
         """Read the given rows; those that cannot be read, and public ones, are marked absent."""

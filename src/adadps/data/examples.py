@@ -69,6 +69,10 @@ class Examples:
         taken = take(self.features, rows)
         return Examples(taken, self.targets[rows], texts, users, before, self.synthetic, absent)
 
+    def part(self, rows: Tensor) -> Examples:
+        """Return some of the rows as data of their own; a dataset does not read them yet."""
+        return self.take(rows)
+
     def to(self, device: torch.device) -> Examples:
         """Return the same examples on another device."""
         if self.targets.device == device:

@@ -189,6 +189,11 @@ class DeclaredRead(Enum):
         "A row that is public as well is left out of training. Whether it is depends on that row "
         "and on public data alone, and how many there are is not revealed."
     )
+    PROCESSES = (
+        "With several processes, each takes its slice of rows that all of them hold, and a digest "
+        "of the rows is compared between them under a secret key: processes with other rows, or "
+        "with the same ones in another order, would draw an example twice."
+    )
     ASSUMED_PUBLIC = (
         "Classes, levels or bounds that were not declared are read off the data and assumed to be "
         "public; the card says so. Epsilon does not cover it, and `strict` refuses it."

@@ -30,6 +30,8 @@ from torch import Tensor, nn
 
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.fields import Features
+from adadps.data.provenance import digest_of
+from adadps.engine.group import ALONE, Group, refuse_read_alone
 from adadps.engine.losses import Loss
 from adadps.engine.moments import Moments
 from adadps.engine.noise.late import DIGITS, LateRows
@@ -282,6 +284,7 @@ class Step:
     ``late`` allows noise to be drawn later and sums to stay row-sparse. ``answers`` is the number
     of answers from devices outside of this process; None if all gradients are computed in it.
     ``applied`` holds D of the preconditioners before the clip, by the identity of their source.
+    ``group`` holds the processes that take the step together.
     """
 
     index: int
@@ -293,7 +296,13 @@ class Step:
     answers: int | None = None
     differentiate: Callable[[Examples], GradientBatch] = _no_public_rows
     applied: dict[int, Params] = field(default_factory=dict, repr=False)
+    group: Group = ALONE
     _public: dict[int, Params] = field(default_factory=dict, repr=False)
+
+    def sum(self, batch: GradientBatch, weigh: Callable[[Tensor], Tensor], params: Params) -> Sums:
+        """Return Σ_i weigh(norm_i) g_i over the batches of all processes, which may be empty."""
+        total = reduce(batch, weigh) or zeros_like(params)
+        return total if self.group.is_alone else self.group.sum(total)
 
     def release(self, total: Sum, deviation: float) -> Leaf:
         """Return ``total`` plus Gaussian noise, drawn now or later."""
@@ -326,14 +335,20 @@ def at(schedule: Schedule, index: int) -> float:
 class Weights:
     """A model's trainable parameters, changed in place."""
 
-    def __init__(self, model: nn.Module, params: Params, noise: Noise) -> None:
-        self._model, self._params, self._noise = model, params, noise
+    def __init__(
+        self, model: nn.Module, params: Params, noise: Noise, group: Group = ALONE
+    ) -> None:
+        self._model, self._params, self._noise, self._group = model, params, noise, group
         self._late: dict[str, LateRows] = {}
         self._eager: set[str] = set()  # tables that get all their noise at every step
 
     def read(self, rows: Mapping[str, Tensor] | None = None) -> Params:
         """Return all parameters, noised; of a table in ``rows``, only those rows surely are."""
         wanted = rows or {}
+        if wanted and self._late and not self._group.is_alone:
+            # All processes settle the same rows: a row that only one of them noised would differ.
+            asked = {name: wanted[name] for name in self._late if name in wanted}
+            wanted = {**wanted, **self._group.union(asked)}
         for name, table in self._late.items():
             with hidden(self._model.get_parameter(name)):
                 table.settle(wanted.get(name))
@@ -373,6 +388,10 @@ class Weights:
         for (deviation, factor), changes in now.items():
             self._noise.release_into(changes, standard_deviation=deviation, factor=factor)
 
+    def digest(self) -> str:
+        """Hash the weights as they are held, without noise that waits for a read."""
+        return digest_of(self._params.values())
+
     def hand_over(self) -> None:
         """Draw all outstanding noise and give the model its plain parameters back."""
         for name in self._late:
@@ -410,7 +429,9 @@ class Weights:
         if name in self._eager or not (exact and can_be_late(parameter)):
             return None
         if name not in self._late:
-            self._params[name] = make_late(parameter, partial(_settle, self._late, name))
+            refuse = None if self._group.is_alone else partial(refuse_read_alone, self._group)
+            settle = partial(_settle, self._late, name)
+            self._params[name] = make_late(parameter, settle, refuse)
             self._late[name] = LateRows(self._params[name], axis, self._noise)
         with hidden(parameter):
             if self._late[name].can_hold(deviation):

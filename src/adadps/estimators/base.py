@@ -70,6 +70,7 @@ from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.fit import fit as train
+from adadps.training.processes import require_alone
 from adadps.types import Method, Relation, TextFeatures
 
 
@@ -134,6 +135,7 @@ class PrivateEstimator(StatedEstimator, ABC):
         self, X: Any, y: Any, *, continued: bool, one_by_one: bool, classes: Any = None
     ) -> Self:
         """Train one run; the estimator changes only if it succeeds."""
+        require_alone("estimators")
         with unchanged_on_error(self):
             if not continued:
                 forget_fit(self)

@@ -27,6 +27,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from adadps.engine.group import ALONE, Group, Meeting
 from adadps.errors import ContractError, DataError, SettingError, require
 from adadps.files import new_folder, remove_abandoned, remove_folder
 from adadps.methods.side.noisy import PendingMeasurement
@@ -200,7 +201,8 @@ def number_of(folder: Path) -> int:
     return int(folder.name[5:])
 
 
-def _write(draft: Path, checkpoint: Checkpoint) -> None:
+def tensors_of(checkpoint: Checkpoint) -> Params:
+    """Return all tensors of a checkpoint by their names in its file."""
     parts = {"weights": checkpoint.params, "states": checkpoint.state_tensors}
     tensors = {
         f"{part}/{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -209,9 +211,12 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
     }
     if checkpoint.feature_weights is not None:
         tensors[FEATURE_WEIGHTS] = checkpoint.feature_weights.detach().cpu().contiguous()
-    file = draft / TENSORS
-    save_tensors(tensors, file)
-    content = {
+    return tensors
+
+
+def content_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return everything else in a checkpoint, ready for JSON."""
+    return {
         "format": FORMAT,
         "run": checkpoint.run,
         "plan": checkpoint.plan,
@@ -224,6 +229,11 @@ def _write(draft: Path, checkpoint: Checkpoint) -> None:
         "history": [_plain(entry) for entry in checkpoint.history],
         "states": checkpoint.states,
     }
+
+
+def _write(draft: Path, checkpoint: Checkpoint) -> None:
+    file, content = draft / TENSORS, content_of(checkpoint)
+    save_tensors(tensors_of(checkpoint), file)
     content["digest"] = digest_of(content, file)
     text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
     (draft / CONTENT).write_text(text + "\n", encoding="utf-8")
@@ -243,15 +253,33 @@ def _plain(entry: Measurement) -> dict[str, Any]:
 
 
 class RunFolder:
-    """The checkpoints of one run while it lasts; false if the run writes none."""
+    """The checkpoints of one run while it lasts; false if the run writes none.
 
-    def __init__(self, checkpoints: Checkpoints | str | Path | None) -> None:
+    In a group the first process reads and writes them, and tells the others what it has found.
+    """
+
+    def __init__(self, checkpoints: Checkpoints | str | Path | None, group: Group = ALONE) -> None:
         self.checkpoints = _as_checkpoints(checkpoints)
-        self.found = self.checkpoints.latest() if self.checkpoints else None
+        self._group = group
+        self.found = self._latest() if self.checkpoints else None
         self._last_written = self.found.taken if self.found else 0
 
     def __bool__(self) -> bool:
         return self.checkpoints is not None
+
+    def _latest(self) -> Checkpoint | None:
+        assert self.checkpoints is not None
+        latest = self.checkpoints.latest
+        if self._group.is_alone:
+            return latest()
+        from adadps.training.saved_checkpoint import from_bytes, to_bytes
+
+        def found() -> bytes:
+            held = latest()
+            return b"" if held is None else to_bytes(held)
+
+        told = self._group.tell_bytes(Meeting.CHECKPOINT, found)
+        return from_bytes(told) if told else None
 
     @property
     def ledger(self) -> Path | None:
@@ -271,7 +299,8 @@ class RunFolder:
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, if the run writes any."""
         if self.checkpoints is not None:
-            self.checkpoints.write(checkpoint)
+            if self._group.is_first:
+                self.checkpoints.write(checkpoint)
             self._last_written = checkpoint.taken
 
 

@@ -21,6 +21,7 @@ from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
 from adadps.data.examples import Examples
 from adadps.data.provenance import Provenance
+from adadps.engine.group import Meeting
 from adadps.engine.losses import Loss
 from adadps.engine.noise.randomness import Randomness
 from adadps.engine.objective import Objective
@@ -31,8 +32,17 @@ from adadps.training.calibration import Wanted, complete_plan
 from adadps.training.checkpoint import Checkpoints
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import PaymentTerms
+from adadps.training.processes import (
+    Shard,
+    current_group,
+    first_speaks,
+    joined_terms,
+    part_of,
+    require_possible,
+)
 from adadps.training.progress import Progress, progress_bar
 from adadps.training.run import Run
+from adadps.training.shared_ledger import SharedLedger
 from adadps.training.stepper import DataStepper
 from adadps.types import Accountant
 
@@ -40,7 +50,7 @@ from adadps.types import Accountant
 def fit(
     model: nn.Module,
     loss: Loss,
-    data: Examples,
+    data: Examples | Shard,
     *,
     method: Chain,
     clip_norm: float | None = None,
@@ -133,7 +143,7 @@ def fit(
         must_fit=True,
     )
     with (
-        progress_bar(run.steps, progress) as bar,
+        progress_bar(run.steps, progress if run.group.is_first else False) as bar,
         awaiting_the_step(checkpoints is not None) as interruption,
     ):
         for _ in range(run.taken):
@@ -142,14 +152,25 @@ def fit(
             run.step(batch)
             _evaluate_due(run, batch.index, evaluate)
             _show(run, batch.index, bar)
-            if interruption.asked and not run.has_paid_ahead:
+            if checkpoints is not None and _ends_here(run, interruption):
                 run.keep()
                 raise KeyboardInterrupt
     _evaluate_what_is_missing(run, evaluate)
     result = run.result(settings)
-    if ledger is None and isinstance(run.ledger, DiskLedger):
-        run.ledger.close()  # it was opened for this run, beside its checkpoints
+    own = run.ledger.own if isinstance(run.ledger, SharedLedger) else run.ledger
+    if ledger is None and isinstance(own, DiskLedger):
+        own.close()  # it was opened for this run, beside its checkpoints
     return result
+
+
+def _ends_here(run: PrivateRun, interruption: Interruption) -> bool:
+    """Was an end asked for, in any process, and is nothing lost by it?"""
+    group = run.group
+    if group.is_alone:
+        return interruption.asked and not run.has_paid_ahead
+    return group.any(interruption.asked) and not group.tell(
+        Meeting.WORD, lambda: run.has_paid_ahead
+    )
 
 
 def _evaluate_due(run: PrivateRun, index: int, evaluations: Sequence[Evaluation]) -> None:
@@ -258,7 +279,7 @@ class PrivateRun(Run):
         self,
         model: nn.Module,
         loss: Loss,
-        data: Examples,
+        data: Examples | Shard,
         *,
         method: Chain,
         clip_norm: float | None = None,
@@ -299,18 +320,35 @@ class PrivateRun(Run):
             examples=examples,
             sampler=sampler,
         )
-        super().__init__(
-            DataStepper(model, loss, data, chunk=physical_batch_size, debug=debug),
-            complete_plan(wanted, data, terms),
-            terms,
-            randomness=randomness,
-            debug=debug,
-            assumed_public=assumed_public,
-            tuning_trials=tuning_trials,
-            feature_sources=feature_sources,
-            checkpoints=checkpoints,
-            must_fit=must_fit,
-        )
+        group = current_group()
+        with group.together(), first_speaks(group):
+            others = {"checkpoints": checkpoints is not None, "must_fit": must_fit}
+            terms = joined_terms(group, wanted, terms, model, loss, data, others)
+            whole = data.examples if isinstance(data, Shard) else data
+            plan = complete_plan(wanted, whole, terms)
+            require_possible(
+                group,
+                model,
+                plan.method,
+                plan.sampler,
+                data,
+                debug=debug,
+                measured=measured is not None,
+            )
+            part = part_of(data, group)
+            super().__init__(
+                DataStepper(model, loss, part, chunk=physical_batch_size, debug=debug),
+                plan,
+                terms,
+                randomness=randomness,
+                debug=debug,
+                assumed_public=assumed_public,
+                tuning_trials=tuning_trials,
+                feature_sources=feature_sources,
+                checkpoints=checkpoints,
+                must_fit=must_fit,
+                group=group,
+            )
 
     @property
     def objective(self) -> Objective:
@@ -319,7 +357,5 @@ class PrivateRun(Run):
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and record it in the history."""
-        return self._measure(
-            evaluation,
-            lambda features: self.objective.outputs(self._stepper.given_params, features),
-        )
+        params = self._stepper.given_params
+        return self._measure(evaluation, lambda features: self.objective.outputs(params, features))

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ from adadps.accounting.events import (
 from adadps.accounting.ledger import DiskLedger, Ledger, MemoryLedger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.accounting.samplers import Sampler
+from adadps.engine.group import ALONE, Group
 from adadps.errors import BudgetError, ContractError, SettingError
 from adadps.methods.stages.chain import Chain
 from adadps.training.checkpoint import RunFolder
 from adadps.training.describe import plan_of
+from adadps.training.shared_ledger import SharedLedger
 from adadps.types import Accountant, Relation
 
 STEPS_RESERVED_AT_ONCE = 16
@@ -65,10 +68,17 @@ class Payment:
     """The account of one run on its ledger: its plan, its name there, what it has paid."""
 
     def __init__(
-        self, method: Chain, sampler: Sampler, steps: int, terms: PaymentTerms, folder: RunFolder
+        self,
+        method: Chain,
+        sampler: Sampler,
+        steps: int,
+        terms: PaymentTerms,
+        folder: RunFolder,
+        group: Group = ALONE,
     ) -> None:
         held, measured = folder.found, terms.measured
-        self.ledger = ledger_for(terms.ledger, terms.budget, folder.ledger)
+        self._group = group
+        self.ledger = self._ledger_for(terms, folder)
         self._to_create = folder.ledger if terms.ledger is None and folder else None
         self.accountant = accountant_for(method, sampler, terms)
         self.delta = _delta(terms.delta, self.ledger.budget or terms.budget, sampler)
@@ -77,7 +87,7 @@ class Payment:
         paid_before = measured.events if measured else ()
         plan = plan_of(method, sampler, steps, self.accountant, paid_before)
         self.plan_hash = plan.plan_hash(sampler.relation, self.accountant)
-        self.run = measured.run if measured else self._name(folder)
+        self.run = measured.run if measured else self._told_name(folder)
         self._method, self._sampler = method, sampler
         self._plan = replace(plan, paid_first=0) if held and held.begun else plan
         self._begins_after = held.taken if held else 0
@@ -92,15 +102,28 @@ class Payment:
         if measured:
             self._require_paid_first(measured.events)
 
+    def _ledger_for(self, terms: PaymentTerms, folder: RunFolder) -> Ledger:
+        """The ledger of the run; in a group, the first process opens it for all."""
+        make = partial(ledger_for, terms.ledger, terms.budget, folder.ledger)
+        if self._group.is_alone or isinstance(terms.ledger, SharedLedger):
+            return make()
+        return SharedLedger(self._group, make)
+
+    def _told_name(self, folder: RunFolder) -> str:
+        if isinstance(self.ledger, SharedLedger):
+            return self.ledger.name_of(lambda: self._name(folder))
+        return self._name(folder)
+
     def _name(self, folder: RunFolder) -> str:
         """A new name, or that of the run on this ledger whose checkpoint is here or was lost."""
         if folder.found is not None:
             return folder.found.run
-        known = None
-        if folder and isinstance(self.ledger, DiskLedger):
-            known = self.ledger.run_of(self.plan_hash)
-            is_its_own = self.ledger.path == folder.ledger
-            if known and not is_its_own and self.ledger.charged(known):
+        known, held = None, self.ledger
+        own = held.own if isinstance(held, SharedLedger) else held
+        if folder and isinstance(own, DiskLedger):
+            known = own.run_of(self.plan_hash)
+            is_its_own = own.path == folder.ledger
+            if known and not is_its_own and own.charged(known):
                 known = None
         return known or secrets.token_hex(8)
 
@@ -132,9 +155,16 @@ class Payment:
 
     def record(self) -> None:
         """Create the run's own ledger on the disk, now that its plan was found to fit."""
-        if self._to_create is not None and not isinstance(self.ledger, DiskLedger):
-            self.ledger = DiskLedger(self._to_create, budget=self.ledger.budget)
-            self.open()
+        place, budget = self._to_create, self.ledger.budget
+        if place is None or isinstance(self.ledger, DiskLedger):
+            return
+        if isinstance(self.ledger, SharedLedger):
+            if self.ledger.is_on_disk:
+                return
+            self.ledger = SharedLedger(self._group, lambda: DiskLedger(place, budget=budget))
+        else:
+            self.ledger = DiskLedger(place, budget=budget)
+        self.open()
 
     def _require_paid_first(self, events: Sequence[DpEvent]) -> None:
         """Refuse a ledger that does not hold what was measured for this run before it began."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from adadps.accounting.epsilon import grouping_of, unit_of
 from adadps.accounting.ledger import Ledger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.provenance import NOT_DECLARED, Provenance, declared
+from adadps.engine.group import ALONE, Group, Meeting
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.errors import ContractError, OrderError
 from adadps.files import process
@@ -37,6 +39,7 @@ from adadps.training.describe import (
 )
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import Payment, PaymentTerms
+from adadps.training.processes import digest_of_states, require_same, take_over_model
 from adadps.training.stepper import DEBUG_MARK, Batch, Drawn, ModelLock, Stepper
 from adadps.types import Accountant
 
@@ -59,17 +62,21 @@ class Run:
         feature_sources: Iterable[Provenance] = (),
         checkpoints: Checkpoints | str | Path | None = None,
         must_fit: bool = False,
+        group: Group = ALONE,
     ) -> None:
+        self.group = stepper.group = group
         self.method, self.sampler, self._planned = plan.method, plan.sampler, plan.steps
         if self.method.is_open:
             raise OrderError(
                 f"Expected a clip norm and a noise multiplier, found {self.method.release}. Give "
                 "both to `privatize(...)`."
             )
-        self._folder = RunFolder(checkpoints)
+        self._folder = RunFolder(checkpoints, group)
         held = self._folder.found
-        self._payment = Payment(plan.method, plan.sampler, plan.steps, terms, self._folder)
-        self.randomness = randomness or secure()
+        self._payment = Payment(plan.method, plan.sampler, plan.steps, terms, self._folder, group)
+        self.randomness = (randomness or secure()).shared_by(group)
+        if not group.is_alone:
+            group.follows(lambda: self.randomness.position)
         self.debug, self._tuning_trials = debug, tuning_trials
         self._feature_sources = tuple(feature_sources)
         self.history: list[Measurement] = list(held.history) if held else []
@@ -79,6 +86,8 @@ class Run:
         self._is_broken = False
         self._process, self._life = process(), secrets.token_hex(8)
         self._lock, self._model_lock = threading.Lock(), ModelLock(stepper.model)
+        require_same(group, lambda: {"plan": self._payment.plan_hash, "run": self.name})
+        take_over_model(stepper.model, group)
         stepper.require_fit(plan.method)
         self._stepper = stepper
         self._require_same(held)
@@ -87,8 +96,18 @@ class Run:
         if terms.ledger is None and terms.budget is None:
             self.mechanism_epsilon(plan.steps)  # what cannot be priced is refused before training
         self._start(held, must_fit)
+        require_same(group, self._start_in_words)
         if self._taken == self.steps:
             stepper.hand_over()
+
+    def _start_in_words(self) -> dict[str, str]:
+        stepper = self._stepper
+        return {
+            "first weights": stepper.weights.digest(),
+            "side information and first states": digest_of_states(stepper.states),
+            "steps": str(self.steps),
+            "reasons why it is not private": str(self.not_private_because),
+        }
 
     def _state_facts(
         self, assumed_public: Iterable[str], read_off: tuple[str, ...], measured: Paid | None
@@ -183,16 +202,10 @@ class Run:
     def batches(self) -> Iterator[Batch]:
         """Iterate over the batches of the remaining steps; each is paid for before it is drawn."""
         while True:
-            self._keep_if_due()
-            if self._taken >= self.steps:
+            with self.group.together():
+                offered = self._next()
+            if offered is None:
                 return
-            self._require_own_process()
-            self._require_whole()
-            if self._drawn is None:
-                self._pay()
-                with self._or_broken():
-                    self._drawn = self._draw()
-            offered = self._drawn
             yield offered.batch
             if self._drawn is offered:
                 raise OrderError(
@@ -200,8 +213,25 @@ class Run:
                     "step. Take the step: the batch is paid for."
                 )
 
+    def _next(self) -> Drawn | None:
+        """Pay for the next batch and draw it; None after the last step."""
+        self._keep_if_due()
+        if self._taken >= self.steps:
+            return None
+        self._require_own_process()
+        self._require_whole()
+        if self._drawn is None:
+            self._pay()
+            with self._or_broken():
+                self._drawn = self._draw()
+        return self._drawn
+
     def step(self, batch: Batch) -> None:
         """Take the step for a batch that this run has drawn, once."""
+        with self.group.together():
+            self._step(batch)
+
+    def _step(self, batch: Batch) -> None:
         self._require_own_process()
         self._model_lock.require_valid()
         self._require_whole()
@@ -218,6 +248,21 @@ class Run:
             self._stepper.take(drawn, self._taken)
             if self._taken == self.steps:
                 self._stepper.hand_over()
+            if self._taken == self.steps or self._taken.bit_count() == 1:
+                self._require_equal_weights()
+
+    def _require_equal_weights(self) -> None:
+        """Stop all processes if their replicas of the weights differ: at steps 1, 2, 4, 8, ..."""
+        if self.group.is_alone:
+            return
+        found = self.group.gather(Meeting.WEIGHTS, self._stepper.weights.digest())
+        other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
+        if other is not None:
+            raise ContractError(
+                f"Expected the same weights in all processes after step {self._taken}, found other "
+                f"ones in process {other} than in process 0. Give all processes the same kind of "
+                "machine, libraries and number of threads, and let none of them change the model."
+            )
 
     @contextmanager
     def _or_broken(self) -> Iterator[None]:
@@ -289,9 +334,20 @@ class Run:
 
     def _measure(self, evaluation: Evaluation, predict: Any) -> list[Measurement]:
         epoch = self._taken * self.sampler.expected_size / self.sampler.examples
-        found = evaluation.measure(predict, self._taken, epoch)
+
+        def measured() -> list[Measurement]:
+            return evaluation.measure(predict, self._taken, epoch)
+
+        found = measured() if self.group.is_alone else self._told(measured)
         self.history += found
         return found
+
+    def _told(self, measured: Callable[[], list[Measurement]]) -> list[Measurement]:
+        """What the first process measures, in all of them."""
+        group = self.group
+        with group.together():
+            told = group.tell(Meeting.EVALUATION, lambda: [asdict(one) for one in measured()])
+        return [Measurement(**one) for one in told]
 
     def result(self, settings: dict[str, Any] | None = None) -> Result:
         """What this run leaves behind: weights, history and the statement about privacy."""

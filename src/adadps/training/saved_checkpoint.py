@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from adadps.errors import DataError
@@ -29,8 +29,10 @@ from adadps.training.checkpoint import (
     RECORDS,
     TENSORS,
     Checkpoint,
+    content_of,
     digest_of,
     number_of,
+    tensors_of,
 )
 
 _OTHERS = "Delete that folder to begin anew; what was paid stays on the ledger."
@@ -56,22 +58,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
                 f"Expected a checkpoint after the steps in its name, found {held['taken']} in "
                 f"{folder}. Give the folder its name back."
             )
-        tensors = load_file(file)
-        return Checkpoint(
-            run=_checked(held["run"], str),
-            plan=_checked(held["plan"], str),
-            ledger=_checked(held["ledger"], str),
-            frozen=_checked(held["frozen"], str),
-            planned=_count(held["planned"]),
-            taken=_count(held["taken"], most=held["planned"]),
-            paid=_count(held["paid"]),
-            marks=tuple(_checked(mark, str) for mark in _checked(held["marks"], list)),
-            history=tuple(_measurement(entry) for entry in _checked(held["history"], list)),
-            params=_part(tensors, "weights/"),
-            feature_weights=tensors.get(FEATURE_WEIGHTS),
-            states=held["states"],
-            state_tensors=_part(tensors, "states/"),
-        )
+        return _checkpoint(held, load_file(file))
     except DataError:
         raise
     except (
@@ -88,6 +75,36 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             f"Expected a whole checkpoint in {folder}, found something unreadable "
             f"({type(error).__name__}: {error}). Restore a copy. {_OTHERS}"
         ) from error
+
+
+def _checkpoint(held: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoint:
+    return Checkpoint(
+        run=_checked(held["run"], str),
+        plan=_checked(held["plan"], str),
+        ledger=_checked(held["ledger"], str),
+        frozen=_checked(held["frozen"], str),
+        planned=_count(held["planned"]),
+        taken=_count(held["taken"], most=held["planned"]),
+        paid=_count(held["paid"]),
+        marks=tuple(_checked(mark, str) for mark in _checked(held["marks"], list)),
+        history=tuple(_measurement(entry) for entry in _checked(held["history"], list)),
+        params=_part(tensors, "weights/"),
+        feature_weights=tensors.get(FEATURE_WEIGHTS),
+        states=held["states"],
+        state_tensors=_part(tensors, "states/"),
+    )
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """Encode a checkpoint for another process of the same run."""
+    return bytes(save(tensors_of(checkpoint), {"content": json.dumps(content_of(checkpoint))}))
+
+
+def from_bytes(message: bytes) -> Checkpoint:
+    """Decode a checkpoint that the first process of a run has read and checked."""
+    size = int.from_bytes(message[:8], "little")  # of the header of a safetensors file
+    header = json.loads(message[8 : 8 + size])
+    return _checkpoint(json.loads(header["__metadata__"]["content"]), load(message))
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> Params:

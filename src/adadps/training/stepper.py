@@ -13,6 +13,7 @@ One private step, from batch to weights
     batch and no work (`Precondition.apply`).
 4.  *Clip.* `Privatize.apply` asks for the norms, weighs each example by min(1, C/‖D ∘ g_i‖) and
     asks for one sum, S = Σ_i w_i D ∘ g_i. Adding or removing one example moves S by at most C.
+    Several processes add up their sums here (`Group.sum`), before any noise.
 5.  *Noise.* It attaches N(0, σ²C²) to S and divides by the public expected batch size b. The pair
     (S, σC) travels on as `NoisySum`: stages after it may only multiply it by a number. A stage that
     has to see values (Adam, momentum, a preconditioner after the noise) gets them drawn at once.
@@ -30,7 +31,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -42,6 +43,7 @@ from adadps.accounting.samplers import Rows, Sampler
 from adadps.data.examples import Examples, PublicExamples, private_rows
 from adadps.data.sparse_rows import lay_out_by_feature, lay_out_by_output
 from adadps.data.users import UserRows
+from adadps.engine.group import ALONE, Group
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
@@ -154,6 +156,7 @@ class Stepper(ABC):
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.group: Group = ALONE
         self.settings: dict[str, Any] = {}
         self._has_moved = False
         self.facts: list[dict[str, float]] = []
@@ -179,7 +182,7 @@ class Stepper(ABC):
 
     def _hold(self, params: Params, method: Chain, randomness: Randomness) -> None:
         self.method, self.own_params, self._randomness = method, params, randomness
-        self.weights = Weights(self.model, params, randomness)
+        self.weights = Weights(self.model, params, randomness, self.group)
         clipping = getattr(method.release, "clipping", None)
         if clipping is not None:
             self.settings["clipping"] = clipping
@@ -276,6 +279,19 @@ class DataStepper(Stepper):
         """Change the objective as the method asks, once its side information is paid for."""
         for preparation in self.method.preparations:
             self.objective = preparation.prepare(self.objective)
+        if self.method.preparations:
+            self._take_over_prepared()
+
+    def _take_over_prepared(self) -> None:
+        """Give all processes the weights, of the model and of features, that the first one has."""
+        if self.group.is_alone:
+            return
+        for name, value in self.group.first(self.own_params).items():
+            self.own_params[name].copy_(value)
+        weights = self.objective.feature_weights
+        if weights is not None:
+            told = self.group.first({"features": weights})["features"]
+            self.objective = replace(self.objective, feature_weights=told)
 
     def resume(self, held: Checkpoint) -> None:
         """Restore the method's state and its side information from a checkpoint."""
@@ -309,7 +325,8 @@ class DataStepper(Stepper):
         """Give the model its plain parameters back, with all their noise."""
         super().hand_over()
         lay_out_by_output(self._relaid)
-        self.weights = Weights(self.objective.model, self.objective.params(), self._randomness)
+        params = self.objective.params()
+        self.weights = Weights(self.objective.model, params, self._randomness, self.group)
 
     def _gradients(self, drawn: DrawnRows) -> tuple[GradientBatch, Collection[str]]:
         """Gradients of the batch, and the names of tables of which it reads only some rows."""
@@ -329,12 +346,13 @@ class DataStepper(Stepper):
             differentiate=self._of_public_rows,
             watch=facts.watch if self._debug else _ignore,
             late=True,
+            group=self.group,
         )
 
     def _mean_gradient(self, public: PublicExamples) -> Params:
         batch = self.objective.encoded(public.examples.to(self.device))
         params = self.weights.read(self.objective.reads(batch.features))
-        return self.objective.mean_gradient(params, batch)
+        return self.group.first(self.objective.mean_gradient(params, batch))
 
     def _of_public_rows(self, public: Examples) -> GradientBatch:
         batch = self.objective.encoded(public.to(self.device))

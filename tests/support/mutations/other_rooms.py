@@ -184,9 +184,9 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k dominate",
     ),
     "an empty batch is not noised": Mutation(
-        "src/adadps/methods/stages/gradients.py",
-        "step)) or zeros_like(state)\n",
-        "step))\n        if total is None:\n            return {}, state\n",
+        "src/adadps/engine/waist.py",
+        "reduce(batch, weigh) or zeros_like(params)",
+        "reduce(batch, weigh) or {}",
         "tests/hazards/test_hazards.py -k hazard_08",
     ),
     "documents are counted without a clip": Mutation(

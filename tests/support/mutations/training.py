@@ -3,6 +3,24 @@
 from support.mutations.mutation import Mutation
 
 MUTATIONS = {
+    "late rows are settled by the process that reads them": Mutation(
+        "src/adadps/engine/waist.py",
+        "wanted = {**wanted, **self._group.union(asked)}",
+        "wanted = {**wanted, **asked}",
+        "tests/training/test_processes.py -k replicas_are_bit_equal",
+    ),
+    "every process makes a key of its own for the noise": Mutation(
+        "src/adadps/engine/noise/randomness.py",
+        "return Randomness((int.from_bytes(own[:16]), own[16:]), self.mark, noise_key)",
+        "return Randomness((int.from_bytes(own[:16]), own[16:]), self.mark)",
+        "tests/training/test_processes.py -k replicas_are_bit_equal",
+    ),
+    "every process draws from all rows": Mutation(
+        "src/adadps/training/processes.py",
+        "return data.part(rows)",
+        "return data",
+        "tests/training/test_processes.py -k train_what_one_does",
+    ),
     "counts of rows are charged as counts of users": Mutation(
         "src/adadps/training/calibration.py",
         "count = len(torch.unique(data.users))",
@@ -17,7 +35,7 @@ MUTATIONS = {
     ),
     "steps are not charged": Mutation(
         "src/adadps/training/run.py",
-        "                self._pay()\n",
+        "            self._pay()\n",
         "",
         "tests/hazards/test_hazards.py -k hazard_09",
     ),

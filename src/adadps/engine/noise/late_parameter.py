@@ -40,6 +40,7 @@ class LateParameter(nn.Parameter):
             if func not in _ABOUT_SHAPE:
                 found = {id(p): p for p in _late_parameters((args, kwargs or {}))}
                 for _, parameter in sorted(found.items()):
+                    _require_allowed(parameter)
                     published.enter_context(_published(parameter))
             return func(*args, **(kwargs or {}))
 
@@ -57,8 +58,13 @@ class LateParameter(nn.Parameter):
 class WorkingCopy:
     """A run's working copy of a table, and the model's parameter, published or hidden."""
 
-    def __init__(self, parameter: LateParameter, settle: Callable[[], None]) -> None:
-        self._parameter, self._settle = parameter, settle
+    def __init__(
+        self,
+        parameter: LateParameter,
+        settle: Callable[[], None],
+        refuse: Callable[[], None] | None = None,
+    ) -> None:
+        self._parameter, self._settle, self._refuse = parameter, settle, refuse
         self._memory = parameter.data
         self.table = parameter.data.clone()
         self._nothing = self._memory.new_full((), math.nan).expand(self._memory.shape)
@@ -75,6 +81,11 @@ class WorkingCopy:
                 self._parameter.data = self._memory
                 self._is_published = True
             yield self._memory
+
+    def require_allowed(self) -> None:
+        """Refuse a read of a hidden table that its run has not announced, if it wants that."""
+        if self._refuse is not None and not self._is_published:
+            self._refuse()
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
@@ -94,12 +105,17 @@ def can_be_late(parameter: nn.Parameter) -> bool:
     return type(parameter) in {nn.Parameter, LateParameter}
 
 
-def make_late(parameter: nn.Parameter, settle: Callable[[], None]) -> Tensor:
-    """Return a working copy for a run to change; ``settle`` draws the noise that it waits for."""
+def make_late(
+    parameter: nn.Parameter, settle: Callable[[], None], refuse: Callable[[], None] | None = None
+) -> Tensor:
+    """Return a working copy for a run to change; ``settle`` draws the noise that it waits for.
+
+    ``refuse`` is called when anything but the run reads the parameter while it is hidden.
+    """
     parameter.__class__ = LateParameter
     assert isinstance(parameter, LateParameter)
     with torch._C.DisableTorchFunctionSubclass():
-        parameter._working_copy = WorkingCopy(parameter, settle)
+        parameter._working_copy = WorkingCopy(parameter, settle, refuse)
     return parameter._working_copy.table
 
 
@@ -127,6 +143,12 @@ def make_plain(parameter: nn.Parameter) -> Tensor:
         parameter.__class__ = nn.Parameter  # type: ignore[assignment]
         del parameter._working_copy
         return memory
+
+
+def _require_allowed(parameter: LateParameter) -> None:
+    working_copy = vars(parameter).get("_working_copy")
+    if working_copy is not None:
+        working_copy.require_allowed()
 
 
 def _published(parameter: LateParameter) -> AbstractContextManager[Tensor]:

@@ -69,6 +69,8 @@ class Normals:
         self._pages: deque[Array] = deque()
         self._ahead: deque[tuple[int, Future[Array]]] = deque()
         self._wanted_ahead = 0
+        self.drawn = 0
+        """How many normals were asked for: processes that draw the same compare it."""
 
     def draw(self, size: int, use: Use) -> None:
         """Draw ``size`` fresh normals and pass them to ``use(start, values)`` piece by piece.
@@ -86,6 +88,7 @@ class Normals:
         """
         if size == 0:
             return
+        self.drawn += size
         if size <= PAGE // 2:
             prepare(0, size)(0, self._from_page(size))
             return

@@ -26,6 +26,7 @@ from randomgen import AESCounter
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from adadps.engine.group import Group, Meeting
 from adadps.engine.noise.normals import Array, Normals
 from adadps.errors import ContractError, SettingError, require
 from adadps.files import process
@@ -44,15 +45,36 @@ class Randomness:
     Make it with `secure` or `reproducible_not_private`. After a fork the child draws from new keys.
     """
 
-    def __init__(self, keys: tuple[int, bytes], mark: str | None) -> None:
+    def __init__(
+        self, keys: tuple[int, bytes], mark: str | None, noise_key: bytes | None = None
+    ) -> None:
         self.mark = mark
-        self._streams = _Streams(keys)
+        self._streams = _Streams(keys, noise_key)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "Expected one owner of this randomness, found an attempt to copy it. A copy would "
             "repeat its noise: create another one."
         )
+
+    def shared_by(self, group: Group) -> Randomness:
+        """Return randomness with the same noise in all processes of a group, and own samples.
+
+        The first process makes a fresh key of the noise and sends it to the others. Batches, and
+        draws inside a model, come from keys that no other process has.
+        """
+        if group.is_alone:
+            return self
+        fresh = self.bytes if self.mark else os.urandom
+        noise_key = group.tell_bytes(Meeting.KEY, lambda: fresh(32))
+        salt = group.rank.to_bytes(8)
+        own = hashlib.blake2b(fresh(48), digest_size=48, salt=salt, person=b"a process").digest()
+        return Randomness((int.from_bytes(own[:16]), own[16:]), self.mark, noise_key)
+
+    @property
+    def position(self) -> int:
+        """How many normals were drawn so far."""
+        return self._own().noise.drawn
 
     def require_fresh(self) -> None:
         """Refuse a known seed for a run that is resumed."""
@@ -180,11 +202,11 @@ class Randomness:
 class _Streams:
     """The streams of one process: for batches, for noise, and for draws inside a model."""
 
-    def __init__(self, keys: tuple[int, bytes]) -> None:
+    def __init__(self, keys: tuple[int, bytes], noise_key: bytes | None = None) -> None:
         self.process = process()
         seed, key = keys
         self.sampling = np.random.Generator(AESCounter(seed))
-        self.noise = Normals(key)
+        self.noise = Normals(noise_key or key)
         further = hashlib.blake2b(key, digest_size=16, person=b"chance").digest()
         self.model_draws = np.random.Generator(AESCounter(int.from_bytes(further)))
 

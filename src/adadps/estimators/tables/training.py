@@ -47,6 +47,7 @@ from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
+from adadps.training.processes import require_alone
 from adadps.training.progress import at_work
 from adadps.types import TextFeatures
 
@@ -71,6 +72,7 @@ class _Prepared:
 
 def train_from_table(request: TrainingRequest, say: Say) -> Result:
     """Train and save a model; its folder appears once everything has succeeded."""
+    require_alone("training from a table")
     declared = request.declared()
     folder = TableRunFolder.of(request)
     with new_folder(request.out) as draft, folder.cleaned(), ExitStack() as opened:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from adadps.data.examples import PublicExamples
 from adadps.data.provenance import Provenance
+from adadps.engine.group import Group
 from adadps.engine.moments import Moments
 from adadps.engine.waist import GradientBatch, Step
 from adadps.errors import DataError, SideInformationError, require, require_positive
@@ -96,7 +97,7 @@ class Whitening:
         """Measure public examples anew if that is due, and return the transform."""
         if state.transform is None or (step.index - 1) % self.every == 0:
             gradients = step.differentiate(self.examples.batch(step.index).examples)
-            state = self._refreshed(state, gradients)
+            state = _of_first(self._refreshed(state, gradients), step.group)
         assert state.transform is not None
         return state.transform, state
 
@@ -160,6 +161,25 @@ class Whitening:
         assert self.median_norm is not None
         factor = self.median_norm / usual if usual > 0 else 1.0
         return replace(found, scale={name: value * factor for name, value in found.scale.items()})
+
+
+def _of_first(state: WhiteningState, group: Group) -> WhiteningState:
+    """The state that the first process has found: roots of matrices may differ in a last bit."""
+    transform = state.transform
+    if group.is_alone or transform is None:
+        return state
+    parts = {"scale": transform.scale, "inputs": transform.inputs, "outputs": transform.outputs}
+    known = torch.tensor(state.first_median or math.nan, dtype=torch.float64)
+    told = group.first(
+        {f"{part}/{name}": value for part, held in parts.items() for name, value in held.items()}
+        | {"median": known}
+    )
+    found = {part: {name: told[f"{part}/{name}"] for name in held} for part, held in parts.items()}
+    median = None if state.first_median is None else float(told["median"])
+    taken_over = replace(
+        transform, scale=found["scale"], inputs=found["inputs"], outputs=found["outputs"]
+    )
+    return replace(state, transform=taken_over, first_median=median)
 
 
 def _known_inputs(gradients: GradientBatch) -> Moments:

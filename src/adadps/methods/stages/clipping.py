@@ -23,13 +23,11 @@ from adadps.engine.waist import (
     ReleasedGradient,
     Step,
     clip_weights,
-    reduce,
-    zeros_like,
 )
 from adadps.errors import ContractError, require
 from adadps.methods.stages.gradients import Privatize
 from adadps.methods.stages.users import Users
-from adadps.tensors.sums import LEAST_CLIP_NORM, Params
+from adadps.tensors.sums import LEAST_CLIP_NORM, Params, dense
 
 MOST_CHANGE = 1e6
 """C stays within this factor of where it started."""
@@ -119,9 +117,10 @@ class AdaptiveClip(Privatize):
             counted.add_(halves(norms, clip_norm).sum().cpu())
             return clip_weights(norms, clip_norm)
 
-        total = reduce(signal, weigh) or zeros_like(params)
+        total = step.sum(signal, weigh, params)
         released = self._noised(total, clip_norm, step)
-        return released, (params, self._following(clip_norm, counted, step))
+        count = dense(step.group.sum({"count": counted})["count"])
+        return released, (params, self._following(clip_norm, count, step))
 
     def _following(self, clip_norm: float, counted: Tensor, step: Step) -> Tensor:
         """C exp(-η (p - quantile)), where p is the noisy share of units within C."""

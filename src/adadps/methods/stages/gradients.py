@@ -28,8 +28,6 @@ from adadps.engine.waist import (
     ReleasedGradient,
     Step,
     clip_weights,
-    reduce,
-    zeros_like,
 )
 from adadps.errors import OrderError, SideInformationError, require, require_positive
 from adadps.methods.side.source import LearnsFromReleases, SideSource, Transform
@@ -78,7 +76,7 @@ class Privatize:
     def apply(self, signal: GradientBatch, state: Any, step: Step) -> tuple[ReleasedGradient, Any]:
         """Clip, add, noise; an empty batch is noised like any other."""
         self._require_chosen()
-        total = reduce(signal, lambda norms: self._weights(norms, step)) or zeros_like(state)
+        total = step.sum(signal, lambda norms: self._weights(norms, step), state)
         return self._noised(total, self.clip_norm, step), state
 
     def _require_chosen(self) -> None:
@@ -279,7 +277,7 @@ class Average:
         self, signal: GradientBatch, state: Params, step: Step
     ) -> tuple[dict[str, Leaf], Params]:
         """Sum the gradients and divide by the expected batch size."""
-        total = reduce(signal, torch.ones_like) or zeros_like(state)
+        total = step.sum(signal, torch.ones_like, state)
         exposed = {name: step.release(value, 0.0) for name, value in total.items()}
         return ReleasedGradient(
             (name, value / step.expected_size) for name, value in exposed.items()

@@ -59,6 +59,7 @@ from adadps.training.federated.answers import (
 from adadps.training.federated.dry_runs import Preview, Refusal, require_ready
 from adadps.training.federated.task import Task, scale_of, task_of
 from adadps.training.payment import PaymentTerms
+from adadps.training.processes import require_alone
 from adadps.training.run import Run
 from adadps.training.stepper import Batch, Stepper
 from adadps.types import Accountant
@@ -122,6 +123,7 @@ class FederatedRun(Run):
         if not isinstance(method, Chain):
             raise OrderError(f"Expected a method such as `chain(...)`, found {method!r}.")
         require(rounds >= 1, "rounds >= 1", rounds, "Train for at least one round.")
+        require_alone("a federation")
         super().__init__(
             DeviceStepper(model, loss, example),
             TrainingPlan(method, sampler, rounds),

@@ -23,6 +23,7 @@ from adadps.errors import BudgetError, ContractError, NoTrialError
 from adadps.training.describe import sampling_of, side_information_of
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import ledger_for
+from adadps.training.processes import require_alone
 from adadps.training.progress import progress_bar
 from adadps.training.tuning.outcome import TuningResult
 from adadps.training.tuning.price import PlannedTrial, Setting, settings_of
@@ -84,6 +85,7 @@ def tune(
     >>> found.privacy.tuning_trials, found.trial_epsilon < found.privacy.epsilon
     (2, True)
     """
+    require_alone("tuning")
     unknown = options.keys() - TuneOptions.__annotations__.keys()
     if unknown:
         raise ContractError(

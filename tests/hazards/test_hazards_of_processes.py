@@ -1,0 +1,85 @@
+"""Several processes: noise once, batches that are independent, and broken groups that are caught.
+
+Statistical tests here have a false-alarm rate of 1e-6 each.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from support import team_work as work
+
+FALSE_ALARMS = 1e-6
+
+
+def has_variance(noise, expected):
+    """Is Σ z² / expected what a χ² with as many degrees of freedom would be?"""
+    squares = float((noise.double() ** 2).sum()) / expected
+    low, high = stats.chi2.ppf([FALSE_ALARMS / 2, 1 - FALSE_ALARMS / 2], len(noise))
+    return low < squares < high
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_hazard_17_noise_is_added_once_whatever_the_number_of_processes(late, team):
+    steps = 3
+    alone = work.released_noise(steps, late)
+    first, second = team.run(work.released_noise, steps, late)
+    assert torch.equal(first, second)
+    assert len(first) == work.WIDE
+    assert has_variance(alone, steps)
+    assert has_variance(first, steps)
+    assert not has_variance(first, steps / 2)  # the test sees a factor of two
+    assert not has_variance(first, 2 * steps)
+
+
+def test_hazard_17_the_museum_noise_on_every_rank_divided_wrongly(team):
+    first, second = team.run(work.noise_of_every_process, 1)
+    assert torch.equal(first, second)
+    assert not has_variance(first, 1)
+    assert has_variance(first, 1 / 2)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_hazard_17_the_museum_noise_missing_on_one_rank(draws, team):
+    words = "the same weights" if draws else "numbers of noise"
+    for found in team.outcomes(work.noise_missing_in_the_second, draws):
+        assert found.kind == "ContractError"
+        assert words in found.text
+
+
+def test_hazard_17_the_museum_a_key_on_every_rank(team):
+    for found in team.outcomes(work.own_noise):
+        assert found.kind == "ContractError"
+        assert "the same weights" in found.text
+
+
+def test_hazard_17_the_museum_late_rows_settled_on_one_rank_only(team):
+    for found in team.outcomes(work.settled_in_one_process):
+        assert found.kind == "ContractError"
+        assert "numbers of noise" in found.text
+
+
+def test_hazard_16_no_run_of_a_group_repeats_noise(team):
+    """Also runs of the same processes one after the other, and runs that are resumed."""
+    (one, _), (other, _) = (team.run(work.released_noise, 1, False) for _ in range(2))
+    together = float(torch.corrcoef(torch.stack([one, other]))[0, 1])
+    assert abs(together) < stats.norm.isf(FALSE_ALARMS / 2) / math.sqrt(work.WIDE)
+
+
+def test_hazard_02_two_processes_draw_one_poisson_sample(team):
+    """Each row with probability q, independently, also of rows that another process holds."""
+    times, share = 4000, 0.3
+    (first, sizes), (second, others) = team.run(work.drawn_rows, times, share)
+    assert not np.any((first > 0) & (second > 0))
+    counts = first + second
+    limit = stats.norm.isf(FALSE_ALARMS / 2 / work.ROWS)
+    assert np.all(np.abs(counts - times * share) < limit * math.sqrt(times * share * (1 - share)))
+    sizes, others = np.array(sizes), np.array(others)
+    assert has_variance(
+        torch.from_numpy(sizes + others - work.ROWS * share), work.ROWS * share * (1 - share)
+    )
+    together = np.corrcoef(sizes, others)[0, 1]
+    assert abs(together) < stats.norm.isf(FALSE_ALARMS / 2) / math.sqrt(times)
