@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adadps.accounting.ledger.spending import code_version
+from adadps.accounting.ledger.terms import code_version
 from adadps.accounting.samplers import Poisson, Sampler
 from adadps.data.examples import Examples, tensors_of
 from adadps.data.provenance import DeclaredRead, declared_read, digest_of
