@@ -64,15 +64,15 @@ def run(name: str, epsilon: float, public: str, folder: Path) -> dict[str, float
     """Train once; return the accuracy on held-out rows, and that of public rows alone."""
     test, start = file_of(name, "test", folder), {}
 
-    def watched(layer, path, model, prepared):
-        count = public_start.start_at_public_rows(layer, path, model, prepared)
-        if count:
+    def watched(layer, path, because, model, prepared):
+        provenance = public_start.start_at_public_rows(layer, path, because, model, prepared)
+        if provenance is not None:
             table = read_table(test)
             rows = public_start._as_trained(model.features(table), prepared)
             guessed = (rows @ layer.weight.detach().numpy().T).argmax(1)
             told = zip(guessed, table.column("label"), strict=True)
             start["public only"] = sum(LABELS[one] == other for one, other in told) / len(table)
-        return count
+        return provenance
 
     training.start_at_public_rows = watched
     request = TrainingRequest(
