@@ -168,6 +168,17 @@ def examples(
     return Examples(held, labels, text_identities(texts, len(labels)), numbers, synthetic=made_up)
 
 
+def require_examples(data: Any) -> Examples:
+    """Refuse data that is not `Examples`, such as a loader of torch."""
+    if not isinstance(data, Examples):
+        raise DataError(
+            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
+            "Wrap features and targets in it, or a dataset of torch: `adadps.examples(dataset)`; "
+            "of a `DataLoader`, give its dataset, because the run draws the batches."
+        )
+    return data
+
+
 def same_form(synthetic: Examples, features: Features, targets: Tensor) -> Examples:
     """Made-up rows, which must have the shape and type of the data."""
     expected, found = (_form(*held) for held in (

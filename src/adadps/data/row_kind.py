@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadps.data.examples import COMPUTABLE, Examples
+from adadps.data.examples import COMPUTABLE, Examples, require_examples
 from adadps.data.fields import one_input
 from adadps.data.sparse_rows import SparseRows
-from adadps.errors import DataError, SettingError
+from adadps.errors import SettingError
 
 NUMBERS = {str(dtype).removeprefix("torch."): dtype for dtype in COMPUTABLE}
 
@@ -73,17 +73,6 @@ class RowKind:
 def without_rows(data: Any) -> Examples:
     """Return the form of these examples and their synthetic rows; no private row is read."""
     return replace(RowKind.of(data).no_examples(), synthetic=data.synthetic)
-
-
-def require_examples(data: Any) -> Examples:
-    """Refuse data that is not `Examples`, such as a loader of torch."""
-    if not isinstance(data, Examples):
-        raise DataError(
-            f"Expected `adadps.examples(features, targets)` as data, found {type(data).__name__}. "
-            "Wrap features and targets in it, or a dataset of torch: `adadps.examples(dataset)`; "
-            "of a `DataLoader`, give its dataset, because the run draws the batches."
-        )
-    return data
 
 
 def shape_text(shape: Iterable[int]) -> str:

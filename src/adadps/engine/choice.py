@@ -178,7 +178,9 @@ IN_HALF = 0.05
 
 def is_exact(engine: Engine) -> bool:
     """Have all layers written in full precision so far?"""
-    return not isinstance(engine, GhostEngine) or engine.by_example.is_exact
+    if not isinstance(engine, GhostEngine) or engine.sequence is not None:
+        return True
+    return engine.by_example.is_exact
 
 
 MANY = 2**20

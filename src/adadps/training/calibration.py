@@ -18,9 +18,8 @@ from torch.optim import Optimizer
 from adadps.accounting.epsilon import Budget, calibrate_noise, grouping_of, units_of
 from adadps.accounting.events import exposes, is_free
 from adadps.accounting.samplers import Sampler, poisson
-from adadps.data.examples import Examples
+from adadps.data.examples import Examples, require_examples
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.data.row_kind import require_examples
 from adadps.errors import ContractError, DataError, OrderError, SideInformationError, require
 from adadps.methods.stages.chain import Chain, Informed
 from adadps.methods.stages.users import Users

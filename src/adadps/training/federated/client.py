@@ -10,8 +10,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 from torch import Tensor, nn
 
 from adadps.accounting.ledger import Ledger, RunFacts
-from adadps.data.examples import Examples
-from adadps.data.row_kind import require_examples
+from adadps.data.examples import Examples, require_examples
 from adadps.data.sparse_rows import lay_out_by_feature
 from adadps.engine.local import LocalEngine, Part, of_updates
 from adadps.engine.losses import Loss
