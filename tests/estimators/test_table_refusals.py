@@ -195,7 +195,7 @@ def changed(**other):
 
 
 MODELS = {
-    "another version": (changed(format=5), "found format 5"),
+    "another version": (changed(format=6), "found format 6"),
     "no words": (
         changed(vocabulary=[], embeddings=None),
         "and words of a model in {}/model.json, found some",

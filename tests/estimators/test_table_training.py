@@ -178,7 +178,8 @@ def test_words_of_declared_classes_belong_to_the_vocabulary(tmp_path, data):
     columns = ("--text", "title", "--label", "kind", "--classes", "old,young,Quuxian Frobs")
     told = trained(data[0], *columns, "--out", tmp_path / "model")
     held = json.loads((tmp_path / "model" / "model.json").read_text(encoding="utf-8"))
-    assert held["vocabulary"][-2:] == ["quuxian", "frobs"]
+    assert held["vocabulary"][-2:] == ["not quuxian", "not frobs"]
+    assert {"quuxian", "frobs"} <= set(held["vocabulary"])
     assert any("2 words of the declared classes" in f for f in told["privacy"]["assumed_public"])
 
 
@@ -276,7 +277,8 @@ def test_what_was_trained_is_in_the_statement(tmp_path, data):
     assert any(fact.startswith("the bounds of 'age', read off the data") for fact in facts)
     assert told["settings"]["model"] == (
         "linear; reads 'title' (text), 'age' (number); predicts 'kind' (one of 2 classes); "
-        "texts as log(1 + count) of 500 public words and embeddings of width 256 (wordllama)"
+        "texts as log(1 + count) of 1000 public words, 500 of them negated and embeddings of "
+        "width 256 (wordllama)"
     )
 
 

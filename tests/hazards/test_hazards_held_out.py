@@ -278,7 +278,7 @@ def test_hazard_20_the_public_vectorizer_is_named_as_what_it_is():
     facts = model.fit(TEXTS, KINDS)["model"].privacy_.assumed_public
     assert FITTED_BEFORE not in facts
     said = "that the features are those of PublicVectorizer, which is fitted to nothing"
-    made = f"{said} (300 public words and wordllama embeddings)"
+    made = f"{said} (600 public words, 300 of them negated and wordllama embeddings)"
     assert [fact for fact in facts if "features" in fact] == [made]
 
 

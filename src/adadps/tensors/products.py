@@ -86,7 +86,8 @@ def _by_torch(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     In float64 the order of terms matters as little as that of the sums over examples.
     """
     more = [-size % MULTIPLE for size in reversed(weight.shape)]
-    if not (any(more) and weight.ndim == 2 and _single_on_cpu(rows, weight)):
+    single = _single_on_cpu(rows, weight) and not torch.is_autocast_enabled("cpu")
+    if not (any(more) and weight.ndim == 2 and single):
         return functional.linear(rows, weight, bias)
     inputs, outputs = more
     wide = functional.pad(rows, (0, inputs)) if inputs else rows

@@ -41,7 +41,7 @@ REFRESH = 25
 CLIPPED_AT = 0.5
 """Clip norms of methods whose grid has something else to choose."""
 DP2_DELAY, DP2_DECAY = 20, 0.9
-"""DP² averages this many releases, and preconditions as many steps by them."""
+"""DP² averages this many releases, at most half of them, and preconditions as many steps by them."""
 PUBLIC_BATCH, PUBLIC_EPOCHS, PUBLIC_RATE = 60, 100, 0.001
 
 
@@ -193,7 +193,7 @@ def _dp2(given: Given) -> Chain:
         stage,
         lr=rate,
         preconditioned_lr=rate,
-        delay=DP2_DELAY,
+        delay=min(DP2_DELAY, given.steps // 2),
         decay=DP2_DECAY,
         epsilon=level,
         gain=given.setting["gain"] * level,
