@@ -37,7 +37,7 @@ from adadps.errors import (
 from adadps.methods import plain_sgd
 from adadps.methods.stages import by_label, by_position, in_advance
 from adadps.report.result import Measurement
-from adadps.training.stepper import DEBUG_MARK
+from adadps.training.debugging import DEBUG_MARK
 from support.problems import squared
 from support.regressions import SpyLedger, method, model, rows, trained
 

@@ -30,6 +30,7 @@ from adadps.report.result import Measurement, PrivacyStatement, Result
 from adadps.tensors.sums import Params
 from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoint, Checkpoints, RunFolder, pack
+from adadps.training.debugging import DEBUG_MARK
 from adadps.training.describe import (
     frozen_part_of,
     public_facts_of,
@@ -40,7 +41,7 @@ from adadps.training.describe import (
 from adadps.training.evaluation import Evaluation
 from adadps.training.payment import Payment, PaymentTerms
 from adadps.training.processes import digest_of_states, require_same, take_over_model
-from adadps.training.stepper import DEBUG_MARK, Batch, Drawn, ModelLock, Stepper
+from adadps.training.stepper import Batch, Drawn, ModelLock, Stepper
 from adadps.types import Accountant
 
 EARLIER_MARK = "a step of this run was charged as not private before it was resumed"

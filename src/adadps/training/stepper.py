@@ -58,12 +58,11 @@ from adadps.tensors.loops import torch_on_one_thread
 from adadps.tensors.sums import Params, SinglePrecision, is_wide
 from adadps.training.calibration import require_parts
 from adadps.training.checkpoint import Checkpoint
+from adadps.training.debugging import BatchFacts
 from adadps.training.saved_checkpoint import require_like, unpack
 
 LITTLE_WORK = 2**24
 """Fewer multiplications than this are not worth torch's threads, which spin after their work."""
-
-DEBUG_MARK = "debug: training loss, norms and batch sizes of private data were recorded"
 
 
 @dataclass(frozen=True)
@@ -313,12 +312,12 @@ class DataStepper(Stepper):
 
     def take(self, drawn: DrawnRows, index: int) -> None:
         """Take step number ``index`` with the examples that were drawn for it."""
-        facts = BatchFacts()
+        facts = BatchFacts() if self._debug else None
         threads = torch_on_one_thread() if self._little_for_torch else nullcontext()
         with threads, _without_autocast(self.device):
             gradients, partly_read = self._gradients(drawn)
             self.move(gradients, partly_read, self._step(index, facts))
-        if self._debug:
+        if facts is not None:
             self.facts.append(self._facts_about(drawn, index, facts))
 
     def hand_over(self) -> None:
@@ -337,14 +336,14 @@ class DataStepper(Stepper):
         gradients = self.objective.per_unit(params, batch, units, self._chunk, self._single)
         return gradients, reads.keys()
 
-    def _step(self, index: int, facts: BatchFacts) -> Step:
+    def _step(self, index: int, facts: BatchFacts | None) -> Step:
         return Step(
             index=index,
             expected_size=self._expected_size,
             noise=self._randomness,
             mean_gradient=self._mean_gradient,
             differentiate=self._of_public_rows,
-            watch=facts.watch if self._debug else _ignore,
+            watch=facts.watch if facts is not None else _ignore,
             late=True,
             group=self.group,
         )
@@ -393,33 +392,6 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
-
-
-class BatchFacts:
-    """Un-noised facts that one step shows of itself; a run that records them is not private."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, Tensor] = {}
-
-    def watch(self, name: str, value: Tensor) -> None:
-        """Record what a stage shows; the chunks of a batch come one after the other."""
-        seen = self._seen
-        seen[name] = torch.cat([seen[name], value]) if name in seen else value
-
-    def of_norms(self, clip_norm: float | None) -> dict[str, float]:
-        """Return the share of examples that were clipped, and the largest norm.
-
-        Without a clip norm every gradient is normalised, and there is no such share. One that
-        moves is stated.
-        """
-        norms, moved = self._seen.get("norms"), self._seen.get("clip_norm")
-        found = {} if moved is None else {"clip_norm": float(moved[-1])}
-        clip_norm = found.get("clip_norm", clip_norm)
-        if norms is None or not len(norms):  # an empty batch
-            return found
-        if clip_norm is not None:
-            found["clipped_fraction"] = float((norms > clip_norm).double().mean())
-        return {**found, "largest_norm": float(norms.max())}
 
 
 def _ignore(_name: str, _value: Tensor) -> None:
