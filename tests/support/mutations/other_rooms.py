@@ -184,9 +184,9 @@ MUTATIONS = {
         "tests/hazards/test_user_hazards.py -k dominate",
     ),
     "an empty batch is not noised": Mutation(
-        "src/adadps/engine/waist.py",
-        "reduce(batch, weigh) or zeros_like(params)",
-        "reduce(batch, weigh) or {}",
+        "src/adadps/training/stepper.py",
+        "        facts = BatchFacts()\n",
+        "        if not len(drawn.rows):\n            return\n        facts = BatchFacts()\n",
         "tests/hazards/test_hazards.py -k hazard_08",
     ),
     "documents are counted without a clip": Mutation(
