@@ -41,7 +41,7 @@ REFRESH = 25
 CLIPPED_AT = 0.5
 """Clip norms of methods whose grid has something else to choose."""
 DP2_DELAY, DP2_DECAY = 20, 0.9
-"""DP² averages this many releases (half of those of a short run), and preconditions as many steps."""
+"""DP² averages this many releases (at most half of a run), and preconditions as many steps."""
 PUBLIC_BATCH, PUBLIC_EPOCHS, PUBLIC_RATE = 60, 100, 0.001
 
 
