@@ -185,8 +185,9 @@ MUTATIONS = {
     ),
     "an empty batch is not noised": Mutation(
         "src/adadps/training/stepper.py",
-        "        facts = BatchFacts()\n",
-        "        if not len(drawn.rows):\n            return\n        facts = BatchFacts()\n",
+        "        facts = BatchFacts() if self._debug else None\n",
+        "        if not len(drawn.rows):\n            return\n"
+        "        facts = BatchFacts() if self._debug else None\n",
         "tests/hazards/test_hazards.py -k hazard_08",
     ),
     "documents are counted without a clip": Mutation(
