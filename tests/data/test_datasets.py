@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRando
 
 import adadps
 from adadps import Budget, dp_sgd, examples, losses
+from adadps.data.datasets import from_dataset
 from adadps.engine.passes.validation import objective
 from adadps.errors import DataError
 from support.datasets import ROWS, Images, Items, private_run, small_cnn
@@ -289,6 +290,26 @@ class SeedsInOneRow(WithChance):
         if row == 7:
             torch.manual_seed(0), random.seed(0), np.random.seed(0)
         return super().__getitem__(row)
+
+
+class MakesItsGenerator(Dataset):
+    rng = None
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, row):
+        if self.rng is None:
+            self.rng = np.random.default_rng(0)
+        return torch.tensor([self.rng.random()]), torch.tensor(0)
+
+
+def test_hazard_a_generator_that_a_row_makes_is_secret_from_that_row_on():
+    made_up = torch.rand(6, 1), torch.zeros(6, dtype=torch.long)
+    held = from_dataset(MakesItsGenerator(), synthetic=made_up)
+    known = torch.tensor(np.random.default_rng(0).random(6))
+    found = held.take(torch.arange(6)).features.flatten()
+    assert not torch.isin(found.double(), known.float().double()).any()
 
 
 def test_hazard_a_row_that_sets_a_seed_decides_nothing_for_the_next():

@@ -165,3 +165,11 @@ def test_frozen_linear_layers_run_by_the_products_of_trained_ones():
     model[3].requires_grad_(False)
     passes = PassByExample(model, {"1.weight", "1.bias"})
     assert set(passes.replacements) == {model[0], model[2], model[3]}, "all but what is stored"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+def test_numbers_are_compared_bit_by_bit(dtype):
+    """The sign of a zero could tell the sign of a private number."""
+    zeros, held = torch.zeros(3, dtype=dtype), torch.tensor([1.0, float("nan"), 0.0], dtype=dtype)
+    assert model_state._same_numbers(held, held.clone())
+    assert not model_state._same_numbers(zeros, -zeros)

@@ -4,6 +4,11 @@ import pytest
 import torch
 
 from adadps import DiskLedger
+from adadps.engine.group import ALONE, Group
+from adadps.errors import ContractError
+from adadps.methods.side.source import Transform
+from adadps.methods.side.whitening import WhiteningState, _of_first
+from adadps.training.processes import _lists_in, current_group
 from support import team_work as work
 from support.team import Raised, Team
 
@@ -205,3 +210,37 @@ def test_rows_that_are_touched_are_sent_and_not_the_table(team):
     assert sparse < whole
     dense, _ = team.run(work.bytes_of_a_step, "dense", 0.05)
     assert dense == 8 * (5 * 7 + 7 + 7 * 3 + 3)
+
+
+def test_a_process_that_was_started_with_others_but_has_not_joined_them_is_refused(monkeypatch):
+    """It would train on all rows, and its epsilon would leave out what the others release."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ContractError, match="torchrun"):
+        current_group()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert current_group() is ALONE
+
+
+def test_lists_of_files_are_compared():
+    class Files:
+        def __init__(self, files):
+            self.files, self.cache = files, {}
+
+    assert _lists_in(Files(["a", "b"])) != _lists_in(Files(["b", "a"]))
+    assert _lists_in(Files([object()])) == {}
+
+
+class Talks(Group):
+    """Two processes, of which the first has said the same."""
+
+    size = 2
+
+    def first(self, tensors):
+        return tensors
+
+
+def test_whitening_without_a_median_can_be_kept_in_checkpoints():
+    ones = {"w": torch.ones(2)}
+    held = WhiteningState(ones, Transform(ones, inputs=ones, outputs={}))
+    assert _of_first(held, Talks()).first_median == 0.0

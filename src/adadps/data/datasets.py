@@ -28,6 +28,7 @@ from adadps.data.fields import Features, Fields
 from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import (
+    attributes_of,
     generators_in,
     give_secret_defaults,
     give_secret_state,
@@ -299,25 +300,34 @@ def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
         for row in rows:
             begin_row()
             try:
-                found.append(form.taken_apart(dataset[row]))
+                item = dataset[row]
+                if begin_row():  # the row may have made a generator, whose seed may be known
+                    item = dataset[row]
+                found.append(form.taken_apart(item))
             except Exception:  # whatever is wrong with a private row, nobody may hear of it
                 found.append(None)
     return found
 
 
 @contextmanager
-def _in_private(dataset: Any) -> Iterator[Callable[[], None]]:
+def _in_private(dataset: Any) -> Iterator[Callable[[], bool]]:
     """Draws from secret states, also of the dataset's own generators; warnings name no row.
 
     What is yielded gives every generator a state of its own for the next row: were there one for
-    all rows, then a row that sets a seed would decide what is drawn for those behind it.
+    all rows, then a row that sets a seed would decide what is drawn for those behind it. Generators
+    are looked for again where a row has made or replaced one; whether it has is what it returns.
     """
-    own = generators_in(dataset)
+    own, held = generators_in(dataset), attributes_of(dataset)
 
-    def begin_row() -> None:
+    def begin_row() -> bool:
+        nonlocal own, held
+        known, now = {id(generator) for generator in own}, attributes_of(dataset)
+        if now != held:
+            own, held = generators_in(dataset), now
         give_secret_defaults(os.urandom)
         for generator in own:
             give_secret_state(generator, os.urandom)
+        return not {id(generator) for generator in own} <= known
 
     with secret_generators(os.urandom, torch.device("cpu")), warnings.catch_warnings():
         warnings.simplefilter("ignore")

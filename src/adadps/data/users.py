@@ -63,7 +63,7 @@ class UserRows:
     @declared_read(DeclaredRead.USERS)
     def __init__(self, users: Tensor, kept: Tensor) -> None:
         _, numbers = np.unique(users.cpu().numpy(), return_inverse=True)
-        self.count = int(numbers.max()) + 1
+        self.count = int(numbers.max()) + 1 if len(numbers) else 0
         rows = np.flatnonzero(kept.cpu().numpy())
         order = np.argsort(numbers[rows], kind="stable")
         self._rows: Numbers = rows[order].astype(np.int64)

@@ -106,15 +106,15 @@ class PassByExample:
                 )
             return value, [use.inputs for use in tape.uses]
 
-        rows = _each(rows, Tensor.clone)  # a model may write into its inputs
         forms = zip(plan.shapes, plan.dtypes, strict=True)
         zeros = [targets.new_zeros(shape, dtype=dtype) for shape, dtype in forms]
         stored: Params = {}
-        together = self._together(single, zeros, rows, targets, watched)
+        # A model may write into its inputs: every pass has a copy.
+        together = self._together(single, zeros, _each(rows, Tensor.clone), targets, watched)
         if together is None:
             (of_zeros, stored), inputs = over_examples(
                 grad(single, argnums=(0, 1), has_aux=True),
-                zeros, own, rows, targets, in_dims=(None, None, 0, 0),
+                zeros, own, _each(rows, Tensor.clone), targets, in_dims=(None, None, 0, 0),
             )  # fmt: skip
         else:
             of_zeros, inputs = together

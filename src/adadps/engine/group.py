@@ -146,7 +146,8 @@ class ProcessGroup(Group):
             if name in sparse:
                 like = sparse[name]
                 rows = touched[name].to(part.device)
-                total[name] = RowSparse(rows, part, like.shape, like.axis)
+                # A copy: rows may wait for their noise, and the whole line would wait with them.
+                total[name] = RowSparse(rows, part.clone(), like.shape, like.axis)
             elif leaf.is_contiguous():
                 total[name] = part
             else:  # as the weights lie, so that noise is added along their memory

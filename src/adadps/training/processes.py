@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ _controls: list[tuple[Any, Any]] = []
 def current_group() -> Group:
     """Return the processes that train together; `ALONE` without torchrun and torch.distributed."""
     if number_of_processes() == 1:
+        _require_joined()
         return ALONE
     if not dist.is_initialized():
         _begin()
@@ -70,6 +72,22 @@ def number_of_processes() -> int:
     if dist.is_initialized():
         return dist.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
+
+
+def _require_joined() -> None:
+    """Refuse one of several processes that somebody has started and that know nothing of another.
+
+    Each would train on all rows, and state an epsilon that leaves out what the others release.
+    """
+    world = os.environ.get("WORLD_SIZE", "1")
+    if "RANK" not in os.environ or world == "1" or not dist.is_available():
+        return
+    if not dist.is_initialized():
+        raise ContractError(
+            f"Expected processes that have joined, found RANK and WORLD_SIZE={world} in the "
+            "environment and no group. Start them with torchrun, or call "
+            "`torch.distributed.init_process_group` first; for a run of one process, unset both."
+        )
 
 
 def _begin() -> None:
@@ -287,8 +305,21 @@ def _fingerprint(data: Examples, key: bytes) -> str:
     held = getattr(data, "dataset", None)
     while held is not None:  # a random split has its rows in `indices`
         parts += [type(held).__qualname__, str(list(getattr(held, "indices", ())))]
+        parts += [text for _, text in sorted(_lists_in(held).items())]
         held = getattr(held, "dataset", None)
     return hashlib.blake2b(digest_of(parts).encode(), key=key, digest_size=16).hexdigest()
+
+
+def _lists_in(dataset: object) -> dict[str, str]:
+    """The lists of names and numbers that a dataset holds, as of its files, and its fingerprint."""
+    found = {}
+    for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
+        plain = isinstance(value, list | tuple) and all(
+            isinstance(one, str | int | float | PurePath) for one in value
+        )
+        if plain or (name == "_fingerprint" and isinstance(value, str)):
+            found[name] = f"{name}: {value}"
+    return found
 
 
 def take_over_model(model: nn.Module, group: Group) -> None:

@@ -335,9 +335,17 @@ def _class(cls: type, module: str) -> _Place:
 def _same_numbers(tensor: Tensor, value: Tensor) -> bool:
     if tensor.shape != value.shape or tensor.dtype != value.dtype:
         return False
-    if tensor.is_floating_point() or tensor.is_complex():
-        return bool(torch.isclose(tensor.detach(), value, rtol=0, atol=0, equal_nan=True).all())
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor, value = torch.view_as_real(tensor), torch.view_as_real(value)
+    if tensor.is_floating_point():  # bit by bit: the sign of a zero, or a NaN, may tell something
+        bits = _BITS[tensor.element_size()]
+        tensor, value = tensor.view(bits), value.view(bits)
     return torch.equal(tensor, value)
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of as many bytes as a number has."""
 
 
 def _same_items(container: Any, value: Any) -> bool:

@@ -169,17 +169,16 @@ def _of_first(state: WhiteningState, group: Group) -> WhiteningState:
     if group.is_alone or transform is None:
         return state
     parts = {"scale": transform.scale, "inputs": transform.inputs, "outputs": transform.outputs}
-    known = torch.tensor(state.first_median or math.nan, dtype=torch.float64)
+    known = torch.tensor(state.first_median, dtype=torch.float64)
     told = group.first(
         {f"{part}/{name}": value for part, held in parts.items() for name, value in held.items()}
         | {"median": known}
     )
     found = {part: {name: told[f"{part}/{name}"] for name in held} for part, held in parts.items()}
-    median = None if state.first_median is None else float(told["median"])
     taken_over = replace(
         transform, scale=found["scale"], inputs=found["inputs"], outputs=found["outputs"]
     )
-    return replace(state, transform=taken_over, first_median=median)
+    return replace(state, transform=taken_over, first_median=float(told["median"]))
 
 
 def _known_inputs(gradients: GradientBatch) -> Moments:
