@@ -249,3 +249,11 @@ def test_small_products_lie_in_memory_as_torch_s_do(outputs, bias):
     found = products.linear(rows, weight, torch.randn(outputs) if bias else None)
     assert found.is_contiguous()
     assert products.product(rows[0], weight).view(-1).shape == (5 * outputs,)
+
+
+def test_parts_of_larger_matrices_are_packed_for_onednn():
+    """With gaps between rows a product took a thousand times as long."""
+    whole = torch.randn(20, 20)
+    assert products._packed(whole[:19, :19]).is_contiguous()
+    for plain in (whole, whole.T, whole[:19], whole[:19].T):
+        assert products._packed(plain).data_ptr() == plain.data_ptr(), "nothing is copied"

@@ -59,8 +59,14 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _by_torch(rows, weight, bias)
     if bias is not None:
         bias = bias.contiguous()  # oneDNN is told no strides of a bias
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    given = _packed(rows), _packed(weight), bias
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(*given, "none", [], "")
     return found
+
+
+def _packed(matrix: Tensor) -> Tensor:
+    """The same without gaps in memory: a part of a larger matrix takes oneDNN a thousand times."""
+    return matrix if matrix.is_contiguous() or matrix.mT.is_contiguous() else matrix.contiguous()
 
 
 def _by_onednn(rows: Tensor, weight: Tensor) -> bool:
