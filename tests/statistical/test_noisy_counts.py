@@ -14,13 +14,15 @@ from scipy import stats
 
 from adadps import Accountant, Budget
 from adadps.accounting.noisy_counts.histograms import (
+    LOWEST,
+    OCCUPIED_PART,
     OCTAVES,
     PARTS,
     PLACES,
     NameCounts,
     OctaveCounts,
 )
-from adadps.accounting.noisy_counts.price import CountedColumns, Price, price_of
+from adadps.accounting.noisy_counts.price import OCCUPIED, CountedColumns, Price, price_of
 from adadps.engine.noise.randomness import secure
 from adadps.types import Relation
 
@@ -107,18 +109,32 @@ def test_empty_columns_have_no_bounds_but_rarely():
     require_binomial(found, trials, rate)
 
 
+def releases(values, trials=400):
+    counts, source = OctaveCounts(), secure()
+    counts.add(values)
+    return [counts.release(30.0, source) for _ in range(trials)]
+
+
 def test_bounds_of_many_numbers_are_those_of_nearly_all():
-    rng = np.random.default_rng(0)
-    counts = OctaveCounts()
-    counts.add(rng.integers(1990, 2024, 20_000).astype(float))
-    counts.add(np.array([1e12, -1e12]))
-    assert counts.release(30.0, secure()) == (1984.0, 2048.0)
-    counts = OctaveCounts()
-    counts.add(rng.uniform(0, 10, 20_000))
-    low, high = counts.release(30.0, secure())
-    assert low == 0.0
-    assert 9.5 <= high <= 10.0
-    assert counts.parts.shape == (PLACES, PARTS)
+    """Empty parts of the same octave, and empty octaves, look occupied at their stated rates."""
+    years = np.random.default_rng(0).integers(1990, 2024, 20_000).astype(float)
+    found = releases(np.concatenate([years, [1e12, -1e12]]))
+    rate = stats.norm.cdf(OCCUPIED) ** (PLACES - 1) * stats.norm.cdf(OCCUPIED_PART) ** (PARTS - 1)
+    require_binomial(found.count((1984.0, 2048.0)), len(found), rate)
+    assert all(low <= 1984.0 and high >= 2048.0 for low, high in found)
+
+
+def test_bounds_of_numbers_down_to_zero_begin_at_zero():
+    found = releases(np.random.default_rng(0).uniform(0, 10, 20_000))
+    above = OCTAVES + 1 - LOWEST + 3  # the place of 8 to 16, of which four sixteenths are occupied
+    empty = stats.norm.cdf(OCCUPIED) ** (PLACES - 1 - above)
+    rate = empty * stats.norm.cdf(OCCUPIED_PART) ** (PARTS - 4)
+    require_binomial(sum(high == 10.0 for low, high in found), len(found), rate)
+    assert all(low <= 0.0 and high >= 10.0 for low, high in found)
+
+
+def test_octaves_are_counted_in_sixteenths():
+    assert OctaveCounts().parts.shape == (PLACES, PARTS)
 
 
 @pytest.mark.parametrize("accountant", Accountant)
