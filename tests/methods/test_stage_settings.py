@@ -147,7 +147,11 @@ class Halved:
         return self.start / 2**index
 
 
+def at_least(least, schedule, index):
+    return max(least, schedule(index))
+
+
 def test_schedules_are_described_by_the_same_text_in_every_process():
     """It is a part of the plan: with an address in it no other process could resume the run."""
     assert str(sgd(Halved(1.0))) == "sgd(Halved)"
-    assert str(sgd(partial(max, 0.1, Halved(1.0)))) == "sgd(max(0.1, Halved))"
+    assert str(sgd(partial(at_least, 0.1, Halved(1.0)))) == "sgd(at_least(0.1, Halved))"
