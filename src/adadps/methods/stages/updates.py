@@ -314,7 +314,6 @@ def described(value: Any) -> str:
         return f"({', '.join(map(described, value))})"
     if isinstance(value, float):
         return f"{value:g}"
-    kind = type(value)
-    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:  # it has an address
-        return kind.__qualname__
+    if str(value) == object.__repr__(value):  # which has its address
+        return type(value).__qualname__
     return str(getattr(value, "__qualname__", value))
