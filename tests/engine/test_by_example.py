@@ -53,6 +53,15 @@ def attending(**options):
     return lambda x: joined(ATTENTION(heads(x), heads(x), heads(x.flip(1)), **options))
 
 
+def across(x):
+    """Heads whose entries do not lie side by side, as those of images with channels first."""
+    return heads(x).mT.contiguous().mT
+
+
+def attending_across(x):
+    return joined(ATTENTION(across(x), across(x), across(x.flip(1))))
+
+
 def of_each_row(x):
     """A mask that depends on the example."""
     seen = (x[:, None, None, :, 0] > 0).expand(-1, 1, LENGTH, -1) | torch.eye(LENGTH).bool()
@@ -76,6 +85,7 @@ TOGETHER = {
     "attention with a mask of four axes": attending(attn_mask=MASK.expand(1, 2, -1, -1)),
     "attention with a mask of numbers": attending(attn_mask=torch.where(MASK, 0.5, -torch.inf)),
     "attention with a mask for each row": of_each_row,
+    "attention with channels first": attending_across,
     "a recurrent layer": nn.GRU(WIDTH, WIDTH, batch_first=True),
 }  # fmt: skip
 

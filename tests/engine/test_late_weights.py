@@ -212,7 +212,7 @@ def test_a_step_without_rows_is_noised_and_draws_nothing(empty):
     _, deviation = late._history.gathered(late._since)
     assert deviation.tolist() == pytest.approx([5**0.5] * 4 + [4**0.5] + [5**0.5])
     late.settle()
-    assert (table != begin).all()
+    assert (table != begin).any(1).all()  # on its grid one number of some thousand stays
     late._pending.put(np.empty(0, np.int64), empty().factors(), 1.0)
     late.settle()
     assert noise.rows == 1 + 6

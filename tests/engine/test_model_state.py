@@ -4,6 +4,7 @@ import functools
 import types
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -173,3 +174,22 @@ def test_numbers_are_compared_bit_by_bit(dtype):
     zeros, held = torch.zeros(3, dtype=dtype), torch.tensor([1.0, float("nan"), 0.0], dtype=dtype)
     assert model_state._same_numbers(held, held.clone())
     assert not model_state._same_numbers(zeros, -zeros)
+
+
+def test_the_sign_of_a_zero_in_an_array_is_restored():
+    model = Holder()
+    model.array = np.zeros(3)
+    with SameState(model)():
+        model.array *= -1
+    assert not np.signbit(model.array).any()
+
+
+@pytest.mark.parametrize("part", [torch.conj, lambda held: held.conj().imag], ids=["conj", "imag"])
+def test_views_that_wait_to_be_conjugated_are_restored_too(part):
+    model = Holder()
+    model.turned = part(torch.tensor([1 + 2j, 0]))
+    expected = model.turned.clone()
+    for _ in range(2):
+        with SameState(model)():
+            model.turned.add_(1)
+        assert torch.equal(model.turned, expected)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 from adadps import (
     accuracy,
@@ -18,6 +19,7 @@ from adadps import (
     poisson,
     reproducible_not_private,
 )
+from adadps.data.datasets import from_dataset
 from adadps.engine.noise.randomness import secure
 from adadps.errors import ModelError
 from support.habits import (
@@ -140,3 +142,68 @@ DRAWS = {
 def test_hazard_28_chance_from_a_known_seed_is_refused_however_it_is_reached(kind, draw):
     with pytest.raises(ModelError, match=r"own generator|sets a seed"):
         run_on(kind(draw))
+
+
+# --- generators that a row of a dataset makes ---
+
+MADE = {}
+
+
+def of_the_module():
+    return MADE.setdefault("of the module", np.random.default_rng(0))
+
+
+def in_a_closure(rng=None):
+    def made():
+        nonlocal rng
+        rng = rng or np.random.default_rng(0)
+        return rng
+
+    return made
+
+
+class OneNumber(Dataset):
+    rng = None
+
+    def __init__(self):
+        vars(self).update({f"path {number}": str(number) for number in range(40)})
+        self.by_name, self.several, self.made = {}, [None], in_a_closure()
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, row):
+        return torch.tensor([self.generator().random()]), torch.tensor(0)
+
+    def generator(self):
+        return of_the_module()
+
+
+class InItsClass(OneNumber):
+    def generator(self):
+        type(self).rng = self.rng or np.random.default_rng(0)
+        return self.rng
+
+
+class InAMapping(OneNumber):
+    def generator(self):
+        return self.by_name.setdefault("of this process", np.random.default_rng(0))
+
+
+class InAList(OneNumber):
+    def generator(self):
+        self.several[0] = self.several[0] or np.random.default_rng(0)
+        return self.several[0]
+
+
+class InAClosure(OneNumber):
+    def generator(self):
+        return self.made()
+
+
+@pytest.mark.parametrize("kind", [OneNumber, InItsClass, InAMapping, InAList, InAClosure])
+def test_hazard_28_a_generator_that_a_row_makes_is_secret_wherever_it_is(kind):
+    made_up = torch.rand(6, 1), torch.zeros(6, dtype=torch.long)
+    held = from_dataset(kind(), synthetic=made_up)
+    known = torch.tensor(np.random.default_rng(0).random(6)).float()
+    assert not torch.isin(held.take(torch.arange(6)).features.flatten(), known).any()

@@ -181,7 +181,7 @@ def run(**options):
         torch.nn.Linear(4, 2),
         cross_entropy,
         examples(rows, (rows[:, 0] > 0).long()),
-        method=dp_sgd_adaptive_clip(lr=0.5, quantile=0.6),
+        method=dp_sgd_adaptive_clip(lr=0.5, quantile=0.61),  # no noisy share hits it exactly
         clip_norm=0.1,
         batch_size=20,
         steps=5,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -134,3 +135,23 @@ def test_noise_from_the_operating_system_differs_each_time():
     now = Step(index=1, expected_size=4.0, noise=secure(), mean_gradient=lambda _batch: {})
     first, second = (PRIVACY.apply(per_unit(), {}, now)[0]["weight"] for _ in range(2))
     assert not torch.equal(first, second)
+
+
+class Halved:
+    """A schedule that is an object of its user's own."""
+
+    def __init__(self, start):
+        self.start = start
+
+    def __call__(self, index):
+        return self.start / 2**index
+
+
+def at_least(least, schedule, index):
+    return max(least, schedule(index))
+
+
+def test_schedules_are_described_by_the_same_text_in_every_process():
+    """It is a part of the plan: with an address in it no other process could resume the run."""
+    assert str(sgd(Halved(1.0))) == "sgd(Halved)"
+    assert str(sgd(partial(at_least, 0.1, Halved(1.0)))) == "sgd(at_least(0.1, Halved))"

@@ -118,6 +118,23 @@ def test_groups_keep_their_settings():
     assert run(text, model).privacy.steps == 8
 
 
+def test_groups_are_named_one_by_one_where_a_pattern_would_reach_further():
+    """The bias of packed projections is `in_proj_bias`, which ends like `out_proj.bias`."""
+    model = nn.MultiheadAttention(4, 1)
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if not n.endswith(".bias")]},
+        {"params": [model.out_proj.bias], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.3)
+    text = from_opacus(module=model, optimizer=optimizer, data_loader=LOADER, **WITH_EPSILON)
+    assert "parameter_groups={'out_proj.bias': {'weight_decay': 0.0}}" in text
+
+
+def test_a_model_for_several_processes_is_to_be_unwrapped():
+    kind = type("DifferentiallyPrivateDistributedDataParallel", (nn.Sequential,), {})
+    assert "give the model inside, `module.module`" in translated(module=kind(nn.Linear(6, 2)))[1]
+
+
 def test_a_group_that_changes_the_rate_is_not_read_as_the_default():
     model = nn.Linear(6, 2)
     optimizer = torch.optim.SGD([{"params": model.parameters(), "lr": 0.25}], lr=7.0)

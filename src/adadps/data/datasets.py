@@ -28,7 +28,7 @@ from adadps.data.fields import Features, Fields
 from adadps.data.identity import PublicRows, identities_of_rows
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import (
-    attributes_of,
+    FEW,
     generators_in,
     give_secret_defaults,
     give_secret_state,
@@ -314,20 +314,20 @@ def _in_private(dataset: Any) -> Iterator[Callable[[], bool]]:
     """Draws from secret states, also of the dataset's own generators; warnings name no row.
 
     What is yielded gives every generator a state of its own for the next row: were there one for
-    all rows, then a row that sets a seed would decide what is drawn for those behind it. Generators
-    are looked for again where a row has made or replaced one; whether it has is what it returns.
+    all rows, then a row that sets a seed would decide what is drawn for those behind it. It looks
+    for generators again, but not through long lists, and returns whether there are new ones.
     """
-    own, held = generators_in(dataset), attributes_of(dataset)
+    at_first = generators_in(dataset)
+    own = {id(generator): generator for generator in at_first}
 
     def begin_row() -> bool:
-        nonlocal own, held
-        known, now = {id(generator) for generator in own}, attributes_of(dataset)
-        if now != held:
-            own, held = generators_in(dataset), now
+        nonlocal own
+        known, now = own, [*at_first, *generators_in(dataset, FEW)]
+        own = {id(generator): generator for generator in now}
         give_secret_defaults(os.urandom)
-        for generator in own:
+        for generator in own.values():
             give_secret_state(generator, os.urandom)
-        return not {id(generator) for generator in own} <= known
+        return not own.keys() <= known.keys()
 
     with secret_generators(os.urandom, torch.device("cpu")), warnings.catch_warnings():
         warnings.simplefilter("ignore")

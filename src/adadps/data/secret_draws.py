@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -100,12 +101,14 @@ def _secret_seed(like: Any, secret: Bytes) -> torch.Tensor:
 
 # --- generators that a dataset or its transforms hold ---
 
-_DEEPEST, _MOST = 12, 1000
-"""Objects are followed to this depth, and containers to this many entries."""
+_DEEPEST, _MOST, FEW = 12, 1000, 16
+"""Objects are followed to this depth, and containers to this many entries, or a few in haste."""
 
 
-def generators_in(held: Any) -> list[Any]:
+def generators_in(held: Any, most: int = _MOST) -> list[Any]:
     """Return the generators of torch, numpy and Python that an object holds or its methods name.
+
+    Of a container, the first ``most`` entries are looked at.
 
     >>> class Noisy:
     ...     transforms = [random.Random(0)]
@@ -123,19 +126,8 @@ def generators_in(held: Any) -> list[Any]:
         if isinstance(one, _GENERATORS):
             found.append(one)
             continue
-        waiting += [(part, depth + 1) for part in _parts_of(one)]
+        waiting += [(part, depth + 1) for part in _parts_of(one, most)]
     return found
-
-
-def attributes_of(held: Any, depth: int = 3) -> list[int]:
-    """Return which objects an object holds in attributes, and those in theirs.
-
-    That is quick to compare, where looking for generators goes through every list.
-    """
-    if depth == 0 or isinstance(held, _WITHOUT) or not hasattr(held, "__dict__"):
-        return []
-    parts = [part for part in vars(held).values() if not isinstance(part, (*_WITHOUT, type))]
-    return [*map(id, parts), *(one for part in parts for one in attributes_of(part, depth - 1))]
 
 
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -145,9 +137,9 @@ _WITHOUT = (
 )
 
 
-def _parts_of(held: Any) -> list[Any]:
+def _parts_of(held: Any, most: int) -> list[Any]:
     if isinstance(held, Mapping | list | tuple | set | frozenset):
-        return list(held.values() if isinstance(held, Mapping) else held)[:_MOST]
+        return [*islice(held.values() if isinstance(held, Mapping) else held, most)]
     if isinstance(held, functools.partial | types.MethodType | types.BuiltinMethodType):
         names = ("func", "args", "keywords", "__self__", "__func__")
         return [getattr(held, name, None) for name in names]
@@ -159,7 +151,8 @@ def _parts_of(held: Any) -> list[Any]:
     if isinstance(held, type):
         return [] if _is_of_library(held.__module__) else [*vars(held).values(), *held.__bases__]
     slots = (name for kind in type(held).__mro__ for name in _slots(kind))
-    return [getattr(held, "__dict__", None), type(held), *(getattr(held, s, None) for s in slots)]
+    own = getattr(held, "__dict__", {}).values()
+    return [*own, type(held), *(getattr(held, s, None) for s in slots)]
 
 
 def _globals_of(function: types.FunctionType) -> list[Any]:

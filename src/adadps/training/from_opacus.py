@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
@@ -151,8 +152,9 @@ def _patterns(group: dict[str, Any], names: dict[int, str]) -> list[str]:
     """Patterns for the parameters of a group: by the ends of their names, or name by name."""
     held = [names[id(p)] for p in group["params"] if id(p) in names]
     ends = {name.rpartition(".")[2] for name in held}
-    like = [name for name in names.values() if name.rpartition(".")[2] in ends]
-    return [f"*{end}" for end in sorted(ends)] if len(like) == len(held) else held
+    patterns = [f"*{end}" for end in sorted(ends)]
+    like = [name for name in names.values() if any(fnmatchcase(name, one) for one in patterns)]
+    return patterns if len(like) == len(held) else held
 
 
 def _notes(optimizer: Optimizer, loader: Any, settings: dict[str, Any]) -> Iterator[str]:
@@ -181,7 +183,7 @@ def _notes_on_model(module: Any) -> Iterator[str]:
     if any(type(module).__module__.startswith("opacus.layers") for module in modules):
         yield "Layers of Opacus (DPLSTM, ...) are not needed: use those of torch."
     if type(module).__name__ == "DifferentiallyPrivateDistributedDataParallel":
-        yield "Training on several processes is not supported yet."
+        yield "Several processes train under torchrun: give the model inside, `module.module`."
 
 
 def _notes_on_optimizer(optimizer: Optimizer, settings: dict[str, Any]) -> Iterator[str]:

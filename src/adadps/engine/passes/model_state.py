@@ -262,7 +262,7 @@ def _array(array: Any, module: str) -> _Place:
     value = array.copy()
 
     def is_same() -> bool:
-        return np.array_equal(array, value, equal_nan=array.dtype.kind in "fc")
+        return bool(array.tobytes() == value.tobytes())
 
     return _Place(module, is_same, lambda: False, lambda: array.__setitem__(..., value))
 
@@ -335,7 +335,7 @@ def _class(cls: type, module: str) -> _Place:
 def _same_numbers(tensor: Tensor, value: Tensor) -> bool:
     if tensor.shape != value.shape or tensor.dtype != value.dtype:
         return False
-    tensor = tensor.detach()
+    tensor, value = (held.detach().resolve_conj().resolve_neg() for held in (tensor, value))
     if tensor.is_complex():
         tensor, value = torch.view_as_real(tensor), torch.view_as_real(value)
     if tensor.is_floating_point():  # bit by bit: the sign of a zero, or a NaN, may tell something

@@ -104,9 +104,13 @@ def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:
 
 
 def _folded(rows: Tensor, dim: int | None, size: int) -> Tensor:
-    """(examples × batch × ...) as (examples · batch × ...), in one piece of memory."""
+    """(examples × batch × ...) as (examples · batch × ...), with entries side by side in memory.
+
+    Torch's function takes that for granted along the last axis, and would read others.
+    """
     rows = rows.expand(size, *rows.shape) if dim is None else rows.movedim(dim, 0)
-    return rows.reshape(-1, *rows.shape[2:])
+    rows = rows.reshape(-1, *rows.shape[2:])
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
 def _folded_mask(mask: Tensor | None, dim: int | None, size: int, batch: int) -> Tensor | None:

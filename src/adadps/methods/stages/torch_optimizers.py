@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from adadps.engine.waist import Step, Update
 from adadps.errors import SettingError
 from adadps.methods.stages.chain import TO_UPDATE
+from adadps.methods.stages.updates import described
 from adadps.tensors.sums import Params
 from adadps.types import Kind
 
@@ -135,12 +135,12 @@ class UpdateWith:
         return self._beside[0].at(index)
 
     def __str__(self) -> str:
-        given = [f"{name}={_shown(value)}" for name, value in self.settings.items()]
+        given = [f"{name}={described(value)}" for name, value in self.settings.items()]
         if self.parameter_groups:
-            each = (f"{like!r}: {_shown(settings)}" for like, settings in self.parameter_groups)
+            each = (f"{like!r}: {described(settings)}" for like, settings in self.parameter_groups)
             given.append(f"parameter_groups={{{', '.join(each)}}}")
         if self.scheduler is not None:
-            given.append(f"scheduler={_shown(self.scheduler)}")
+            given.append(f"scheduler={described(self.scheduler)}")
         return f"update_with({', '.join([self.optimizer.__name__, *given])})"
 
 
@@ -305,17 +305,3 @@ def _copy(value: Any) -> Any:
 
 def _zero(value: Any) -> Any:
     return torch.zeros_like(value) if isinstance(value, Tensor) else value
-
-
-def _shown(value: Any) -> str:
-    """A setting, in the same words in every process."""
-    if isinstance(value, partial):
-        given = [*map(_shown, value.args), *(f"{k}={_shown(v)}" for k, v in value.keywords.items())]
-        return f"{_shown(value.func)}({', '.join(given)})"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}={_shown(one)}' for name, one in value.items())}}}"
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return f"({', '.join(map(_shown, value))})"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(getattr(value, "__qualname__", value))

@@ -6,8 +6,9 @@ All of them are post-processing: they see private data only through what was rel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -297,13 +298,22 @@ def alternate(first: Schedule, steps: int, second: Schedule, other_steps: int) -
     return Alternating(first, steps, second, other_steps)
 
 
-def described(schedule: Schedule) -> str:
-    """Describe a schedule by a text that is the same in every process.
+def described(value: Any) -> str:
+    """Describe a schedule, or another setting, by a text that is the same in every process.
 
-    >>> described(0.5), described(math.sqrt)
-    ('0.5', 'sqrt')
+    >>> described(0.5), described(math.sqrt), described(partial(pow, exp=2)), described(object())
+    ('0.5', 'sqrt', 'pow(exp=2)', 'object')
     """
-    if not callable(schedule):
-        return f"{schedule:g}"
-    name = getattr(schedule, "__qualname__", None)
-    return str(schedule) if name is None else str(name)
+    if isinstance(value, partial):
+        given = [described(one) for one in value.args]
+        given += [f"{name}={described(one)}" for name, one in value.keywords.items()]
+        return f"{described(value.func)}({', '.join(given)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}={described(one)}' for name, one in value.items())}}}"
+    if isinstance(value, Iterable) and not isinstance(value, str | type):
+        return f"({', '.join(map(described, value))})"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if str(value) == object.__repr__(value):  # which has its address
+        return type(value).__qualname__
+    return str(getattr(value, "__qualname__", value))
