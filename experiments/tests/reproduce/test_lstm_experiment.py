@@ -20,7 +20,9 @@ from adadps_experiments.reproduce.lstm.methods import (
     LSTM_METHODS,
     Given,
     Longer,
+    frequencies_of_words,
     in_units_of_gradients,
+    methods_of,
 )
 from adadps_experiments.reproduce.lstm.problems import PAPER, SIZES, VECTORS, LstmSize
 from adadps_experiments.reproduce.records import RecordFile
@@ -81,9 +83,11 @@ def test_every_method_has_six_settings():
         assert len({json.dumps(setting) for setting in method.settings}) == 6, name
 
 
-def test_five_methods_and_one_without_privacy_have_all_seeds():
+def test_six_methods_and_one_without_privacy_have_all_seeds():
     main = {name for name, method in LSTM_METHODS.items() if method.main}
-    assert main == {"dp-sgd", "dp-adam", "adadps", "whitened", "warm-whitened", "adam"}
+    assert main == {
+        "dp-sgd", "dp-adam", "adadps", "adadps-frequencies", "whitened", "warm-whitened", "adam"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("experiment", problems.PARTS)
@@ -133,7 +137,8 @@ def test_padding_does_not_count_in_the_mean(small):
 @pytest.mark.parametrize("method", LSTM_METHODS)
 def test_every_method_trains(small, method):
     setting = dict(LSTM_METHODS[method].settings[0])
-    record = run(job_of(VECTORS, method, setting, tuning=True))
+    model = VECTORS if method in methods_of(VECTORS) else PAPER
+    record = run(job_of(model, method, setting, tuning=True))
     json.dumps(record, allow_nan=False)
     assert record["private"] is LSTM_METHODS[method].private
     if record["private"]:
@@ -161,6 +166,20 @@ def test_the_papers_model_trains(small):
     assert table.figure_of({PAPER: {"whitened": [record]}}).startswith(b"\x89PNG")
 
 
+def test_frequencies_scale_words_and_one_number_the_rest(small):
+    small.unlabelled.zero_()
+    small.unlabelled[:, -1] = 7
+    small.unlabelled[:10, -2] = 5
+    given = problems.problem(PAPER, tuning=True)
+    scale = frequencies_of_words(given, 20.0).init(dict(given.model(0).named_parameters())).scale
+    words = scale["embedding.weight"][:, 0]
+    assert words[[0, 7]].tolist() == [1.0, 1.0], "every unlabelled review has them"
+    assert words[5] == pytest.approx((10 / 50) ** -0.5)
+    assert words[6] == pytest.approx(1e-3**-0.5)
+    assert scale["linear.weight"].unique().tolist() == pytest.approx([1 / 20])
+    assert "adadps-frequencies" not in methods_of(VECTORS), "its words are not trained"
+
+
 def test_floors_do_not_depend_on_the_scale_of_the_loss(small):
     given = problems.problem(VECTORS, tuning=True)
     found = []
@@ -180,7 +199,7 @@ def test_parts_are_tuned_beside_those_tuned_before(tmp_path, monkeypatch):
     held = {"datasets": {PAPER: {"methods": {"sgd": {}}}}}
     found = table.tune([VECTORS], RecordFile(tmp_path / "trials.jsonl"), 1, held)
     assert list(found["datasets"]) == [PAPER, VECTORS]
-    assert set(found["datasets"][VECTORS]["methods"]) == set(LSTM_METHODS)
+    assert set(found["datasets"][VECTORS]["methods"]) == set(methods_of(VECTORS))
     with pytest.raises(SettingError, match="It has: imdb-lstm, imdb-lstm-vectors"):
         problems.parts_of("imdb")
     with pytest.raises(DataError, match="--tune first"):

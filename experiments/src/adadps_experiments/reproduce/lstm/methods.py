@@ -19,12 +19,18 @@ from itertools import product
 import torch
 
 from adadps.engine.passes.validation import objective
+from adadps.methods import paper
+from adadps.methods.side import fixed
+from adadps.methods.side.source import Fixed
 from adadps.methods.stages import Chain
 from adadps_experiments.reproduce.fitting import DeepProblem
 from adadps_experiments.reproduce.images.methods import IMAGE_METHODS, Given, ImageMethod
+from adadps_experiments.reproduce.lstm.problems import PAPER, unlabelled_shares
 from adadps_experiments.reproduce.results import Setting
 
 REVIEWS = "250 public reviews"
+RAREST = 1e-3
+"""The least share of reviews that a word counts with, relative to the commonest one's."""
 
 
 def _grid(**values: Sequence[float]) -> tuple[Setting, ...]:
@@ -38,8 +44,34 @@ BY_FLOOR = _grid(floor=FLOORS, length=(3.0, 9.0, 27.0))
 AFTERWARDS = _grid(floor=FLOORS, rate=(0.0003, 0.001, 0.003))
 BY_GAIN = _grid(gain=(2.0, 8.0), length=LENGTHS)
 WHITENED = _grid(clip=CLIPS, length=(3.0, 9.0, 27.0))
+BY_SPEED = _grid(others=(10.0, 30.0), length=(3.0, 9.0, 27.0))
 RATES = _grid(rate=tuple(0.0003 * 3.0**power for power in range(6)))
 SGD_RATES = _grid(rate=tuple(0.03 * 3.0**power for power in range(6)))
+
+
+def _by_frequency(given: Given) -> Chain:
+    side = frequencies_of_words(given.problem, given.setting["others"])
+    stage, rate = given.clipped(side)
+    return paper.adadps(side, stage, lr=rate)
+
+
+def frequencies_of_words(problem: DeepProblem, others: float) -> Fixed:
+    """Use the root of the share of unlabelled reviews with a word, and one number elsewhere.
+
+    ``others`` is A of the layers behind the table of words, relative to that of the commonest word.
+    """
+    shares = unlabelled_shares(words=int(problem.train.features.shape[1]))
+    return fixed(
+        {
+            name: (shares.clamp_min(RAREST).sqrt(), 0)
+            if name == "embedding.weight"
+            else torch.full_like(parameter, others, dtype=torch.float64)
+            for name, parameter in problem.model(0).named_parameters()
+        },
+        source=f"2,000 of the unlabelled reviews; A = max(f/f_max, {RAREST:g})^0.5 of words, "
+        f"{others:g} elsewhere",
+        public_because="published without labels, none of them is trained on",
+    )
 
 
 ADAPTIVE = ("dp-adam", "dp-rmsprop", "scale-then-privatize")
@@ -60,6 +92,8 @@ class LstmMethod:
 
     name: str
     settings: tuple[Setting, ...]
+    of_words: ImageMethod | None = None
+    """A method that the images do not have, because it needs words that are trained."""
 
     @property
     def label(self) -> str:
@@ -71,6 +105,8 @@ class LstmMethod:
         """Return what it knows."""
         if self.name == "ideal":
             return "the PRIVATE reviews"
+        if self.of_words:
+            return self.of_words.side
         return "none" if self._known.side == "none" else REVIEWS
 
     @property
@@ -95,7 +131,7 @@ class LstmMethod:
 
     @property
     def _known(self) -> ImageMethod:
-        return IMAGE_METHODS[self.name]
+        return self.of_words or IMAGE_METHODS[self.name]
 
     def for_run(self, setting: Setting, longer: Longer) -> Setting:
         """Return the setting of a trial for a run that is longer.
@@ -147,9 +183,31 @@ LSTM_METHODS = {
         LstmMethod("pda-dpmd", BY_LENGTH),
         LstmMethod("dp2", BY_GAIN),
         LstmMethod("scale-then-privatize", BY_RATE),
+        LstmMethod(
+            "adadps-frequencies",
+            BY_SPEED,
+            ImageMethod(
+                "AdaDPS (frequencies)",
+                _by_frequency,
+                BY_SPEED,
+                "2,000 unlabelled reviews",
+                main=True,
+            ),
+        ),
         LstmMethod("ideal", BY_FLOOR),
         LstmMethod("sgd", SGD_RATES),
         LstmMethod("adas", AFTERWARDS),
     )
 }
+
+
+def methods_of(experiment: str) -> dict[str, LstmMethod]:
+    """Return the methods that can train a model: frozen words need no frequencies."""
+    return {
+        name: method
+        for name, method in LSTM_METHODS.items()
+        if experiment == PAPER or method.of_words is None
+    }
+
+
 QUICK = ("dp-sgd", "dp-adam", "whitened")

@@ -164,6 +164,14 @@ def problem(experiment: str, *, tuning: bool) -> DeepProblem:
     )
 
 
+def unlabelled_shares(*, words: int) -> Tensor:
+    """Return the share of unlabelled reviews with each word, relative to the commonest word's."""
+    found = torch.zeros(ROWS_OF_TABLE, dtype=torch.float64)
+    for row in reviews().unlabelled[:, -words:]:
+        found[row.unique()] += 1
+    return found / found.max()
+
+
 def _last(words: Tensor, experiment: str) -> Tensor:
     return words[:, -SIZES[experiment].words :]
 

@@ -8,7 +8,7 @@ from typing import Any
 from adadps_experiments.plots import Panel, curves_of, draw, epochs_and_values
 from adadps_experiments.reproduce import trials
 from adadps_experiments.reproduce.lstm.jobs import METRIC, LstmJob, run
-from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, QUICK
+from adadps_experiments.reproduce.lstm.methods import LSTM_METHODS, QUICK, methods_of
 from adadps_experiments.reproduce.lstm.problems import DELTA, PAPER, VECTORS
 from adadps_experiments.reproduce.records import Record, RecordFile, valid_run
 from adadps_experiments.reproduce.results import Row, Winners, run_settings, summary
@@ -44,7 +44,7 @@ def tune(
     found = {
         part: {
             name: search.winner(_trials(part, name))
-            for name in trials.chosen(part, methods, LSTM_METHODS)
+            for name in trials.chosen(part, methods, methods_of(part))
         }
         for part in parts
     }
@@ -80,7 +80,7 @@ def run_rows(
     Five methods and the best one without privacy have all ``seeds``, the others one. With
     ``recorded``, nothing is run, and methods without a finished run are left out.
     """
-    names = trials.chosen(experiment, methods, QUICK if quick else LSTM_METHODS)
+    names = trials.chosen(experiment, methods, QUICK if quick else methods_of(experiment))
     if recorded:
         known = trials.tuned_methods(experiment, winners)
         names = [name for name in names if name in known]
