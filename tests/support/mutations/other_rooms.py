@@ -17,9 +17,15 @@ MUTATIONS = {
     ),
     "errors of rows that cannot be read are raised": Mutation(
         "src/adadps/data/datasets.py",
-        "except Exception:  # whatever is wrong with a private row",
-        "except ZeroDivisionError:  #",
+        "            except (Exception, SystemExit):\n                found.append(None)",
+        "            except ZeroDivisionError:\n                found.append(None)",
         "tests/data/test_datasets.py -k broken_row_weighs",
+    ),
+    "rows of a dataset share the memory that it writes into": Mutation(
+        "src/adadps/data/items.py",
+        "t.to(dtype, copy=True)",
+        "t.to(dtype)",
+        "tests/data/test_datasets.py -k same_memory",
     ),
     "a ledger is removed like any other file": Mutation(
         "src/adadps/files.py",
