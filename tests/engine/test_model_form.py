@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from adadps import PrivateRun, dp_sgd, examples, losses, privatize
+from adadps import Accountant, PrivateRun, dp_sgd, examples, losses, privatize
 from adadps.errors import ModelError
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -32,6 +32,7 @@ def begun(model, steps=4):
     return PrivateRun(
         model, losses.cross_entropy, examples(ROWS, LABELS), steps=steps, delta=1e-3,
         method=dp_sgd(privatize(clip_norm=1.0, noise_multiplier=1.0), lr=0.5), batch_size=8,
+        accountant=Accountant.RDP,
     )  # fmt: skip
 
 
@@ -54,11 +55,11 @@ CHANGES = {
     "another weight": (replace_weight, "replaced"),
     "a hook": (lambda m: first_linear(m).register_forward_hook(lambda *_: None), "hooks of module"),
     "a hook of all modules": (hook_on_all_modules, "hooks of all modules"),
-    "another mode": (lambda m: m.eval(), "evaluation mode"),
+    "another mode": (lambda m: m.eval(), "another mode"),
     "a parametrization": (
         lambda m: nn.utils.parametrizations.weight_norm(first_linear(m)), "found that",
     ),
-    "another layer": (lambda m: m.add_module("more", nn.Linear(1, 1)), "modules were added"),
+    "another layer": (lambda m: m.add_module("more", nn.Linear(1, 1)), "parts of the model itself were added"),
 }  # fmt: skip
 
 
@@ -86,21 +87,8 @@ def test_a_change_that_is_undone_lets_the_run_continue():
     run = begun(model)
     for batch in run.batches():
         model.eval()
-        with pytest.raises(ModelError, match="evaluation mode"):
+        with pytest.raises(ModelError, match="another mode"):
             run.step(batch)
         model.train()
         run.step(batch)
     assert run.taken == 4
-
-
-def test_adapters_are_not_switched_in_the_middle():
-    peft = pytest.importorskip("peft")
-    model = peft.get_peft_model(Gated(), peft.LoraConfig(r=2, target_modules=["first"]))
-    model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["first"]))
-    model.set_adapter("default")
-    run = begun(model)
-    batches = run.batches()
-    run.step(next(batches))
-    model.set_adapter("other")
-    with pytest.raises(ModelError, match="frozen, unfrozen"):
-        next(batches)

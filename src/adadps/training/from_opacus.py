@@ -181,7 +181,10 @@ def _notes_on_model(module: Any) -> Iterator[str]:
     if any(type(module).__module__.startswith("opacus.layers") for module in modules):
         yield "Layers of Opacus (DPLSTM, ...) are not needed: use those of torch."
     if type(module).__name__ == "DifferentiallyPrivateDistributedDataParallel":
-        yield "Training on several processes is not supported yet."
+        yield (
+            "DistributedDataParallel: give the model itself; under torchrun, `fit` trains on all "
+            "processes."
+        )
 
 
 def _notes_on_optimizer(optimizer: Optimizer, settings: dict[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ None of that would be seen, so each of it is refused before the next batch is pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,11 +32,10 @@ class ModelForm:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
         self._everywhere = _hooks_of_all_modules()
+        self._alive = list(model.parameters())  # so that no other one gets an identity of theirs
         self._modules = [
-            (name, module, module.training, _hooks_of(module), _parameters_of(module))
-            for name, module in model.named_modules()
+            (name, module, _form_of(module)) for name, module in model.named_modules()
         ]
 
     def require_same(self) -> None:
@@ -52,35 +51,35 @@ class ModelForm:
     def _changes(self) -> Iterator[str]:
         if _hooks_of_all_modules() != self._everywhere:
             yield "hooks of all modules were added or removed"
-        now = list(self._model.modules())
-        for place, (name, module, training, hooks, held) in enumerate(self._modules):
-            where = described(name)
-            if place >= len(now) or now[place] is not module:
-                yield f"{where} was removed or replaced, or others were added before it"
-            if module.training is not training:
-                yield f"{where} was put into {'evaluation' if training else 'training'} mode"
-            if _hooks_of(module) != hooks:
-                yield f"hooks of {where} were added or removed"
-            parameters = _parameters_of(module)
-            if parameters != held:
-                yield f"parameters of {where} were frozen, unfrozen or replaced"
-        if len(now) > len(self._modules):
-            yield "modules were added"
+        for name, module, form in self._modules:
+            now = _form_of(module)
+            if now != form:
+                yield from (
+                    f"{what.format(described(name))}"
+                    for what, one, other in zip(_WHAT, now, form, strict=True)
+                    if one != other
+                )
 
 
-def _parameters_of(module: nn.Module) -> list[tuple[str, int, bool]]:
-    """Names, identities, and which are trained; no value is read."""
+_WHAT = (
+    "{} was put into another mode, training or evaluation",
+    "parts of {} were added, removed or replaced",
+    "parameters of {} were frozen, unfrozen or replaced",
+    *["hooks of {} were added or removed"] * len(_HOOKS),
+)
+
+
+def _form_of(module: nn.Module) -> list[Any]:
+    """Its mode, parts, parameters (by identity: no value is read) and hooks."""
+    held = vars(module)
     return [
-        (name, id(parameter), parameter.requires_grad)
-        for name, parameter in module._parameters.items()
-        if parameter is not None
+        held["training"],
+        [*map(id, held["_modules"].values())],
+        [(id(p), p.requires_grad) for p in held["_parameters"].values() if p is not None],
+        *[[*(held.get(name) or ())] for name in _HOOKS],
     ]
 
 
-def _hooks_of(module: nn.Module) -> tuple[tuple[Any, ...], ...]:
-    return tuple(tuple(vars(module).get(name) or ()) for name in _HOOKS)
-
-
-def _hooks_of_all_modules() -> tuple[tuple[Any, ...], ...]:
-    held: Mapping[str, Any] = vars(torch.nn.modules.module)
-    return tuple(tuple(held.get(f"_global{name}") or ()) for name in _HOOKS)
+def _hooks_of_all_modules() -> list[Any]:
+    held = vars(torch.nn.modules.module)
+    return [[*held[f"_global{name}"]] for name in _HOOKS]

@@ -44,6 +44,7 @@ from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
 from adadps.engine.passes.expanded_masks import require_no_checkpointing
 from adadps.engine.passes.model_state import evaluating
+from adadps.engine.passes.row_multiple import multiple_for
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.engine.waist import GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
@@ -80,6 +81,7 @@ def objective(
             again = partial(require_gradients, held.engine, held.synthetic)
             require_no_retained_tensors(model, loss, again)
         _require_independent_rows(held)
+        held = replace(held, multiple=multiple_for(held))
     held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
