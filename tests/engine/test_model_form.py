@@ -45,7 +45,7 @@ def replace_weight(model):
     layer.weight = nn.Parameter(torch.zeros_like(layer.weight))
 
 
-def hook_on_all_modules(model):  # noqa: ARG001
+def hook_on_all_modules(model):
     return nn.modules.module.register_module_forward_hook(lambda *_: None)
 
 
@@ -59,7 +59,7 @@ CHANGES = {
     "a parametrization": (
         lambda m: nn.utils.parametrizations.weight_norm(first_linear(m)), "found that",
     ),
-    "another layer": (lambda m: m.add_module("more", nn.Linear(1, 1)), "parts of the model itself were added"),
+    "another layer": (lambda m: m.add_module("more", nn.Linear(1, 1)), "parts of the model itself"),
 }  # fmt: skip
 
 

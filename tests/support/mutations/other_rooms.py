@@ -27,6 +27,24 @@ MUTATIONS = {
         "t.to(dtype)",
         "tests/data/test_datasets.py -k same_memory",
     ),
+    "a model may be changed in the middle of a run": Mutation(
+        "src/adadps/training/run.py",
+        "            self._stepper.require_same_model()\n            self._pay()",
+        "            self._pay()",
+        "tests/engine/test_model_form.py -k refused_before",
+    ),
+    "batches are padded finely where vectors are not filled": Mutation(
+        "src/adadps/engine/passes/row_multiple.py",
+        "return ROWS if seen.found else FINE",
+        "return FINE",
+        "tests/contract/test_row_multiple.py -k other_models",
+    ),
+    "attention multiplies sequences of odd lengths as they are": Mutation(
+        "src/adadps/tensors/products.py",
+        "(_wide(one) @ _wide(other))[..., :rows, :columns]",
+        "one @ other",
+        "tests/contract/test_row_multiple.py -k multiples_of_eight",
+    ),
     "a ledger is removed like any other file": Mutation(
         "src/adadps/files.py",
         "    if not is_ledger(path):\n        path.unlink",

@@ -34,9 +34,7 @@ class ModelForm:
     def __init__(self, model: nn.Module) -> None:
         self._everywhere = _hooks_of_all_modules()
         self._alive = list(model.parameters())  # so that no other one gets an identity of theirs
-        self._modules = [
-            (name, module, _form_of(module)) for name, module in model.named_modules()
-        ]
+        self._modules = [(name, module, _form_of(module)) for name, module in model.named_modules()]
 
     def require_same(self) -> None:
         """Refuse a model that was changed, other than in the values of its weights."""
