@@ -116,6 +116,16 @@ def test_rows_are_bit_equal_in_multiples_of_eight(name, threads):
         torch.set_num_threads(usual)
 
 
+def test_attention_of_odd_lengths_does_not_depend_on_the_place_of_a_row():
+    torch.manual_seed(0)
+    data = examples(tokens(56), torch.arange(56) % 3)
+    held = objective(Encoder(), loss, data)
+    norms = held.per_unit(held.params(), data, None).norms()
+    for places in (torch.arange(56).flip(0), torch.arange(56).roll(1), torch.arange(56).roll(7)):
+        found = held.per_unit(held.params(), data.take(places), None).norms()
+        assert torch.equal(found, norms[places])
+
+
 COARSE = {
     "a sequence of layers": (lambda: nn.Sequential(nn.Linear(WIDTH, 3)), numbers),
     "a gate of an odd width": (lambda: Gated(7), numbers),

@@ -43,7 +43,7 @@ MUTATIONS = {
         "src/adadps/tensors/products.py",
         "(_wide(one) @ _wide(other))[..., :rows, :columns]",
         "one @ other",
-        "tests/contract/test_row_multiple.py -k multiples_of_eight",
+        "tests/contract/test_row_multiple.py -k attention_of_odd",
     ),
     "a ledger is removed like any other file": Mutation(
         "src/adadps/files.py",
