@@ -151,3 +151,28 @@ def test_a_dataset_that_has_shrunk_loses_rows_in_silence():
     held = examples(dataset)
     dataset.images = dataset.images[:5]
     assert held.take(torch.tensor([4, 5])).absent.tolist() == [False, True]
+
+
+def test_the_owner_sees_which_rows_would_weigh_nothing_and_why():
+    def item(row):
+        if row == 2:
+            raise OSError("broken file")
+        x = torch.ones(3 if row == 5 else 2)
+        return (x * float("nan") if row == 7 else x), 0
+
+    held = examples(Items(item))
+    assert held.unreadable() == {
+        2: "OSError: broken file",
+        5: "DataError: Expected items of (2,) of float32, () of int64, found the shapes (3,), ().",
+        7: "DataError: Expected finite numbers, found NaN or infinity.",
+    }
+    assert held.unreadable(torch.arange(3)).keys() == {2}
+
+
+def test_text_beside_numbers_is_refused_by_its_name():
+    dataset = Items(lambda row: {"tokens": [row, 1], "title": "a title", "label": 0})
+    with pytest.raises(DataError, match="text under 'title'"):
+        examples(dataset)
+    made_up = {"tokens": torch.ones(2, 2).long()}  # where the form is declared, it is not read
+    held = examples(dataset, synthetic=(made_up, torch.tensor([0, 1])))
+    assert held.take(torch.arange(3)).features.names == ("tokens",)

@@ -409,3 +409,38 @@ def test_the_number_of_rows_is_assumed_public():
 
 def test_nothing_shows_the_content():
     assert "images" not in repr(examples(Images())).lower()
+
+
+# --- what one row may do to others ---
+
+
+class OneBuffer(Images):
+    """Reads every row into the same memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.buffer = torch.zeros(1, 4, 4)
+
+    def __getitem__(self, row):
+        image, label = super().__getitem__(row)
+        return self.buffer.copy_(image), label
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hazard_rows_that_are_read_into_the_same_memory_stay_apart(workers):
+    """Otherwise the last row of a batch would stand in the place of all others."""
+    rows = torch.arange(6)
+    held = examples(OneBuffer(), workers=workers)
+    assert torch.equal(held.take(rows).features, Images().images[rows])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hazard_a_row_that_ends_the_process_is_a_row_that_cannot_be_read(workers):
+    class Exits(Images):
+        def __getitem__(self, row):
+            if row == 3:
+                raise SystemExit(3)
+            return super().__getitem__(row)
+
+    found = examples(Exits(), workers=workers).take(torch.arange(5))
+    assert found.absent.tolist() == [False, False, False, True, False]

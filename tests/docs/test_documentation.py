@@ -77,7 +77,7 @@ def test_pages_with_blocks_are_found():
 def test_blocks_run(page, tmp_path, monkeypatch, request):
     if page == "docs/user-level.md":  # its noise is given, and fills the budget
         request.getfixturevalue("real_accounting")
-    if page == "docs/huggingface.md":
+    if page in ("docs/huggingface.md", "docs/opacus.md"):
         pytest.importorskip("peft", reason="needs the extra huggingface")
     monkeypatch.chdir(tmp_path)
     blocks = [block for block in blocks_of(page) if OPACUS not in block[1]]

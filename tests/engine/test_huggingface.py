@@ -242,3 +242,27 @@ def test_texts_are_generated_as_before():
     options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
     before = model.generate(IDS[:2, :4], **options)
     assert torch.equal(prepared(model).generate(IDS[:2, :4], **options), before)
+
+
+def test_adapters_are_not_switched_in_the_middle_of_a_run():
+    model = prepared(with_lora(bert(), "SEQ_CLS", "query"))
+    model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["query"]))
+    model.set_adapter("default")
+    noisy = privatize(clip_norm=1.0, noise_multiplier=1.0)
+    run = PrivateRun(
+        model, CLASSIFIED, examples(TEXTS, LABELS),
+        method=adadps.dp_sgd(noisy, lr=0.5), batch_size=4, steps=3, delta=1e-2,
+        accountant=adadps.Accountant.RDP,
+    )  # fmt: skip
+    batches = run.batches()
+    run.step(next(batches))
+    model.set_adapter("other")
+    with pytest.raises(ModelError, match="frozen, unfrozen"):
+        next(batches)
+
+
+def test_gradient_checkpointing_that_is_switched_on_later_is_refused_too():
+    model = prepared(bert())
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ModelError, match="gradient_checkpointing_disable"):
+        objective(model, CLASSIFIED, examples(TEXTS, LABELS))

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from adadps import PrivateRun, dp_sgd, examples, losses, methods, privatize
@@ -40,6 +41,30 @@ def wrapped():
     return GradSampleModule(nn.Linear(6, 2))
 
 
+class Checkpointing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(6, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(checkpoint(self.layer, x, use_reentrant=False))
+
+
+def switched_on():
+    model = nn.Sequential(nn.Linear(6, 2))
+    model[0].gradient_checkpointing = True  # as layers of transformers have it
+    return model
+
+
+class AsksItsMask(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.layer(x) if bool((x < 9).all()) else self.layer(-x)
+
+
 REFUSED = {
     "a loader": (lambda: begun(DataLoader(TensorDataset(ROWS, LABELS))), DataError, "its dataset"),
     "a dataset as it is": (
@@ -55,6 +80,18 @@ REFUSED = {
     "wrapped by Opacus": (lambda: begun(model=wrapped()), ModelError, "to_standard_module"),
     "bytes of images": (
         lambda: begun(examples(ROWS.abs().byte(), LABELS)), DataError, "image.float"),
+    "a loss that is a mean over tokens": (
+        lambda: begun(model=nn.Linear(6, 2), loss=lambda outputs, _: outputs.flatten()),
+        ModelError, r"2 for each example.*view\(len\(targets\), -1\)"),
+    "a loss without a value": (lambda: begun(loss=lambda *_: None), ModelError, "found NoneType"),
+    "a loss of another form": (
+        lambda: begun(loss=lambda outputs: outputs), ModelError, r"`loss\(outputs, targets\)`"),
+    "checkpoints of activations": (
+        lambda: begun(model=Checkpointing()), ModelError, "physical_batch_size"),
+    "activations that are computed twice": (
+        lambda: begun(model=switched_on()), ModelError, "gradient_checkpointing_disable"),
+    "a mask that is asked for padding": (
+        lambda: begun(model=AsksItsMask()), ModelError, r"prepared\(model\)"),
     "a name that the model lacks": (
         lambda: begun(examples({"image": ROWS}, LABELS)), DataError, "the names of the inputs"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset
 
-from adadps.data.examples import Examples, as_numbers, examples
-from adadps.data.fields import Features, Fields
+from adadps.data.examples import Examples, examples
 from adadps.data.identity import PublicRows, identities_of_rows
+from adadps.data.items import Item, ItemForm
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import (
     FEW,
@@ -34,126 +34,8 @@ from adadps.data.secret_draws import (
     give_secret_state,
     secret_generators,
 )
-from adadps.data.sparse_rows import SparseRows
 from adadps.data.users import user_numbers
 from adadps.errors import DataError, require
-
-TARGETS = ("labels", "label", "targets", "target")
-"""The keys under which items that are mappings usually hold their targets."""
-
-Item = tuple[tuple[Tensor, ...], Tensor]
-"""The inputs and the target of one example."""
-
-
-@dataclass(frozen=True)
-class ItemForm:
-    """How an item is taken apart, and the form that all of them have."""
-
-    target: str | None
-    """The key of the target, where it was named."""
-    names: tuple[str, ...] | None
-    single: bool
-    """Is there one input, which the model gets as a tensor?"""
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[torch.dtype, ...]
-    is_read_off: bool
-    """Was it read off the first row, rather than declared by synthetic ones?"""
-
-    @classmethod
-    def of(cls, item: Any, target: str | None) -> ItemForm:
-        """Return the form of an item."""
-        inputs, label = _inputs_and_target(item, target)
-        names = tuple(inputs) if isinstance(inputs, Mapping) else None
-        single = names is None and not isinstance(inputs, tuple | list)
-        held = [*_tensors(inputs, names, single), _number(label, "target")]
-        shapes, dtypes = tuple(tuple(t.shape) for t in held), tuple(t.dtype for t in held)
-        return cls(target, names, single, shapes, dtypes, is_read_off=True)
-
-    @classmethod
-    def declared_by(cls, synthetic: Examples, target: str | None) -> ItemForm:
-        """Return the form of made-up rows, which is that of all rows."""
-        features = synthetic.features
-        if isinstance(features, SparseRows):
-            raise DataError(
-                "Expected dense synthetic rows beside a dataset, found sparse ones. Give them as "
-                "the dataset gives its rows."
-            )
-        fields = features if isinstance(features, Fields) else Fields((features,))
-        held = [*fields.tensors, synthetic.targets]
-        return cls(
-            target,
-            fields.names,
-            isinstance(features, Tensor),
-            tuple(tuple(t.shape[1:]) for t in held),
-            tuple(t.dtype for t in held),
-            is_read_off=False,
-        )
-
-    def __str__(self) -> str:
-        forms = (
-            f"{shape} of {str(dtype).removeprefix('torch.')}"
-            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
-        )
-        return ", ".join(forms)
-
-    def taken_apart(self, item: Any) -> Item:
-        """Return inputs and target, or raise an error if they have another form."""
-        inputs, label = _inputs_and_target(item, self.target)
-        held = [*_tensors(inputs, self.names, self.single), _number(label, "target")]
-        if tuple(tuple(t.shape) for t in held) != self.shapes:
-            raise DataError("Expected items of one shape, found another.")
-        held = [t.to(dtype) for t, dtype in zip(held, self.dtypes, strict=True)]
-        if not all(bool(torch.isfinite(t).all()) for t in held if t.is_floating_point()):
-            raise DataError("Expected finite numbers, found NaN or infinity.")
-        return tuple(held[:-1]), held[-1]
-
-    def empty(self) -> Item:
-        """Return zeros in place of an item that cannot be read."""
-        pairs = zip(self.shapes, self.dtypes, strict=True)
-        held = tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in pairs)
-        return held[:-1], held[-1]
-
-    def features(self, tensors: Sequence[Tensor]) -> Features:
-        """Return features of many examples, one tensor per input."""
-        return tensors[0] if self.single else Fields(tuple(tensors), self.names)
-
-
-def _inputs_and_target(item: Any, target: str | None) -> tuple[Any, Any]:
-    if isinstance(item, Mapping):
-        key = _target_among(item, target)
-        return {name: value for name, value in item.items() if name != key}, item[key]
-    if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) < 2:
-        raise DataError(
-            "Expected items of features and a target, (x, y), or mappings with a key among "
-            f"{', '.join(TARGETS)}, found {type(item).__name__}. Return both from `__getitem__`."
-        )
-    return item[0] if len(item) == 2 else tuple(item[:-1]), item[-1]
-
-
-def _tensors(inputs: Any, names: tuple[str, ...] | None, single: bool) -> list[Tensor]:
-    held = [inputs] if single else inputs if names is None else [inputs[name] for name in names]
-    return [_number(value, "features") for value in held]
-
-
-def _target_among(item: Mapping[str, Any], target: str | None) -> str:
-    wanted = TARGETS if target is None else (target,)
-    found = [name for name in wanted if name in item]
-    if not found:
-        raise DataError(
-            f"Expected items with the target under {' or '.join(map(repr, wanted))}, found the "
-            f"keys {', '.join(map(repr, item))}. Name it by `target=`."
-        )
-    return found[0]
-
-
-def _number(value: Any, what: str) -> Tensor:
-    if type(value).__module__.startswith("PIL."):
-        raise DataError(
-            f"Expected numbers as {what}, found an image. Give the dataset a transform that makes "
-            "tensors (`torchvision.transforms.ToTensor()`, say)."
-        )
-    held = as_numbers(value, what)
-    return held.float() if held.dtype == torch.float64 and not isinstance(value, Tensor) else held
 
 
 @dataclass(frozen=True)
@@ -216,6 +98,23 @@ class DatasetExamples(Examples):
             absent |= torch.from_numpy(identities_of_rows(features).within(seen))
         users = None if self.users is None else self.users[rows]
         return Examples(features, targets, users=users, synthetic=self.synthetic, absent=absent)
+
+    def unreadable(self, rows: Iterable[int] | None = None) -> dict[int, str]:
+        """Return the rows that would have no part in their steps, and why, before any run.
+
+        This is for the eyes of the owner of the data, since which rows are broken may be private.
+        ``rows`` are all rows by default. Words and classes that a model does not have are not
+        among the reasons: no model is known yet.
+        """
+        found: dict[int, str] = {}
+        with _in_private(self.dataset) as begin_row:
+            for row in range(len(self)) if rows is None else map(int, rows):
+                begin_row()
+                try:
+                    self.form.taken_apart(self.dataset[row])
+                except (Exception, SystemExit) as error:
+                    found[row] = f"{type(error).__name__}: {error}"
+        return found
 
 
 class _Readers:
@@ -304,7 +203,8 @@ def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
                 if begin_row():  # the row may have made a generator, whose seed may be known
                     item = dataset[row]
                 found.append(form.taken_apart(item))
-            except Exception:  # whatever is wrong with a private row, nobody may hear of it
+            # Whatever is wrong with a private row, nobody may hear of it; `sys.exit` would tell.
+            except (Exception, SystemExit):
                 found.append(None)
     return found
 

@@ -42,7 +42,7 @@ from adadps.tensors.sums import Params, SinglePrecision
 Result = TypeVar("Result")
 
 ROWS = 16
-"""The number of synthetic rows, and the multiple to which batches are padded.
+"""The number of synthetic rows, the least number of rows of a batch, and mostly their multiple.
 
 A matrix product with very few rows is computed by another routine than one with many, and some
 routines treat the rows beyond a multiple of four differently, too: the last bit of a row would then
@@ -66,6 +66,8 @@ class Objective:
     isolation: Isolation
     feature_weights: Tensor | None = None
     ranges: Ranges | None = None
+    multiple: int = ROWS
+    """Batches are padded to a multiple of this (`adadps.engine.passes.row_multiple`)."""
 
     def drawing_from(self, randomness: Randomness, *, quotes_errors: bool = False) -> Objective:
         """Return the same with a run's own secret source for draws inside the model."""
@@ -103,12 +105,12 @@ class Objective:
         be summed in float32.
         """
         chunk = chunk or self.engine.most_at_once(params)
-        multiple = min(ROWS, chunk)
+        multiple = self.multiple if chunk >= ROWS else chunk
         chunk -= chunk % multiple
 
         def differentiate(rows: Tensor | None, part: Units | None) -> GradientBatch:
             piece = self._prepared(batch if rows is None else batch.take(rows))
-            count = padding_for(len(piece), multiple)
+            count = max(padding_for(len(piece), multiple), min(ROWS, chunk) - len(piece))
             padded = _followed_by(piece, self.synthetic, count)
             found = self.isolation.on_private_rows(
                 partial(self.engine.per_unit, params, padded, part, count)

@@ -102,6 +102,25 @@ def _by_torch(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found.contiguous() if bias is None else found + bias
 
 
+def batched(one: Tensor, other: Tensor) -> Tensor:
+    """Return one @ other for a product of each sequence, with zeros up to multiples of 16.
+
+    Without them rows of sequences of odd lengths would depend on their place in the batch.
+
+    >>> batched(torch.ones(1, 1, 2), torch.ones(1, 2, 1))
+    tensor([[[2.]]])
+    """
+    rows, columns = one.shape[-2], other.shape[-1]
+    if not _single_on_cpu(one, other) or torch.is_autocast_enabled("cpu"):
+        return one @ other
+    return (_wide(one) @ _wide(other))[..., :rows, :columns]
+
+
+def _wide(matrices: Tensor) -> Tensor:
+    more = [-size % MULTIPLE for size in matrices.shape[-2:]]
+    return functional.pad(matrices, (0, more[1], 0, more[0])) if any(more) else matrices
+
+
 def _is_plain(bias: Tensor | None, outputs: int) -> bool:
     return bias is None or (bias.dtype == torch.float32 and bias.shape == (outputs,))
 

@@ -183,7 +183,10 @@ def _notes_on_model(module: Any) -> Iterator[str]:
     if any(type(module).__module__.startswith("opacus.layers") for module in modules):
         yield "Layers of Opacus (DPLSTM, ...) are not needed: use those of torch."
     if type(module).__name__ == "DifferentiallyPrivateDistributedDataParallel":
-        yield "Several processes train under torchrun: give the model inside, `module.module`."
+        yield (
+            "DistributedDataParallel: give the model inside, `module.module`; under torchrun, "
+            "`fit` trains on all processes."
+        )
 
 
 def _notes_on_optimizer(optimizer: Optimizer, settings: dict[str, Any]) -> Iterator[str]:

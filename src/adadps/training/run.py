@@ -222,6 +222,7 @@ class Run:
         self._require_own_process()
         self._require_whole()
         if self._drawn is None:
+            self._stepper.require_same_model()
             self._pay()
             with self._or_broken():
                 self._drawn = self._draw()
@@ -236,6 +237,7 @@ class Run:
         self._require_own_process()
         self._model_lock.require_valid()
         self._require_whole()
+        self._stepper.require_same_model()
         with self._lock:
             if self._drawn is None or batch != self._drawn.batch:
                 raise OrderError(

@@ -47,6 +47,7 @@ from adadps.engine.group import ALONE, Group
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
+from adadps.engine.passes.model_form import ModelForm
 from adadps.engine.passes.validation import objective, public_gradients
 from adadps.engine.waist import GradientBatch, Step, Units, Weights
 from adadps.errors import ContractError, DataError
@@ -192,6 +193,9 @@ class Stepper(ABC):
         """Set the method's state before its first step."""
         self.states = self.method.init(self.own_params)
 
+    def require_same_model(self) -> None:  # noqa: B027  (there may be nothing to compare)
+        """Refuse a model whose layers, hooks, modes or trainable parameters were changed."""
+
     def prepare(self) -> None:  # noqa: B027  (there may be nothing to do)
         """Do what the method asks for once its side information is paid for."""
 
@@ -269,10 +273,15 @@ class DataStepper(Stepper):
         self._single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
         self.settings["most_rounding_charge"] = self._most_rounding_charge()
         self._little_for_torch = self._is_little_for_torch()
+        self._form = ModelForm(self.model)
         self._data = self._data.leaving_out(method.public_rows)
         self.batches = Batches(
             self._data, method=method, sampler=sampler, units=units, randomness=randomness
         )
+
+    def require_same_model(self) -> None:
+        """Refuse a model whose layers, hooks, modes or trainable parameters were changed."""
+        self._form.require_same()
 
     def prepare(self) -> None:
         """Change the objective as the method asks, once its side information is paid for."""

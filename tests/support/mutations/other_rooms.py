@@ -17,9 +17,33 @@ MUTATIONS = {
     ),
     "errors of rows that cannot be read are raised": Mutation(
         "src/adadps/data/datasets.py",
-        "except Exception:  # whatever is wrong with a private row",
-        "except ZeroDivisionError:  #",
+        "            except (Exception, SystemExit):\n                found.append(None)",
+        "            except ZeroDivisionError:\n                found.append(None)",
         "tests/data/test_datasets.py -k broken_row_weighs",
+    ),
+    "rows of a dataset share the memory that it writes into": Mutation(
+        "src/adadps/data/items.py",
+        "t.to(dtype, copy=True)",
+        "t.to(dtype)",
+        "tests/data/test_datasets.py -k same_memory",
+    ),
+    "a model may be changed in the middle of a run": Mutation(
+        "src/adadps/training/run.py",
+        "            self._stepper.require_same_model()\n            self._pay()",
+        "            self._pay()",
+        "tests/engine/test_model_form.py -k refused_before",
+    ),
+    "batches are padded finely where vectors are not filled": Mutation(
+        "src/adadps/engine/passes/row_multiple.py",
+        "return ROWS if seen.found else FINE",
+        "return FINE",
+        "tests/contract/test_row_multiple.py -k other_models",
+    ),
+    "attention multiplies sequences of odd lengths as they are": Mutation(
+        "src/adadps/tensors/products.py",
+        "(_wide(one) @ _wide(other))[..., :rows, :columns]",
+        "one @ other",
+        "tests/contract/test_row_multiple.py -k attention_of_odd",
     ),
     "a ledger is removed like any other file": Mutation(
         "src/adadps/files.py",

@@ -42,7 +42,9 @@ from adadps.engine.choice import (
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
+from adadps.engine.passes.expanded_masks import require_no_checkpointing
 from adadps.engine.passes.model_state import evaluating
+from adadps.engine.passes.row_multiple import multiple_for
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
 from adadps.engine.waist import GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
@@ -56,6 +58,7 @@ def objective(
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
     _require_no_autocast()
     _require_not_wrapped(model)
+    require_no_checkpointing(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
@@ -78,6 +81,7 @@ def objective(
             again = partial(require_gradients, held.engine, held.synthetic)
             require_no_retained_tensors(model, loss, again)
         _require_independent_rows(held)
+        held = replace(held, multiple=multiple_for(held))
     held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
@@ -256,7 +260,7 @@ def _with_accepted_targets(held: Objective, loss: Loss) -> Objective:
 def _accepts(loss: Loss, outputs: Any, targets: Tensor) -> bool:
     try:
         loss(outputs, targets)
-    except _REFUSALS:
+    except (*_REFUSALS, AttributeError, TypeError):
         return False
     return True
 
@@ -273,6 +277,12 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
     outputs = each_tensor(moved, outputs)
     try:
         losses = loss(outputs, batch.targets)
+    except (AttributeError, TypeError) as error:
+        found = type(outputs).__name__
+        raise ModelError(
+            f"Expected a loss of outputs and targets, `loss(outputs, targets)`, found that it "
+            f"stops with: {error}. The model returns {found}, and that is what the loss gets."
+        ) from error
     except _REFUSALS as error:
         raise DataError(
             f"Expected targets that the loss accepts, found that it refuses synthetic ones of "
@@ -280,6 +290,12 @@ def _require_loss_per_example(held: Objective, loss: Loss) -> None:
             "have the shape of the outputs. For a loss that accepts only some values, give made-up "
             "rows by `examples(..., synthetic=(features, targets))`."
         ) from error
+    if not isinstance(losses, Tensor):
+        raise ModelError(
+            f"Expected a loss with one value per example, a tensor, found {type(losses).__name__}"
+            ". Compute it from outputs and targets: a loss that the model computes itself "
+            "(`outputs.loss`) is a mean over the batch, and needs the targets among its inputs."
+        )
     if losses.shape != (len(batch),):
         raise ModelError(
             f"Expected a loss with one value per example, shape ({len(batch)},) for the "
@@ -304,6 +320,12 @@ def _shape_cure(losses: Tensor, outputs: Any, targets: Tensor) -> str:
     """The end of the error for a loss whose values have this shape."""
     if losses.ndim == 0:
         return ", a mean or sum. Use reduction='none', or a loss of `adadps.losses`."
+    each, rest = divmod(len(losses), max(1, len(targets)))
+    if losses.ndim == 1 and rest == 0 and each > 1:
+        return (
+            f", {each} for each example. Average over them: compute the loss per token or pixel, "
+            "then `.view(len(targets), -1).mean(1)`; `losses.next_token` does so for texts."
+        )
     found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(outputs))
     shapes = f"outputs of shape {found} and targets of shape {tuple(targets.shape)}"
     return (

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adadps.engine.rules.tape import Part, Tape
+from adadps.tensors.products import batched
 
 
 def run_attention(
@@ -43,11 +44,11 @@ def run_attention(
         keys, values = (functional.pad(rows, (0, 0, 0, 1)) for rows in (keys, values))
     mask = _mask(layer, queries, keys, key_padding_mask, attn_mask)
     q, k, v = (_heads(rows, layer.num_heads) for rows in (queries, keys, values))
-    scores = (q * q.shape[-1] ** -0.5) @ k.mT
+    scores = batched(q * q.shape[-1] ** -0.5, k.mT)
     shares = _shares(scores, mask, safely=not need_weights)
     if layer.training and layer.dropout:
         shares = functional.dropout(shares, layer.dropout, training=True)
-    mixed = (shares @ v).transpose(1, 2).flatten(2)
+    mixed = batched(shares, v).transpose(1, 2).flatten(2)
     out = _output(layer, tape, mixed)
     weights = (shares.mean(1) if average_attn_weights else shares) if need_weights else None
     if alone:
