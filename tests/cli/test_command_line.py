@@ -15,7 +15,7 @@ from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.tables import read_table
 from adadps.estimators.doctor.case import as_matrix
 from adadps.estimators.planner.plan import GivenSettings
-from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.tables.saved_model import load_model
 
 runner = CliRunner()
 

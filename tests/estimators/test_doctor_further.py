@@ -19,11 +19,13 @@ def asked(**changed):
 
 def test_few_examples_per_class_make_embeddings_matter():
     embeddings, public = asked()
-    assert embeddings.startswith("Embeddings: 50% of every text, by the rule.")
+    assert embeddings.startswith(
+        "Embeddings: 50% of a long text, 91% of one of 5 words, by the rule."
+    )
     assert "--public" in public
 
 
-@pytest.mark.parametrize("many", [{"classes": 2, "epsilon": 3.0}, {"examples": 1_000_000}])
+@pytest.mark.parametrize("many", [{"classes": 2, "epsilon": 30.0}, {"examples": 10_000_000}])
 def test_with_many_examples_per_class_words_do(many):
     assert asked(**many)[0].endswith("words alone do.")
     assert asked(**many, features=TextFeatures.BOTH)[0].endswith("leave --features out.")

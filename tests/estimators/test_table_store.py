@@ -10,7 +10,7 @@ from scipy import sparse
 from adadps.data.identity import identities_of_rows, identities_of_texts, joined
 from adadps.data.row_store import RowStore
 from adadps.errors import DataError
-from adadps.estimators.tables.run_folder import TableModel, load_rows
+from adadps.estimators.tables.saved_model import TableModel, load_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
 from support.commands import write
 

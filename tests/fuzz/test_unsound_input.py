@@ -17,7 +17,7 @@ from adadps.cli.main import app
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.tables.saved_model import load_model
 from adadps.estimators.text import BagOfWords, public_vocabulary
 from adadps.files import parse_json
 from fuzz import seeds

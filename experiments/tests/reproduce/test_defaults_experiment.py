@@ -106,7 +106,7 @@ def test_rows_say_which_line_has_which_accuracy(tmp_path):
                 job, number / 100
             )
     rows = defaults_table.run_rows(["amazon"], winners, 2, record_file)
-    assert Counter(row["settings"]["target_epsilon"] for row in rows) == {0.5: 5, 1: 7, 3: 7, 8: 7}
+    assert Counter(row["settings"]["target_epsilon"] for row in rows) == {0.5: 6, 1: 8, 3: 8, 8: 8}
     written = list(defaults_table.jobs_of("amazon", winners, 2))
     once = {defaults_table.NO_PRIVACY, defaults_table.PUBLIC}  # the same job for all epsilons
     for number, (place, row) in enumerate(zip(written, rows, strict=True)):

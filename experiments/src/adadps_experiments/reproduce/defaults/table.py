@@ -18,6 +18,7 @@ import numpy as np
 
 from adadps.estimators.planner.methods import EXAMPLES_AT_HALF, embedding_share
 from adadps.estimators.planner.plan import RULE
+from adadps.estimators.short_texts import SHORT
 from adadps.estimators.text import NAME_SCALE
 from adadps_experiments.plots import Curve, Panel, draw
 from adadps_experiments.reproduce.defaults.jobs import (
@@ -56,13 +57,14 @@ WITHOUT_SIDE = "mnist"
 DATASETS, QUICK = (*TEXTS, WITHOUT_SIDE), ("amazon",)
 
 DP_SGD, DEFAULTS = "dp-sgd-tuned", "defaults"
-WORDS, PLAIN = "defaults-words", "defaults-plain"
+WORDS, PLAIN, ALIKE = "defaults-words", "defaults-plain", "defaults-alike"
 BEST, NO_PRIVACY, PUBLIC = "best-tuned", "sgd", "public-only"
 LINES = {
     PUBLIC: "public only: names of the classes (ε = 0)",
     DP_SGD: "DP-SGD, tuned, words, no side information",
     WORDS: "at first: words, nothing tuned",
     PLAIN: "before: words and embeddings, nothing tuned",
+    ALIKE: "before: the defaults with one share for all texts",
     DEFAULTS: "defaults: words, negated words and embeddings, nothing tuned",
     BEST: "best of all trials on words",
     NO_PRIVACY: "SGD, no privacy, words, tuned",
@@ -269,7 +271,8 @@ def jobs_of(
             mixed = mix(half=constants["half"], names=constants["names"])
             if epsilon in (SMALL, *EPSILONS):
                 chosen[WORDS], chosen[PLAIN] = (epsilon, default), (epsilon, {**mixed, **default})
-            chosen[DEFAULTS] = (epsilon, {**mixed, **default, "negated": True})
+            chosen[ALIKE] = (epsilon, {**mixed, **default, "negated": True})
+            chosen[DEFAULTS] = (epsilon, {**chosen[ALIKE][1], "short": SHORT})
             chosen[PUBLIC] = (
                 0.0,
                 {"door": NO_DOOR, "features": MIXED, "names": constants["names"]},
