@@ -277,6 +277,32 @@ def _cell(values: list[float]) -> str:
     return f"{fmean(values):.4f}{error}"
 
 
+def chosen_elsewhere(held: list[dict]) -> str:
+    """Return for each problem which length all others choose, and what that gains on it.
+
+    A gain is over the share by rule, in points, and the mean over the values of epsilon.
+    """
+    first, *others = SHARES
+    gains: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(row["problem"] for row in held if row["variant"] in others):
+        mine = [row for row in held if row["problem"] == name]
+        gains[name] = {
+            label: 100
+            * fmean(
+                fmean(row["accuracies"]) * (1 if row["variant"] == label else -1) * 2
+                for row in mine
+                if row["variant"] in (label, first)
+            )
+            for label in others
+        }
+    lines = ["| problem | chosen on the others | gain there | gain here |", "|---|---|---|---|"]
+    for name, own in gains.items():
+        there = {label: fmean(g[label] for n, g in gains.items() if n != name) for label in others}
+        best = max(there, key=lambda label: there[label])
+        lines.append(f"| {name} | {best} | {there[best]:+.2f} | {own[best]:+.2f} |")
+    return "\n".join(lines)
+
+
 def make(held: list[dict], wheel: Path | None, save: Callable[[], None]) -> None:
     """Make the lines that are missing."""
     done = {(row["problem"], row["epsilon"], row["variant"]) for row in held}
@@ -301,6 +327,7 @@ def main() -> None:
     if asked.markdown:
         for variants, cases in CASES.values():
             print(table(held, variants, cases), end="\n\n")
+        print(chosen_elsewhere(held))
         return
     make(held, asked.wheel, lambda: JSON.write_text(json.dumps(held, indent=1) + "\n", "utf-8"))
 

@@ -132,7 +132,10 @@ def _prepare(
         vectors = vectors if worth_embedding(share, texts_alone=texts_alone) else None
     model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation)
     compared = request.public is not None
-    train = _stored(request, request.data, model, stores, named=compared, user=request.user)
+    rows = count if request.user is None and (declared.count or schema.texts) else None
+    train = _stored(
+        request, request.data, model, stores, named=compared, user=request.user, rows=rows
+    )
     test = None
     if request.test is not None:  # all rows, whether or not they were trained on: see overlap
         test = _stored(request, request.test, model, stores, named=False)
@@ -192,12 +195,14 @@ def _stored(
     *,
     named: bool,
     user: str | None = None,
+    rows: int | None = None,
 ) -> Examples:
+    """Make features of the rows of a file; ``rows`` is their number, if that is public."""
     beside = request.run_folder.parent
     folder = request.store or (beside if beside.is_dir() else None)
     store = stores.enter_context(RowStore(folder, width=model.features.width))
-    with at_work(f"turning the rows of {path.name} into features"):
-        return load_rows(path, model, store, named=named, user=user)
+    with at_work(f"turning the rows of {path.name} into features", rows=rows) as done:
+        return load_rows(path, model, store, named=named, user=user, done=done)
 
 
 def _plan(
