@@ -94,7 +94,7 @@ def test_the_demos_defaults_are_those_of_train(tmp_path, monkeypatch):
     """Words, features, side information and settings of `adadps train` with declared classes."""
     packages = [package for package in debian_packages() if package.fold == 2][:500]
     monkeypatch.setattr(data, "debian_packages", lambda: [*packages, *_held_out(5)])
-    held = data.load_default_data()
+    held = data.load_default_data(2.0)
     plan = training.default_plan(held, 2.0)
 
     rows = [("description", "section"), *((one.text, one.section) for one in packages)]

@@ -19,10 +19,13 @@ def asked(**changed):
 
 def test_few_examples_per_class_make_embeddings_matter():
     embeddings, public = asked()
-    assert embeddings.startswith(
-        "Embeddings: 50% of a long text, 91% of one of 5 words, by the rule."
-    )
+    assert embeddings.startswith("Embeddings: 50% of every text, by the rule.")
     assert "--public" in public
+
+
+def test_short_texts_have_more_of_a_small_share():
+    shares = "5% of a long text, 34% of one of 5 words, by the rule."
+    assert asked(classes=2, examples=19_000)[0].startswith(f"Embeddings: {shares}")
 
 
 @pytest.mark.parametrize("many", [{"classes": 2, "epsilon": 30.0}, {"examples": 10_000_000}])

@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from adadps import PublicVectorizer
+from adadps import PublicVectorizer, make_text_pipeline
 from adadps.cli.main import app
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.estimators.planner.methods import embedding_share
+from adadps.estimators.planner.methods import LARGEST_SHARE, embedding_share
 from adadps.estimators.short_texts import (
     FEW_WORDS,
     LEAST_SHARE,
     SHORT,
     beside_each_other,
     share_in_short_text,
+    short_by_rule,
     worth_embedding,
 )
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
@@ -148,16 +149,56 @@ def test_many_examples_leave_embeddings_out():
     assert not worth_embedding(tweets, texts_alone=False)
 
 
+def test_a_large_share_is_for_all_texts():
+    """Else a text of ten words would be almost nothing but its embedding."""
+    assert short_by_rule(embedding_share(5205, 2, 8.0)) == SHORT
+    assert short_by_rule(embedding_share(24_000, 100, 1.0)) is None
+    shares = [share / 100 for share in range(1, 71)]
+    apart = [share for share in shares if short_by_rule(share)]
+    assert apart == shares[: len(apart)], "small shares"
+    assert share_in_short_text(apart[-1], 10) <= LARGEST_SHARE
+    assert share_in_short_text(shares[len(apart)], 10) > LARGEST_SHARE
+
+
+@pytest.mark.parametrize(
+    ("declared", "short"),
+    [
+        ({"classes": ["a", "b"], "examples": 50_000}, SHORT),
+        ({"classes": np.array(["a", "b"]), "examples": np.int64(500)}, None),
+        ({"classes": ["a", "b"]}, SHORT),
+        ({"examples": 500}, SHORT),
+        ({"classes": "paid", "examples": 500}, SHORT),
+        ({"classes": ["a", "b"], "examples": 0}, SHORT),
+        ({"classes": ["a", "b"], "examples": "many"}, SHORT),
+    ],
+)
+def test_pipelines_follow_the_rule_where_it_is_declared(declared, short):
+    assert make_text_pipeline(epsilon=1, **declared)[0].short_below == short
+
+
 # --- models on disk ---
 
 
 @pytest.fixture
 def folder(tmp_path):
+    return trained(tmp_path, epsilon=40)
+
+
+def trained(tmp_path, epsilon):
     kinds = {"animals": "the cat and the dog sleep", "finance": "stock markets fell again"}
     rows = [(f"{text} {n}", kind) for n in range(60) for kind, text in kinds.items()]
     with (tmp_path / "data.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "kind"), *rows])
-    given = ["train", tmp_path / "data.csv", "--text", "text", "--label", "kind", "--epsilon", "8"]
+    given = [
+        "train",
+        tmp_path / "data.csv",
+        "--text",
+        "text",
+        "--label",
+        "kind",
+        "--epsilon",
+        epsilon,
+    ]
     more = ["--words", "300", "--classes", "animals,finance", "--epochs", "2", "--out"]
     shown = runner.invoke(app, [str(word) for word in (*given, *more, tmp_path / "model")])
     assert shown.exit_code == 0, shown.output
@@ -179,6 +220,13 @@ def test_a_model_says_and_keeps_what_is_short(folder, monkeypatch):
     rewritten(folder, short_below=7)
     expected = replace(held.model.features, short_below=7).of_texts(rows)
     assert (load_model(folder).model.features.of_texts(rows) != expected).nnz == 0
+
+
+def test_few_examples_per_class_treat_all_texts_alike(tmp_path):
+    model = load_model(trained(tmp_path, epsilon=8)).model
+    assert model.short_below is None
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["short_below"] is None
+    assert model.embeddings is not None
 
 
 def test_a_model_of_an_earlier_format_predicts_as_it_did(folder):

@@ -5,6 +5,9 @@ the number of examples, of classes, and at epsilon. This one looks at a text: th
 are m/50 of those in long texts, if it has m < 50 different known words. It enters as the norm that
 words and embedding of a row have before features are weighted and rows are normalised. So it
 depends on the row alone, costs no privacy, and `predict` needs to know no share.
+
+Where the rule gives embeddings so much that a text of ten words would be almost nothing else, all
+texts have the share by rule (`short_by_rule`).
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ import numpy.typing as npt
 from scipy import sparse
 
 from adadps.errors import DataError
+from adadps.estimators.planner.methods import LARGEST_SHARE
 
 SHORT = 50
 """A text with fewer different known words than this is short."""
-FEW_WORDS = 5
+FEW_WORDS, TEN_WORDS = 5, 10
 LEAST_SHARE = 0.05
 """A smaller share changes nothing but the time and memory that embeddings take."""
 
@@ -37,6 +41,15 @@ def share_in_short_text(share: float, known: int = FEW_WORDS, short: int = SHORT
     return odds / (odds + 1 - share)
 
 
+def short_by_rule(share: float) -> int | None:
+    """Return below how many known words texts are short; None if ``share`` is large for all texts.
+
+    >>> short_by_rule(0.05), short_by_rule(0.5)
+    (50, None)
+    """
+    return SHORT if share_in_short_text(share, TEN_WORDS) <= LARGEST_SHARE else None
+
+
 def worth_embedding(share: float, *, texts_alone: bool = True) -> bool:
     """Return whether embeddings are worth their time: a text of five words would lean on them.
 
@@ -45,7 +58,8 @@ def worth_embedding(share: float, *, texts_alone: bool = True) -> bool:
     >>> worth_embedding(0.01), worth_embedding(0.01, texts_alone=False), worth_embedding(0.001)
     (True, False, False)
     """
-    return (share_in_short_text(share) if texts_alone else share) >= LEAST_SHARE
+    short = texts_alone and short_by_rule(share) is not None
+    return (share_in_short_text(share) if short else share) >= LEAST_SHARE
 
 
 def beside_each_other(
@@ -65,7 +79,7 @@ def beside_each_other(
     array([[0.25  , 0.25  , 0.25  , 0.25  , 1.    ],
            [0.3969, 0.    , 0.    , 0.    , 1.5876]])
     """
-    both = [sparse.csr_matrix(held) for held in (*words, *vectors)]
+    both = [*words, *(sparse.csr_matrix(held) for held in vectors)]
     if short is None or not words or not vectors:
         return both
     known = sum(np.diff(held.indptr) for held in words)

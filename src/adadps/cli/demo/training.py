@@ -74,7 +74,7 @@ def public_accuracy(data: DemoData) -> float:
 
 def _default_model(data: DemoData) -> TableModel:
     schema = Schema(("description",), (), (), Label("section", SECTIONS))
-    return TableModel(schema, data.words, data.embeddings, negation=data.negation)
+    return TableModel(schema, data.words, data.embeddings, None, data.negation, data.short_below)
 
 
 def train_defaults(data: DemoData, epsilon: float) -> tuple[Result, float]:

@@ -8,7 +8,12 @@ whether further public texts were given. The margins are those of the page "Wher
 from __future__ import annotations
 
 from adadps.estimators.planner.methods import embedding_share
-from adadps.estimators.short_texts import FEW_WORDS, share_in_short_text, worth_embedding
+from adadps.estimators.short_texts import (
+    FEW_WORDS,
+    share_in_short_text,
+    short_by_rule,
+    worth_embedding,
+)
 from adadps.types import TextFeatures
 
 WITH_EMBEDDINGS = "-0.4 to +14.4"
@@ -40,14 +45,16 @@ def _about_embeddings(share: float, features: TextFeatures) -> str:
             return "Embeddings: too many examples per class for them to matter; words alone do."
         return "Embeddings: too many examples per class for them to matter; leave --features out."
     gained = f"On five sets of texts they made {WITH_EMBEDDINGS} points, most on short texts"
-    short = share_in_short_text(share)
-    shares = f"{share:.0%} of a long text, {short:.0%} of one of {FEW_WORDS} words"
+    short = share_in_short_text(share) if short_by_rule(share) else share
+    shares = f"{share:.0%} of every text"
+    if short != share:
+        shares = f"{share:.0%} of a long text, {short:.0%} of one of {FEW_WORDS} words"
     if features is TextFeatures.WORDS:
         return f"Embeddings: leave --features out, and they are {shares}. {gained}."
     if features is TextFeatures.EMBEDDINGS:
         return (
             "Words: leave --features out, and they stand beside the embeddings, with "
-            f"{1 - share:.0%} of a long text and {1 - short:.0%} of one of {FEW_WORDS} words."
+            f"{1 - share:.0%} of every long text."
         )
     return f"Embeddings: {shares}, by the rule. {gained}."
 

@@ -23,7 +23,7 @@ from adadps.estimators.planner.methods import (
     takes_side_information,
 )
 from adadps.estimators.planner.plan import PlannedRun
-from adadps.estimators.short_texts import worth_embedding
+from adadps.estimators.short_texts import short_by_rule, worth_embedding
 from adadps.estimators.tables.chosen_mix import ChosenMix, choose_mix
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
@@ -130,7 +130,14 @@ def _prepare(
     texts_alone = not (schema.numeric or schema.categorical)
     if request.features is TextFeatures.AUTO:
         vectors = vectors if worth_embedding(share, texts_alone=texts_alone) else None
-    model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation)
+    model = TableModel(
+        schema,
+        vocabulary.words,
+        vectors,
+        vocabulary.fitted,
+        vocabulary.negation,
+        short_by_rule(share),
+    )
     compared = request.public is not None
     rows = count if request.user is None and (declared.count or schema.texts) else None
     train = _stored(

@@ -41,7 +41,7 @@ from adadps.estimators.planner.plan import (
     first_gradient,
     plan_training,
 )
-from adadps.estimators.short_texts import LEAST_SHARE, share_in_short_text
+from adadps.estimators.short_texts import LEAST_SHARE, short_by_rule, worth_embedding
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.text import directions_of
 from adadps.methods import paper as methods
@@ -161,9 +161,19 @@ def _is_mixed(job: DefaultsJob) -> bool:
         return True
     given, train, _ = _problem_of(job, mixed=False)
     share = _share(job.setting, given, len(train), job.epsilon)
-    if "short" in job.setting:
-        share = share_in_short_text(share, short=job.setting["short"])
-    return share >= LEAST_SHARE
+    return worth_embedding(share) if "short" in job.setting else share >= LEAST_SHARE
+
+
+def without_short_texts(job: DefaultsJob, record: Record | None) -> bool:
+    """Return whether the rule for short texts changes nothing about a job.
+
+    The ``record`` of the same job without that rule is then of the same plan.
+    """
+    if record is None or "short" not in job.setting or job.epsilon is None:
+        return False
+    outputs, half = record["outputs"], job.setting["half"]
+    share = embedding_share(record["examples"], outputs, job.epsilon, half=half)
+    return short_by_rule(share) is None or not worth_embedding(share)
 
 
 def _share(setting: Setting, given: DefaultsProblem, examples: int, epsilon: float | None) -> float:
@@ -242,10 +252,14 @@ def _idf(setting: Setting, known: Frequencies) -> Fixed:
 
 
 def _problem_of(job: DefaultsJob, mixed: bool) -> tuple[DefaultsProblem, Examples, Examples]:
-    setting = job.setting
-    return _problem(
-        job.dataset, job.tuning, mixed, bool(setting.get("negated")), setting.get("short")
-    )
+    short = _short_below(job) if mixed and "short" in job.setting else None
+    return _problem(job.dataset, job.tuning, mixed, bool(job.setting.get("negated")), short)
+
+
+def _short_below(job: DefaultsJob) -> int | None:
+    given, train, _ = _problem_of(job, mixed=False)
+    by_rule = short_by_rule(_share(job.setting, given, len(train), job.epsilon))
+    return None if by_rule is None else int(job.setting["short"])
 
 
 @lru_cache(maxsize=4)
