@@ -219,7 +219,7 @@ UNSOUND_MODELS = {
     "words as one text": {"vocabulary": "apple"},
     "a word twice": {"vocabulary": ["apple"] * 20},
     "fewer words than weights": {"vocabulary": ["apple"]},
-    "another format": {"format": 6},
+    "another format": {"format": 7},
     "a negation of nothing": {"negation": {"openers": [], "reach": 4}},
     "a negation without a reach": {"negation": {"openers": ["not"]}},
     "another kind": {"kind": "oracle"},
