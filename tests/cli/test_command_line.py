@@ -15,7 +15,7 @@ from adadps.data.debian import SECTIONS, debian_packages
 from adadps.data.tables import read_table
 from adadps.estimators.doctor.case import as_matrix
 from adadps.estimators.planner.plan import GivenSettings
-from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.tables.saved_model import load_model
 
 runner = CliRunner()
 
@@ -94,7 +94,7 @@ def test_the_demos_defaults_are_those_of_train(tmp_path, monkeypatch):
     """Words, features, side information and settings of `adadps train` with declared classes."""
     packages = [package for package in debian_packages() if package.fold == 2][:500]
     monkeypatch.setattr(data, "debian_packages", lambda: [*packages, *_held_out(5)])
-    held = data.load_default_data()
+    held = data.load_default_data(2.0)
     plan = training.default_plan(held, 2.0)
 
     rows = [("description", "section"), *((one.text, one.section) for one in packages)]

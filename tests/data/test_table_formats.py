@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 
 import pyarrow
@@ -9,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from adadps.data import tables
-from adadps.data.tables import read_chunks, read_table, table_writer, write_table
+from adadps.data.tables import labels, read_chunks, read_table, table_writer, texts, write_table
 from adadps.errors import DataError
 
 HEADER = ["text", "number", "flag"]
@@ -188,3 +189,38 @@ def test_what_is_no_number_is_missing_in_json(tmp_path):
     with target.open("wb") as stream, table_writer(stream, target, ["x", "y"]) as writer:
         writer.write([[float("nan"), {"z": 1}]])
     assert read_table(target).rows == [[None, {"z": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "cure"),
+    [
+        ("a.csv", ";", "with ';' in its name: save the table with commas between columns"),
+        ("a.csv", "|", "with '|' in its name: save the table with commas between columns"),
+        ("a.csv", "\t", "with a tab in its name: name the file .tsv"),
+        ("a.tsv", ",", "with ',' in its name: name the file .csv"),
+    ],
+)
+@pytest.mark.parametrize("text", ["fine", "red, green\tand; so on | forth"])
+def test_another_separator_is_named(tmp_path, name, separator, cure, text):
+    """Whether or not the rows of the table have commas in them."""
+    path = tmp_path / name
+    path.write_text(f"text{separator}kind\n{text}{separator}a\n", encoding="utf-8")
+    with pytest.raises(DataError, match=re.escape(cure)):
+        read_table(path).column("text")
+
+
+def test_a_single_column_may_have_any_name(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text; raw\nfine\n", encoding="utf-8")
+    assert read_table(path).column("text; raw") == ["fine"]
+
+
+def test_an_empty_text_may_be_taken_as_it_is(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,kind\nfine,a\n,b\n", encoding="utf-8")
+    table = read_table(path)
+    with pytest.raises(DataError, match=r"on line 3.*--missing fill"):
+        texts(table, "text", fill_missing=False)
+    assert texts(table, "text", fill_missing=True) == ["fine", ""]
+    with pytest.raises(DataError, match="Fill it in, or remove the line"):
+        labels(table, "text", None)

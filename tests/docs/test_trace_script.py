@@ -34,7 +34,7 @@ def test_the_script_traces_steps_and_training():
         assert seen <= set(files), "a broken trace would show few files"
     assert found["step"]["count"] <= 25, "a reader can follow a step"
     assert found["sparse_step"]["count"] <= 28, "also one whose noise is late"
-    assert found["train"]["count"] <= 71, "and a training"
+    assert found["train"]["count"] <= 73, "and a training"
     steps = set(found["step"]["files"])
     assert "cli/main.py" not in steps
     assert "cli/main.py" in found["train"]["files"]

@@ -23,7 +23,12 @@ def test_few_examples_per_class_make_embeddings_matter():
     assert "--public" in public
 
 
-@pytest.mark.parametrize("many", [{"classes": 2, "epsilon": 3.0}, {"examples": 1_000_000}])
+def test_short_texts_have_more_of_a_small_share():
+    shares = "5% of a long text, 34% of one of 5 words, by the rule."
+    assert asked(classes=2, examples=19_000)[0].startswith(f"Embeddings: {shares}")
+
+
+@pytest.mark.parametrize("many", [{"classes": 2, "epsilon": 30.0}, {"examples": 10_000_000}])
 def test_with_many_examples_per_class_words_do(many):
     assert asked(**many)[0].endswith("words alone do.")
     assert asked(**many, features=TextFeatures.BOTH)[0].endswith("leave --features out.")

@@ -14,7 +14,7 @@ from adadps import PublicVectorizer, make_text_pipeline
 from adadps.errors import DataError
 from adadps.estimators.tables.frequency_file import frequencies_from_file
 from adadps.estimators.tables.request import TrainingRequest
-from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.tables.saved_model import load_model
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.estimators.tables.training import train_from_table
 from adadps.estimators.text import (
@@ -241,7 +241,7 @@ def test_a_model_says_how_it_reads_texts(table, tmp_path):
     assert "402 public words, 201 of them negated" in result.settings["model"]
     assert any("negated words apart" in fact for fact in result.privacy.assumed_public)
     held = json.loads((tmp_path / "model" / "model.json").read_text(encoding="utf-8"))
-    assert held["format"] == 5
+    assert held["format"] == 6
     assert held["negation"] == ENGLISH.describe()
     assert load_model(tmp_path / "model").model.negation == ENGLISH
     plain = trained(table, tmp_path / "plain", negation=False)

@@ -22,7 +22,7 @@ from adadps.estimators import base
 from adadps.estimators.planner.methods import WORDS_BESIDE_FITTED
 from adadps.estimators.tables.features import prepare_for_rows, text_features
 from adadps.estimators.tables.public_start import why_labels_are_unused
-from adadps.estimators.tables.run_folder import VECTORS_FILE, load_model
+from adadps.estimators.tables.saved_model import VECTORS_FILE, load_model
 from adadps.estimators.tables.schema import Label
 from adadps.methods.side import corpus_frequencies, embeddings, public_texts
 from adadps.types import Method
@@ -84,7 +84,7 @@ def train(folder, *more, texts=TEXTS, labels=LABELS, public=CORPUS, public_label
 
 def test_a_text_has_three_parts_of_equal_norm(corpus):
     words = PublicVectorizer(words=50, public_texts=corpus).public_words()
-    features = text_features(words, embeddings(), corpus.vectors)
+    features = text_features(words, embeddings(), corpus.vectors, short_below=None)
     row = features.of_texts(TEXTS[:1]).toarray()[0]
     ends = np.cumsum([features.words, features.embedded, features.of_fitted])
     norms = [np.linalg.norm(part) for part in np.split(row, ends)[:3]]

@@ -15,7 +15,7 @@ from adadps.cli.main import app
 from adadps.errors import DataError, SideInformationError
 from adadps.estimators.planner.methods import LARGEST_SHARE, embedding_share
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
-from adadps.estimators.tables.run_folder import TableModel, load_model
+from adadps.estimators.tables.saved_model import TableModel, load_model
 from adadps.estimators.tables.schema import Label, Numeric, Schema
 from adadps.estimators.text import NAME_SCALE, directions_of, public_vocabulary
 from adadps.methods.side import embeddings, word_frequencies
@@ -62,7 +62,7 @@ def test_each_form_has_norm_one_and_shares_are_equal():
         assert (norms <= 1 + 1e-6).all()
         assert norms[0] == pytest.approx(1, abs=1e-6)
         assert norms[2] == 0, "an empty text has no feature"
-    rows = text_features(WORDS, vectors).of_texts(TEXTS[:1]).toarray()[0]
+    rows = text_features(WORDS, vectors, short_below=None).of_texts(TEXTS[:1]).toarray()[0]
     halves = np.linalg.norm(rows[: len(WORDS)]), np.linalg.norm(rows[len(WORDS) :])
     assert halves == pytest.approx((math.sqrt(0.5), math.sqrt(0.5)), abs=1e-6)
 

@@ -1,17 +1,20 @@
 """The row store: chunks give what one piece gives, nothing is left, and memory is not held."""
 
+import io
 import os
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from scipy import sparse
 
 from adadps.data.identity import identities_of_rows, identities_of_texts, joined
 from adadps.data.row_store import RowStore
 from adadps.errors import DataError
-from adadps.estimators.tables.run_folder import TableModel, load_rows
+from adadps.estimators.tables.saved_model import TableModel, load_rows
 from adadps.estimators.tables.schema import Categorical, Label, Numeric, Schema
+from adadps.training import progress
 from support.commands import write
 
 MODELS = {
@@ -121,3 +124,24 @@ def test_names_of_sparse_rows_do_not_depend_on_pieces(monkeypatch):
     dense = identities_of_rows(held.to_dense())
     assert pieces._hashes.tolist() == whole._hashes.tolist() == dense._hashes.tolist()
     assert pieces.within([whole]).all()
+
+
+def test_rows_are_counted_while_they_become_features(tmp_path, table):
+    model, told = TableModel(MODELS["texts"], ("apple",)), []
+    text = table.read_text(encoding="utf-8").replace("tools;fruit", "tools")
+    table.write_text(text, encoding="utf-8")
+    with RowStore(tmp_path, width=1) as store:
+        load_rows(table, model, store, named=False, rows_at_once=25, done=told.append)
+    assert told == [25, 25, 10]
+
+
+@pytest.mark.parametrize("rows", [None, 60])
+def test_a_bar_needs_a_public_number_of_rows(rows, monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(
+        progress, "Console", lambda **_: Console(file=shown, force_terminal=True, width=100)
+    )
+    with progress.at_work("reading", rows=rows) as done:
+        done(45)
+    assert ("75%" in shown.getvalue()) is (rows is not None)
+    assert "45" not in shown.getvalue()

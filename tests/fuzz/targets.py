@@ -21,7 +21,7 @@ from adadps.accounting.ledger.summary_table import as_rich
 from adadps.data.row_store import RowStore
 from adadps.data.tables import Table, read_chunks, read_table, table_writer
 from adadps.estimators.tables.frequency_file import frequencies_from_file
-from adadps.estimators.tables.run_folder import TableModel, load_model, load_rows
+from adadps.estimators.tables.saved_model import TableModel, load_model, load_rows
 from adadps.estimators.tables.schema import read_schema_file, schema_of
 from adadps.estimators.tables.survey import complete
 from adadps.estimators.text import BagOfWords

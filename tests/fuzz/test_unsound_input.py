@@ -17,7 +17,7 @@ from adadps.cli.main import app
 from adadps.data.sparse_rows import SparseRows
 from adadps.data.tables import Table
 from adadps.errors import DataError
-from adadps.estimators.tables.run_folder import load_model
+from adadps.estimators.tables.saved_model import load_model
 from adadps.estimators.text import BagOfWords, public_vocabulary
 from adadps.files import parse_json
 from fuzz import seeds
@@ -219,7 +219,7 @@ UNSOUND_MODELS = {
     "words as one text": {"vocabulary": "apple"},
     "a word twice": {"vocabulary": ["apple"] * 20},
     "fewer words than weights": {"vocabulary": ["apple"]},
-    "another format": {"format": 6},
+    "another format": {"format": 7},
     "a negation of nothing": {"negation": {"openers": [], "reach": 4}},
     "a negation without a reach": {"negation": {"openers": ["not"]}},
     "another kind": {"kind": "oracle"},

@@ -376,8 +376,10 @@ def test_other_vectors_are_refused(known, change):
     described = {**known.describe(), **change}
     with pytest.raises(SideInformationError) as caught:
         embeddings_described(described)
-    for part in (known.provenance.source, described["digest"], known.provenance.digest):
+    called = known.provenance.source.partition("; licence")[0]
+    for part in (called, described["digest"], known.provenance.digest):
         assert part in str(caught.value)
+    assert "licence" not in str(caught.value), "as it is described, which says nothing of others"
 
 
 def test_vectors_that_were_moved_are_found_by_their_new_place(tmp_path):
@@ -395,6 +397,11 @@ def test_another_version_of_wordllama_is_named_with_its_cure():
     described = {**embeddings().describe(), "digest": "0" * 64}
     with pytest.raises(SideInformationError, match=r'pip install "wordllama==0\.4'):
         embeddings_described(described)
+
+
+def test_other_vectors_in_the_place_of_wordllama_are_to_be_left_out():
+    with pytest.raises(SideInformationError, match="leave `source`"):
+        embeddings_described(embeddings().describe(), lambda texts: [[1.0]] * len(texts))
 
 
 def test_a_function_has_to_be_given_again():

@@ -193,7 +193,27 @@ def delimited_rows(
             f"Expected a table with a header in {source}, found an empty file. Check the path."
         )
     names = checked_header(source, header[1])
-    return names, _of_one_width(source, rows, len(names))
+    return names, _of_one_width(source, rows, names)
+
+
+def separator_hint(names: Sequence[str]) -> str:
+    """Say what is wrong with a header that is one name with other separators in it; else nothing.
+
+    >>> separator_hint(["text;label"])
+    " The header is one column with ';' in its name: save the table with commas between columns."
+    >>> separator_hint(["text", "a;b"])
+    ''
+    """
+    found = next((mark for mark in (";", "\t", "|", ",") if mark in names[0]), None)
+    if len(names) != 1 or found is None:
+        return ""
+    shown = "a tab" if found == "\t" else f"'{found}'"
+    cure = (
+        "save the table with commas between columns"
+        if found in ";|"
+        else f"name the file {'.tsv' if found != ',' else '.csv'}"
+    )
+    return f" The header is one column with {shown} in its name: {cure}."
 
 
 def _rows_of_csv(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -221,14 +241,18 @@ def _rows_of_csv(source: Path, reader: Any) -> Iterator[tuple[int, list[Any]]]:
         begin = reader.line_num + 1
 
 
+_QUOTE = "Quote fields with a separator or a line break in them."
+
+
 def _of_one_width(
-    source: Path, rows: Iterator[tuple[int, list[Any]]], width: int
+    source: Path, rows: Iterator[tuple[int, list[Any]]], names: Sequence[str]
 ) -> Iterator[tuple[int, list[Any]]]:
     for line, row in rows:
-        if len(row) != width:
+        if len(row) != len(names):
+            cure = separator_hint(names).strip() or _QUOTE
             raise DataError(
-                f"Expected {width} fields on every line of {source}, found {len(row)} on line "
-                f"{line}. Quote fields with a separator or a line break in them."
+                f"Expected as many fields on every line of {source} as in its header, "
+                f"{len(names)}, found {len(row)} on line {line}. {cure}"
             )
         yield line, row
 

@@ -36,6 +36,7 @@ from adadps.data.table_formats import (
     is_gzipped,
     json_rows,
     looks_like_parquet,
+    separator_hint,
     text_in,
 )
 from adadps.data.users import MISSING, user_key
@@ -55,6 +56,8 @@ ROWS_AT_ONCE = 4096
 CHARACTERS_AT_ONCE = 2**24
 """A chunk ends early if its rows are long."""
 _LISTED = 20
+_NAME_ONE, _CORRECT = "Name one of them.", "Fill it in, or remove the line."
+_FILL = "Fill it in, remove the line, or take it as empty: --missing fill."
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Table:
         more = ", ..." if len(self.header) > _LISTED else ""
         raise DataError(
             f"Expected a column '{name}' in {self.source}, found the columns {names}{more}. "
-            f"{nearest(name, self.header) or 'Name one of them.'}"
+            f"{separator_hint(self.header).strip() or nearest(name, self.header) or _NAME_ONE}"
         )
 
     def values(self, name: str) -> list[Any]:
@@ -106,14 +109,14 @@ class Table:
                 )
         return [as_text(value) for value in found]
 
-    def column(self, name: str) -> list[str]:
+    def column(self, name: str, *, cure: str = _CORRECT) -> list[str]:
         """Return all values of one column as texts; none may be missing."""
         values = self.texts(name)
         for row, value in enumerate(values):
             if not value.strip():
                 raise DataError(
                     f"Expected a value in column '{name}' of {self.source} on every line, found "
-                    f"none on {self.where(row)}. Fill it in, or remove the line."
+                    f"none on {self.where(row)}. {cure}"
                 )
         return values
 
@@ -158,7 +161,7 @@ def _number(value: Any, filling: float | None) -> float:
 
 def texts(table: Table, name: str, *, fill_missing: bool) -> list[str]:
     """Return a column of texts or levels; empty cells become '' or are refused."""
-    return table.texts(name) if fill_missing else table.column(name)
+    return table.texts(name) if fill_missing else table.column(name, cure=_FILL)
 
 
 def joined_texts(table: Table, names: Sequence[str]) -> list[str]:

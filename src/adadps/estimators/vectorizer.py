@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from adadps.data.examples import as_features
 from adadps.data.identity import public_rows
 from adadps.errors import DataError, SideInformationError
+from adadps.estimators.short_texts import SHORT, beside_each_other, checked_short
 from adadps.estimators.text import (
     BagOfWords,
     Negation,
@@ -43,9 +44,10 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     epsilon.
 
     ``features`` is words, embeddings or both (auto and choose are both). Words and embeddings of a
-    text have norm 1 each, and the embeddings come last. ``embeddings`` is what
-    `adadps.side.embeddings` returns, or a source for it; by default, the vectors of the package
-    wordllama.
+    text have norm 1 each, and the embeddings come last; in a text with fewer than ``short_below``
+    different known words, embeddings have more of it (None: no text is short). ``embeddings`` is
+    what `adadps.side.embeddings` returns, or a source for it; by default, the vectors of the
+    package wordllama.
 
     ``public_texts`` are what `adadps.side.public_texts` returns: texts like the private ones that
     anyone may know. The vocabulary and its frequencies then come from them, and beside embeddings
@@ -71,6 +73,7 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         embeddings: Any = None,
         public_texts: PublicTexts | None = None,
         negation: bool = False,
+        short_below: int | None = SHORT,
     ) -> None:
         self.words = words
         self.language = language
@@ -79,15 +82,17 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.embeddings = embeddings
         self.public_texts = public_texts
         self.negation = negation
+        self.short_below = short_below
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a vectorizer; those that were saved before there were negated words have none."""
-        super().__setstate__({"negation": False, **state})
+        """Restore a vectorizer; what was saved by an earlier version reads texts as it did then."""
+        super().__setstate__({"negation": False, "short_below": None, **state})
 
     def fit(self, X: Any = None, y: Any = None) -> Self:  # noqa: ARG002
         """Check the settings; the texts are not read."""
         self.public_words()
         self.public_vectors()
+        checked_short(self.short_below)
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:
@@ -100,7 +105,8 @@ class PublicVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         texts, parts = list(X), []
         if self._form is not TextFeatures.EMBEDDINGS:
             parts.append(self._bag()(texts))
-        parts += [sparse.csr_matrix(vectors(texts)) for vectors in self.public_vectors()]
+        embedded = [vectors(texts) for vectors in self.public_vectors()]
+        parts = beside_each_other(parts, embedded, checked_short(self.short_below))
         return sparse.csr_matrix(sparse.hstack(parts, format="csr"), dtype=np.float32)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:  # noqa: ARG002

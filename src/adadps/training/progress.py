@@ -11,8 +11,10 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
+    ProgressColumn,
     SpinnerColumn,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -67,20 +69,27 @@ def progress_bar(
 
 
 @contextmanager
-def at_work(label: str, shown: bool | None = None) -> Iterator[None]:
-    """A spinner and the time that has passed; it does not tell how many rows there are.
+def at_work(
+    label: str, shown: bool | None = None, *, rows: int | None = None
+) -> Iterator[Callable[[int], None]]:
+    """A spinner and the time that has passed; with a public number of ``rows``, a bar over them.
 
-    >>> with at_work("embedding texts", shown=False):
-    ...     pass
+    Call what it gives with how many rows are done. A bar tells a share of the public number, and a
+    spinner nothing about how many rows there are.
+
+    >>> with at_work("embedding texts", shown=False) as done:
+    ...     done(100)
     """
     console = Console(stderr=True)
     if not (console.is_terminal if shown is None else shown):
-        yield
+        yield lambda _rows: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with RichProgress(*columns, console=console, transient=True) as bar:
-        bar.add_task(label, total=None)
-        yield
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}")]
+    if rows is not None:
+        columns += [BarColumn(bar_width=24), TaskProgressColumn()]
+    with RichProgress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(label, total=rows)
+        yield lambda done: bar.advance(task, done)
 
 
 @contextmanager

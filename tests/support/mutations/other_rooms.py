@@ -307,6 +307,12 @@ MUTATIONS = {
         'run = ""',
         "tests/hazards/test_hazards_of_chosen_features.py -k chooses_and_pays",
     ),
+    "a text is short or long by its neighbours": Mutation(
+        "src/adadps/estimators/short_texts.py",
+        "    full = np.minimum(1.0, known / short)",
+        "    full = np.minimum(1.0, known / short) * 0 + min(1.0, float(np.mean(known)) / short)",
+        "tests/estimators/test_short_texts.py -k alone",
+    ),
     "bounds are read off without a word": Mutation(
         "src/adadps/estimators/regressor.py",
         "        if not quiet:\n",

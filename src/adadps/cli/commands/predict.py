@@ -44,7 +44,7 @@ def predict(
     Example: adadps predict model new.csv --out labelled.csv
     """
     from adadps.estimators.tables.prediction import predict_table
-    from adadps.estimators.tables.run_folder import load_model
+    from adadps.estimators.tables.saved_model import load_model
     from adadps.files import new_file
 
     with errors_as_messages(), new_file(out_file, overwrite=force) as draft:

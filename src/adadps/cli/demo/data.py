@@ -9,6 +9,8 @@ from typing import Any
 from adadps.data.debian import SECTIONS, TEST_FOLD, Package, debian_packages
 from adadps.data.examples import Examples, examples
 from adadps.data.provenance import AssumedPublic
+from adadps.estimators.planner.methods import embedding_share
+from adadps.estimators.short_texts import short_by_rule
 from adadps.estimators.tables.features import text_features
 from adadps.estimators.text import (
     BagOfWords,
@@ -36,6 +38,7 @@ class DemoData:
     frequencies: Frequencies
     embeddings: Embeddings | None = None
     negation: Negation | None = None
+    short_below: int | None = None
 
     @property
     def assumed_public(self) -> AssumedPublic:
@@ -49,21 +52,25 @@ class DemoData:
         )
 
 
-def load_data(*, dampened: bool = False, tuning: bool = False, defaults: bool = False) -> DemoData:
+def load_data(
+    *, dampened: bool = False, tuning: bool = False, defaults_at: float | None = None
+) -> DemoData:
     """Return features and sections of the packages that come with adadps, split by source.
 
     For ``tuning`` the test packages are left out, and another fold takes their place. With
-    ``defaults`` the features are those of `adadps train` for declared classes: log counts, also of
-    the words in the sections' names and negated words, and embeddings.
+    ``defaults_at`` the features are those of `adadps train` for declared classes at this epsilon:
+    log counts, also of the words in the sections' names and negated words, and embeddings.
     """
     packages = [p for p in debian_packages() if not (tuning and p.fold == TEST_FOLD)]
     fold = VALIDATION_FOLD if tuning else TEST_FOLD
-    words, negation, vectors = public_vocabulary(VOCABULARY), None, None
+    words, negation, vectors, short = public_vocabulary(VOCABULARY), None, None, None
     features: Callable[[list[str]], Any] = BagOfWords(words, dampened)
-    if defaults:
+    if defaults_at is not None:
+        count = sum(package.fold != fold for package in packages)
+        short = short_by_rule(embedding_share(count, len(SECTIONS), defaults_at))
         negation, vectors = negation_in("en"), embeddings()
         words = with_negated(with_class_names(words, SECTIONS))
-        features = text_features(words, vectors, negation=negation).of_texts
+        features = text_features(words, vectors, negation=negation, short_below=short).of_texts
 
     def held(chosen: list[Package]) -> Examples:
         sections = [SECTIONS.index(package.section) for package in chosen]
@@ -76,9 +83,10 @@ def load_data(*, dampened: bool = False, tuning: bool = False, defaults: bool = 
         frequencies=listed_frequencies(words, negation=negation),
         embeddings=vectors,
         negation=negation,
+        short_below=short,
     )
 
 
-def load_default_data() -> DemoData:
+def load_default_data(epsilon: float) -> DemoData:
     """Return the same packages with the features of `adadps train` for declared classes."""
-    return load_data(defaults=True)
+    return load_data(defaults_at=epsilon)

@@ -69,7 +69,7 @@ def _run_demo(folder: Path, epsilon: float, say: Callable[[str], None]) -> DemoO
 
     for contender in CONTENDERS:
         if contender.name == NOT_PRIVATE:  # private rows come first
-            defaults = load_default_data()
+            defaults = load_default_data(epsilon)
             alone = public_accuracy(defaults)
             keep(DEFAULTS, "word frequencies, embeddings", train_defaults(defaults, epsilon))
         trained = train(contender, winners[contender.name], sigma, data)

@@ -19,7 +19,7 @@ from adadps.engine.objective import predict
 from adadps.estimators.planner.methods import linear_layer, resolved
 from adadps.estimators.planner.plan import GivenSettings, PlannedRun, plan_training
 from adadps.estimators.tables.features import prepare_for_rows
-from adadps.estimators.tables.run_folder import TableModel
+from adadps.estimators.tables.saved_model import TableModel
 from adadps.estimators.tables.schema import Label, Schema
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
@@ -74,7 +74,7 @@ def public_accuracy(data: DemoData) -> float:
 
 def _default_model(data: DemoData) -> TableModel:
     schema = Schema(("description",), (), (), Label("section", SECTIONS))
-    return TableModel(schema, data.words, data.embeddings, negation=data.negation)
+    return TableModel(schema, data.words, data.embeddings, None, data.negation, data.short_below)
 
 
 def train_defaults(data: DemoData, epsilon: float) -> tuple[Result, float]:

@@ -7,7 +7,13 @@ whether further public texts were given. The margins are those of the page "Wher
 
 from __future__ import annotations
 
-from adadps.estimators.planner.methods import LEAST_SHARE, embedding_share
+from adadps.estimators.planner.methods import embedding_share
+from adadps.estimators.short_texts import (
+    FEW_WORDS,
+    share_in_short_text,
+    short_by_rule,
+    worth_embedding,
+)
 from adadps.types import TextFeatures
 
 WITH_EMBEDDINGS = "-0.4 to +14.4"
@@ -34,21 +40,23 @@ def advice_for_texts(
 
 
 def _about_embeddings(share: float, features: TextFeatures) -> str:
-    if share < LEAST_SHARE:
+    if not worth_embedding(share):
         if features in (TextFeatures.AUTO, TextFeatures.WORDS):
             return "Embeddings: too many examples per class for them to matter; words alone do."
         return "Embeddings: too many examples per class for them to matter; leave --features out."
     gained = f"On five sets of texts they made {WITH_EMBEDDINGS} points, most on short texts"
+    short = share_in_short_text(share) if short_by_rule(share) else share
+    shares = f"{share:.0%} of every text"
+    if short != share:
+        shares = f"{share:.0%} of a long text, {short:.0%} of one of {FEW_WORDS} words"
     if features is TextFeatures.WORDS:
-        return (
-            f"Embeddings: leave --features out, and they are {share:.0%} of every text. {gained}."
-        )
+        return f"Embeddings: leave --features out, and they are {shares}. {gained}."
     if features is TextFeatures.EMBEDDINGS:
         return (
             "Words: leave --features out, and they stand beside the embeddings, with "
-            f"{1 - share:.0%} of every text."
+            f"{1 - share:.0%} of every long text."
         )
-    return f"Embeddings: {share:.0%} of every text, by the rule. {gained}."
+    return f"Embeddings: {shares}, by the rule. {gained}."
 
 
 def advice_for_rows(*, dense: bool) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from adadps.estimators.doctor.examination import FOLDS, Findings, examine
 from adadps.estimators.doctor.further import advice_for_texts
 from adadps.estimators.planner.methods import embedding_share, takes_side_information
 from adadps.estimators.planner.plan import Settings
+from adadps.estimators.short_texts import short_by_rule
 from adadps.estimators.tables.features import RowFeatures, prepare_for_rows, text_features
 from adadps.estimators.tables.frequency_file import frequencies_from_file
 from adadps.estimators.tables.schema import Label, Schema
@@ -135,14 +136,16 @@ def examine_table(request: DoctorRequest, say: Callable[[str], None]) -> TableFi
     alone = request.features is TextFeatures.EMBEDDINGS
     vocabulary = _vocabulary(request)
     vectors = None if request.features is TextFeatures.WORDS else embeddings()
-    features = text_features(vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation)
+    share = embedding_share(request.examples, len(set(labels)), request.epsilon)
+    features = text_features(
+        vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation, short_by_rule(share)
+    )
     rows = features.of_texts(texts)
     if rows[:, : features.words].nnz == 0 and not (alone and rows.nnz):
         raise DataError(
             f"Expected words of the vocabulary in the texts of {request.public}, found none. Check "
             "the column of the texts, or choose another --language."
         )
-    share = embedding_share(request.examples, len(set(labels)), request.epsilon)
     methods, candidates = _candidates(request, features, share, vocabulary.frequencies)
     found = examine(
         rows,

@@ -40,8 +40,6 @@ EXAMPLES_AT_HALF = 500.0
 LARGEST_SHARE = 0.7
 WORDS_BESIDE_FITTED = 0.2
 """What words keep of their share beside vectors that were fitted to public texts."""
-LEAST_SHARE = 0.05
-"""A smaller share changes nothing but the time and memory that embeddings take."""
 
 
 def embedding_share(

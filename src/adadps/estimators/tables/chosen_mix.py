@@ -17,12 +17,8 @@ from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_once import Content, PaidFirst, measured_once
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import (
-    TableModel,
-    TableRunFolder,
-    budget_of,
-    shared_ledger,
-)
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.saved_model import TableModel
 from adadps.methods.side import Frequencies
 from adadps.types import Unit
 

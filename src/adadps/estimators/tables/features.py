@@ -6,7 +6,8 @@ or categories. Each block has norm at most 1, and B blocks are divided by √B:
 
 - the words of a text: log(1 + count) of public words, divided by their norm;
 - its embedding: the mean of public vectors of its tokens, divided by its norm;
-- another embedding, if there are vectors that were fitted to public texts;
+- another embedding, if there are vectors that were fitted to public texts; where a row has texts
+  alone, and few known words, its embeddings have more of it (`beside_each_other`);
 - n numbers, each scaled to [-1, 1] by its bounds, divided by √n;
 - c categories, a 1 for the level of each, divided by √c.
 
@@ -48,6 +49,7 @@ from adadps.estimators.planner.methods import (
     typical_texts,
 )
 from adadps.estimators.planner.plan import LossFacts, PlannedRun, first_gradient, plan_training
+from adadps.estimators.short_texts import SHORT, beside_each_other
 from adadps.estimators.tables.request import Declared, TrainingRequest
 from adadps.estimators.tables.schema import OTHER, Categorical, Label, Schema
 from adadps.estimators.text import BagOfWords, Negation
@@ -71,6 +73,7 @@ class RowFeatures:
     embeddings: Embeddings | None = None
     fitted: Embeddings | None = None
     negation: Negation | None = None
+    short_below: int | None = SHORT
 
     @property
     def has_constant(self) -> bool:
@@ -131,9 +134,8 @@ class RowFeatures:
         if self.vocabulary:
             bag = BagOfWords(self.vocabulary, dampened=True, negation=self.negation)
             parts += [bag(column) for column in columns]
-        for vectors in self.vectors:
-            parts += [sparse.csr_matrix(vectors(column)) for column in columns]
-        return parts
+        embedded = [vectors(column) for vectors in self.vectors for column in columns]
+        return beside_each_other(parts, embedded, None if self.has_constant else self.short_below)
 
     def typical(self, frequencies: Frequencies | None) -> sparse.csr_matrix:
         """Return rows drawn from public facts: words by frequency, the rest uniformly."""
@@ -201,10 +203,11 @@ def text_features(
     embeddings: Embeddings | None,
     fitted: Embeddings | None = None,
     negation: Negation | None = None,
+    short_below: int | None = SHORT,
 ) -> RowFeatures:
     """Return the features of texts alone."""
     schema = Schema(("text",), (), (), Label("label"))
-    return RowFeatures(schema, vocabulary, embeddings, fitted, negation)
+    return RowFeatures(schema, vocabulary, embeddings, fitted, negation, short_below)
 
 
 def prepare_for_rows(

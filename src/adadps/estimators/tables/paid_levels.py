@@ -20,12 +20,8 @@ from adadps.estimators.tables.features import plan_for_rows
 from adadps.estimators.tables.paid_once import Content, PaidFirst, measured_once
 from adadps.estimators.tables.paid_survey import columns_of, measure
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import (
-    TableModel,
-    TableRunFolder,
-    budget_of,
-    shared_ledger,
-)
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.saved_model import TableModel
 from adadps.estimators.tables.schema import Schema, facts, schema_of
 from adadps.estimators.text import (
     TableVocabulary,

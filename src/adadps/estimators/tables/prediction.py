@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from adadps.data.tables import Table, Writer, nearest, read_chunks, table_writer
 from adadps.errors import DataError, SettingError
-from adadps.estimators.tables.run_folder import TrainedModel
+from adadps.estimators.tables.saved_model import TrainedModel
 from adadps.estimators.tables.schema import Schema
 
 Columns = dict[str, Sequence[str] | Sequence[float]]

@@ -22,7 +22,7 @@ from sklearn.preprocessing import normalize
 from adadps.data.provenance import Provenance, digest_of
 from adadps.data.tables import Table, read_chunks
 from adadps.estimators.planner.methods import PreparedMethod, along_features
-from adadps.estimators.tables.run_folder import TableModel
+from adadps.estimators.tables.saved_model import TableModel
 from adadps.estimators.tables.schema import Label
 from adadps.types import Method
 

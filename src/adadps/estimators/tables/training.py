@@ -19,25 +19,19 @@ from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks, users
 from adadps.errors import AssumedPublicWarning, BudgetError, SideInformationWarning
 from adadps.estimators.planner.methods import (
-    LEAST_SHARE,
     embedding_share,
     takes_side_information,
 )
 from adadps.estimators.planner.plan import PlannedRun
+from adadps.estimators.short_texts import short_by_rule, worth_embedding
 from adadps.estimators.tables.chosen_mix import ChosenMix, choose_mix
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_levels import MeasuredSchema, measure_levels
 from adadps.estimators.tables.paid_once import PaidFirst
 from adadps.estimators.tables.public_start import start_at_public_rows, why_labels_are_unused
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import (
-    TableModel,
-    TableRunFolder,
-    budget_of,
-    load_rows,
-    save_model,
-    shared_ledger,
-)
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.saved_model import TableModel, load_rows, save_model
 from adadps.estimators.tables.schema import facts
 from adadps.estimators.tables.survey import complete
 from adadps.estimators.text import (
@@ -133,11 +127,22 @@ def _prepare(
     count = declared.count or (_count_in_file(request) if schema.texts else 1)
     share = embedding_share(count, schema.label.outputs, request.epsilon)
     vectors = request.text_embeddings(schema)
-    if request.features is TextFeatures.AUTO and share < LEAST_SHARE:
-        vectors = None
-    model = TableModel(schema, vocabulary.words, vectors, vocabulary.fitted, vocabulary.negation)
+    texts_alone = not (schema.numeric or schema.categorical)
+    if request.features is TextFeatures.AUTO:
+        vectors = vectors if worth_embedding(share, texts_alone=texts_alone) else None
+    model = TableModel(
+        schema,
+        vocabulary.words,
+        vectors,
+        vocabulary.fitted,
+        vocabulary.negation,
+        short_by_rule(share),
+    )
     compared = request.public is not None
-    train = _stored(request, request.data, model, stores, named=compared, user=request.user)
+    rows = count if request.user is None and (declared.count or schema.texts) else None
+    train = _stored(
+        request, request.data, model, stores, named=compared, user=request.user, rows=rows
+    )
     test = None
     if request.test is not None:  # all rows, whether or not they were trained on: see overlap
         test = _stored(request, request.test, model, stores, named=False)
@@ -197,12 +202,14 @@ def _stored(
     *,
     named: bool,
     user: str | None = None,
+    rows: int | None = None,
 ) -> Examples:
+    """Make features of the rows of a file; ``rows`` is their number, if that is public."""
     beside = request.run_folder.parent
     folder = request.store or (beside if beside.is_dir() else None)
     store = stores.enter_context(RowStore(folder, width=model.features.width))
-    with at_work(f"turning the rows of {path.name} into features"):
-        return load_rows(path, model, store, named=named, user=user)
+    with at_work(f"turning the rows of {path.name} into features", rows=rows) as done:
+        return load_rows(path, model, store, named=named, user=user, done=done)
 
 
 def _plan(

@@ -152,9 +152,8 @@ def embeddings_described(described: Mapping[str, Any], source: Source | None = N
     256
     """
     _require_description(described)
-    expected = f"the vectors '{described['source']}' with SHA-256 {described['digest']}"
-    if source is None:
-        source = _source_of(described, expected)
+    expected = f"the vectors '{_called(described['source'])}' with SHA-256 {described['digest']}"
+    moved, source = source, _source_of(described, expected) if source is None else source
     try:
         found = embeddings(
             source,
@@ -170,8 +169,8 @@ def embeddings_described(described: Mapping[str, Any], source: Source | None = N
     if (digest, found.width) != (described["digest"], described["width"]):
         raise SideInformationError(
             f"Expected {expected} and width {described['width']}, found "
-            f"'{found.provenance.source}' with SHA-256 {digest} and width {found.width}. A model "
-            f"reads the vectors it was trained on and no others: {_cure(described)}"
+            f"'{_called(found.provenance.source)}' with SHA-256 {digest} and width {found.width}. "
+            f"A model reads the vectors it was trained on and no others: {_cure(described, moved)}"
         )
     return found
 
@@ -247,7 +246,14 @@ def _source_of(described: Mapping[str, Any], expected: str) -> Source:
     return Path(place) if name == "file" else name
 
 
-def _cure(described: Mapping[str, Any]) -> str:
+def _called(source: str) -> str:
+    """Return the source without its licence and what it was trained on, which are as declared."""
+    return source.partition("; licence: ")[0]
+
+
+def _cure(described: Mapping[str, Any], given: Source | None) -> str:
+    if described["name"] == "wordllama" and given not in (None, "wordllama"):
+        return "leave `source` (`--embeddings`) out, or train the model again."
     if described["name"] == "wordllama":
         version = str(described["source"]).partition(",")[0].replace("wordllama ", "wordllama==")
         return f'pip install "{version}", or train the model again.'

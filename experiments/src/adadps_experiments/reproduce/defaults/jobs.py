@@ -4,7 +4,8 @@ A setting is a rule's constants (`adadps.estimators.planner.plan.DefaultRule`) a
 frequencies enter: as weights of the features (IDF), before the clip, on both sides of the noise,
 or not at all. With words and embeddings it also has the share of the embeddings, or the constant of
 the rule for it (``half``), and how far weights start towards the ``names`` of the classes. With
-``negated``, negated words are words of their own.
+``negated``, negated words are words of their own. Below ``short`` known words, embeddings have more
+of a text; earlier settings lack that, and all texts have the same share.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from adadps.data.sparse_rows import sparse_linear
 from adadps.engine.objective import predict
 from adadps.estimators.planner.methods import (
     FLOOR,
-    LEAST_SHARE,
     POWER_ON_BOTH_SIDES,
     WORDS_PER_TEXT,
     PreparedMethod,
@@ -41,6 +41,7 @@ from adadps.estimators.planner.plan import (
     first_gradient,
     plan_training,
 )
+from adadps.estimators.short_texts import LEAST_SHARE, short_by_rule, worth_embedding
 from adadps.estimators.tables.features import prepare_for_rows
 from adadps.estimators.text import directions_of
 from adadps.methods import paper as methods
@@ -159,7 +160,20 @@ def _is_mixed(job: DefaultsJob) -> bool:
     if "half" not in job.setting:
         return True
     given, train, _ = _problem_of(job, mixed=False)
-    return _share(job.setting, given, len(train), job.epsilon) >= LEAST_SHARE
+    share = _share(job.setting, given, len(train), job.epsilon)
+    return worth_embedding(share) if "short" in job.setting else share >= LEAST_SHARE
+
+
+def without_short_texts(job: DefaultsJob, record: Record | None) -> bool:
+    """Return whether the rule for short texts changes nothing about a job.
+
+    The ``record`` of the same job without that rule is then of the same plan.
+    """
+    if record is None or "short" not in job.setting or job.epsilon is None:
+        return False
+    outputs, half = record["outputs"], job.setting["half"]
+    share = embedding_share(record["examples"], outputs, job.epsilon, half=half)
+    return short_by_rule(share) is None or not worth_embedding(share)
 
 
 def _share(setting: Setting, given: DefaultsProblem, examples: int, epsilon: float | None) -> float:
@@ -212,7 +226,7 @@ def _prepared(
     door, known = setting["door"], given.frequencies()
     if _is_mixed(job):
         share = _share(setting, given, examples, job.epsilon)
-        return prepare_for_rows(METHODS[door], given.features, known, share)
+        return prepare_for_rows(METHODS[door], given.features(), known, share)
     if door == NO_DOOR or known is None:
         return PreparedMethod(Method.DP_SGD)
     method = METHODS[door]
@@ -238,17 +252,27 @@ def _idf(setting: Setting, known: Frequencies) -> Fixed:
 
 
 def _problem_of(job: DefaultsJob, mixed: bool) -> tuple[DefaultsProblem, Examples, Examples]:
-    return _problem(job.dataset, job.tuning, mixed, bool(job.setting.get("negated")))
+    short = _short_below(job) if mixed and "short" in job.setting else None
+    return _problem(job.dataset, job.tuning, mixed, bool(job.setting.get("negated")), short)
+
+
+def _short_below(job: DefaultsJob) -> int | None:
+    given, train, _ = _problem_of(job, mixed=False)
+    by_rule = short_by_rule(_share(job.setting, given, len(train), job.epsilon))
+    return None if by_rule is None else int(job.setting["short"])
 
 
 @lru_cache(maxsize=4)
 def _problem(
-    dataset: str, tuning: bool, mixed: bool, negated: bool
+    dataset: str, tuning: bool, mixed: bool, negated: bool, short: int | None
 ) -> tuple[DefaultsProblem, Examples, Examples]:
     given = load_problem(dataset).for_tuning() if tuning else load_problem(dataset)
     given = given.with_negated_words() if negated else given
-    encode = given.mixed if mixed else given.examples
-    return given, encode(given.train), encode(given.test)
+    train, test = (
+        given.mixed(part, short) if mixed else given.examples(part)
+        for part in (given.train, given.test)
+    )
+    return given, train, test
 
 
 def _width(held: Examples) -> int:

@@ -19,6 +19,7 @@ from adadps.data.examples import Examples, examples
 from adadps.data.identity import normalised
 from adadps.engine import losses
 from adadps.engine.losses import Loss
+from adadps.estimators.short_texts import SHORT
 from adadps.estimators.tables.features import RowFeatures, text_features
 from adadps.estimators.text import (
     TOKEN,
@@ -97,14 +98,14 @@ class DefaultsProblem:
         """Return the problem with texts read as by default: negated words are words apart."""
         return replace(self, words=with_negated(self.words), negation=negation_in("en"))
 
-    @property
-    def features(self) -> RowFeatures:
-        """Return what makes words and embeddings of texts, as `adadps train` does."""
-        return text_features(self.words, embeddings(), negation=self.negation)
+    def features(self, short: int | None = SHORT) -> RowFeatures:
+        """Return what makes words and embeddings of texts, by default as `adadps train` does."""
+        vectors = embeddings()
+        return text_features(self.words, vectors, negation=self.negation, short_below=short)
 
-    def mixed(self, part: LabelledRows) -> Examples:
-        """Return the texts as words and embeddings, as `adadps train` makes them."""
-        return examples(self.features.of_texts(list(part.rows)), part.targets)
+    def mixed(self, part: LabelledRows, short: int | None = SHORT) -> Examples:
+        """Return the texts as words and embeddings, by default as `adadps train` makes them."""
+        return examples(self.features(short).of_texts(list(part.rows)), part.targets)
 
     def examples(self, part: LabelledRows) -> Examples:
         """Return the rows as examples of norm 1."""
