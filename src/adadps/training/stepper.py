@@ -59,6 +59,7 @@ from adadps.tensors.sums import Params, SinglePrecision, is_wide
 from adadps.training.calibration import require_parts
 from adadps.training.checkpoint import Checkpoint
 from adadps.training.debugging import BatchFacts
+from adadps.training.held_weights import HeldWhole
 from adadps.training.saved_checkpoint import require_like, unpack
 
 LITTLE_WORK = 2**24
@@ -146,7 +147,7 @@ class Drawn(Protocol):
         """The batch it was drawn for."""
 
 
-class Stepper(ABC):
+class Stepper(HeldWhole, ABC):
     """Weights and method states that move by per-unit gradients, wherever those come from."""
 
     weights: Weights
@@ -263,7 +264,7 @@ class DataStepper(Stepper):
         """Lay out the weights for quick reads, and prepare to draw batches."""
         self.objective = self.objective.drawing_from(randomness, quotes_errors=self._debug)
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature())
-        self._hold(self.objective.params(), method, randomness)
+        self._hold(self._trained(), method, randomness)
         self._expected_size = sampler.expected_size
         clip_norm = method.release.clip_norm
         self._single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
@@ -273,6 +274,10 @@ class DataStepper(Stepper):
         self.batches = Batches(
             self._data, method=method, sampler=sampler, units=units, randomness=randomness
         )
+
+    def _trained(self) -> Params:
+        """The weights that the updates move."""
+        return self.objective.params()
 
     def prepare(self) -> None:
         """Change the objective as the method asks, once its side information is paid for."""

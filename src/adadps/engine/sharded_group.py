@@ -1,0 +1,192 @@
+"""What processes tell one another when each holds a shard of every weight.
+
+The rows of a parameter are dealt out as `torch.distributed.fsdp.fully_shard` does it: each process
+has the next ⌈rows / processes⌉ of them, and the last ones may have fewer, or none. Weights are
+gathered unit by unit (`ShardedGroup.gathered`), and of a sum each process gets the rows that it
+holds (`ShardedGroup.sum_of`): nobody has the sum of the whole model. The noise of a row is drawn by
+the process that holds it, from a stream of its own (`ShardedGroup.noise_key`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from adadps.engine.group import Meeting, ProcessGroup
+from adadps.errors import AdadpsError, ModelError
+from adadps.tensors.sums import Params, Sums, dense
+
+
+@dataclass(frozen=True)
+class Form:
+    """A parameter: its name, its whole shape, and the first row of each process, and of nobody."""
+
+    name: str
+    shape: tuple[int, ...]
+    bounds: tuple[int, ...]
+
+    @classmethod
+    def over(cls, name: str, shape: Sequence[int], processes: int) -> Form:
+        """Deal out the rows.
+
+        >>> Form.over("bias", (5,), 4).bounds
+        (0, 2, 4, 5, 5)
+        """
+        each = -(-shape[0] // processes)
+        bounds = (min(rank * each, shape[0]) for rank in range(processes + 1))
+        return cls(name, tuple(shape), tuple(bounds))
+
+    def rows(self, rank: int) -> slice:
+        """Return the rows that a process holds."""
+        return slice(self.bounds[rank], self.bounds[rank + 1])
+
+    def shape_of(self, rank: int) -> tuple[int, ...]:
+        """Return the shape of what a process holds."""
+        return (self.bounds[rank + 1] - self.bounds[rank], *self.shape[1:])
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that are gathered together: those of one call of ``fully_shard``."""
+
+    name: str
+    forms: tuple[Form, ...]
+
+
+class ShardedGroup(ProcessGroup):
+    """Processes that hold shards of the parameters in ``units``; ``trained`` names some of them."""
+
+    is_sharded = True
+
+    def __init__(self, control: Any, units: Sequence[Unit], trained: Iterable[str]) -> None:
+        super().__init__(control)
+        self.forms = {form.name: form for unit in units for form in unit.forms}
+        self._units = units
+        self.trained = [name for name in self.forms if name in set(trained)]
+        self._ended: AdadpsError | None = None
+        self.together = self._all_or_none
+        sizes = [self._entries_of(rank) for rank in range(self.size)]
+        if min(sizes) == 0:
+            raise ModelError(
+                f"Expected rows of some parameter for each of {self.size} processes, found none "
+                f"for process {sizes.index(0)}. Start fewer processes."
+            )
+
+    def _entries_of(self, rank: int) -> int:
+        return sum(prod(self.forms[name].shape_of(rank)) for name in self.trained)
+
+    def follows(self, position: Callable[[], int]) -> None:
+        """Compare how often each process has drawn the noise of its shard."""
+        own = self._entries_of(self.rank)
+        super().follows(lambda: position() // own)
+
+    def noise_key(self, shared: bytes) -> bytes:
+        """Return the key of this process's stream: another one in each process, at every start."""
+        salt = self.rank.to_bytes(8)
+        return hashlib.blake2b(shared, digest_size=32, salt=salt, person=b"a shard").digest()
+
+    # --- shards and wholes ---
+
+    def gathered(self, unit: Unit, shards: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Return, by process, the shards of a unit's parameters as bytes."""
+        self._meet(Meeting.GATHER, form=unit.name)
+        line = torch.cat([_as_bytes(shard) for shard in shards])
+        self.bytes_sent += line.nbytes
+        widths = [shard.element_size() for shard in shards]
+        sizes = [
+            [prod(f.shape_of(rank)) * width for f, width in zip(unit.forms, widths, strict=True)]
+            for rank in range(self.size)
+        ]
+        heard = self._gathered(line, [sum(one) for one in sizes])
+        return [list(torch.split(one, own)) for one, own in zip(heard, sizes, strict=True)]
+
+    def whole(self, form: Form, shard: Tensor) -> Tensor:
+        """Return a whole tensor that is dealt out like a parameter, on the CPU, in all of them."""
+        parts = self.gathered(Unit(form.name, (form,)), [shard.detach().cpu()])
+        return torch.cat([part for (part,) in parts]).view(shard.dtype).view(form.shape)
+
+    def own(self, form: Form, whole: Tensor) -> Tensor:
+        """Return a copy of the rows that this process holds."""
+        return whole[form.rows(self.rank)].clone(memory_format=torch.contiguous_format)
+
+    def sum_of(self, parts: Iterable[Sums]) -> Sums:
+        """Add up sums over all processes, unit by unit; each gets the rows that it holds.
+
+        Every process has the same number of parts. A part is reduced before the next one is made,
+        so that no process ever holds more than one unit's whole sum.
+        """
+        total: Params = {}
+        for part in parts:
+            for unit in self._units:
+                forms = [form for form in unit.forms if form.name in part]
+                if forms:
+                    for name, summed in self._scattered(unit, forms, part).items():
+                        total[name] = total[name].add_(summed) if name in total else summed
+        return {name: total[name] for name in self.trained}
+
+    def _scattered(self, unit: Unit, forms: Sequence[Form], part: Sums) -> Params:
+        """The own rows of a unit's sums over all processes, by one reduction."""
+        self._meet(Meeting.SUM, form=[unit.name, *(form.name for form in forms)])
+        wholes = [dense(part[form.name]).double() for form in forms]
+        lines = [
+            torch.cat([w[f.rows(rank)].reshape(-1) for f, w in zip(forms, wholes, strict=True)])
+            for rank in range(self.size)
+        ]
+        longest = max(map(len, lines))
+        lines = [torch.nn.functional.pad(line, (0, longest - len(line))) for line in lines]
+        del wholes
+        self.bytes_sent += sum(line.nbytes for line in lines)
+        own = torch.empty_like(lines[self.rank])
+        control = self._control if own.device.type == "cpu" else None
+        self._send(lambda: dist.reduce_scatter(own, lines, group=control))
+        found, start = {}, 0
+        for form in forms:
+            shape = form.shape_of(self.rank)
+            found[form.name] = own[start : start + prod(shape)].view(shape).clone()
+            start += prod(shape)
+        return found
+
+    # --- ends ---
+
+    def _meet(
+        self,
+        what: Meeting,
+        length: int = 0,
+        *,
+        form: Any = None,
+        error: BaseException | None = None,
+    ) -> list[int]:
+        """Meet, but not once the others have ended: nobody would come.
+
+        Weights are gathered within passes of the model, whose errors are caught in several places.
+        """
+        if self._ended is not None:
+            raise self._ended
+        try:
+            return super()._meet(what, length, form=form, error=error)
+        except AdadpsError as failure:
+            self._ended = failure
+            raise
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Report an error at the next meeting; one that another process has reported comes first."""
+        with self._together():
+            try:
+                yield
+            except Exception:
+                if self._ended is None:
+                    raise
+                raise self._ended from None
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
