@@ -53,13 +53,11 @@ class ShardedModel:
         self.model = model
         self.reshard()
         named = dict(model.named_parameters())
+        paths = _units_of(model, named)
         for name, parameter in named.items():
             _require_dealt_out(name, parameter, processes)
         forms = {name: Form.over(name, p.shape, processes) for name, p in named.items()}
-        units = [
-            Unit(path, tuple(forms[name] for name in names))
-            for path, names in _units_of(model, named).items()
-        ]
+        units = [Unit(path, tuple(forms[n] for n in names)) for path, names in paths.items()]
         trained = [name for name, parameter in named.items() if parameter.requires_grad]
         self.group = make_group(units, trained)
         self.shards: Params = {name: _shard_of(parameter) for name, parameter in named.items()}
@@ -160,6 +158,8 @@ def _units_of(model: nn.Module, named: Mapping[str, nn.Parameter]) -> dict[str, 
             "Expected `fully_shard` on the model itself, found it on parts of it alone. Call "
             "`fully_shard(model)` after its parts, as torch asks for."
         )
+    for path in declared:
+        _require_full_precision(path, model.get_submodule(path))
     found: dict[str, list[str]] = {}
     for name in named:
         path = name
@@ -167,6 +167,19 @@ def _units_of(model: nn.Module, named: Mapping[str, nn.Parameter]) -> dict[str, 
             path = path.rpartition(".")[0]
         found.setdefault(path, []).append(name)
     return found
+
+
+def _require_full_precision(path: str, module: Any) -> None:
+    groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", None)
+    one = getattr(module._get_fsdp_state(), "_fsdp_param_group", None)
+    for group in groups or [one]:
+        policy = getattr(group, "mp_policy", None)
+        if any(getattr(policy, name, None) for name in ("param_dtype", "output_dtype")):
+            raise ModelError(
+                f"Expected full precision, found a MixedPrecisionPolicy at '{path or 'the model'}': "
+                "norms and sums are computed in full precision. Call `fully_shard` without it, and "
+                "use `torch.autocast` inside of `forward`."
+            )
 
 
 def _require_dealt_out(name: str, parameter: Any, processes: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,10 @@ from torch import Tensor
 
 from adadps.engine.group import Meeting, ProcessGroup
 from adadps.errors import AdadpsError, ModelError
-from adadps.tensors.sums import Params, Sums, dense
+from adadps.tensors.sums import Params, Sum, Sums, dense
+
+if TYPE_CHECKING:
+    from adadps.engine.rules.gradients import LeafMap
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,18 @@ class Unit:
 
     name: str
     forms: tuple[Form, ...]
+
+
+class Mapped(dict[str, Sum]):
+    """Sums that are mapped, entry by entry, once they were dealt out.
+
+    ``map_of`` gives the map of the rows of a parameter that this process holds; ``count`` is the sum
+    of the weights in this process, which multiplies a shift.
+    """
+
+    def __init__(self, sums: Sums, map_of: Callable[[str], LeafMap], count: float) -> None:
+        super().__init__(sums)
+        self.map_of, self.count = map_of, count
 
 
 class ShardedGroup(ProcessGroup):
@@ -128,31 +143,38 @@ class ShardedGroup(ProcessGroup):
             for unit in self._units:
                 forms = [form for form in unit.forms if form.name in part]
                 if forms:
-                    for name, summed in self._scattered(unit, forms, part).items():
+                    own, count = self._scattered(unit, forms, part)
+                    for name, summed in own.items():
+                        if isinstance(part, Mapped):
+                            summed = dense(part.map_of(name).apply_to_sum(summed, count))
                         total[name] = total[name].add_(summed) if name in total else summed
         return {name: total[name] for name in self.trained}
 
-    def _scattered(self, unit: Unit, forms: Sequence[Form], part: Sums) -> Params:
-        """The own rows of a unit's sums over all processes, by one reduction."""
+    def _scattered(
+        self, unit: Unit, forms: Sequence[Form], part: Sums
+    ) -> tuple[dict[str, Tensor], float]:
+        """The own rows of a unit's sums over all processes, by one reduction, and their weight."""
         self._meet(Meeting.SUM, form=[unit.name, *(form.name for form in forms)])
         wholes = [dense(part[form.name]).double() for form in forms]
+        count = wholes[0].new_tensor([part.count if isinstance(part, Mapped) else 0.0])
+        pairs = list(zip(forms, wholes, strict=True))
         lines = [
-            torch.cat([w[f.rows(rank)].reshape(-1) for f, w in zip(forms, wholes, strict=True)])
+            torch.cat([count, *(whole[form.rows(rank)].reshape(-1) for form, whole in pairs)])
             for rank in range(self.size)
         ]
         longest = max(map(len, lines))
         lines = [torch.nn.functional.pad(line, (0, longest - len(line))) for line in lines]
-        del wholes
+        del wholes, pairs
         self.bytes_sent += sum(line.nbytes for line in lines)
         own = torch.empty_like(lines[self.rank])
         control = self._control if own.device.type == "cpu" else None
         self._send(lambda: dist.reduce_scatter(own, lines, group=control))
-        found, start = {}, 0
+        found, start = {}, 1
         for form in forms:
             shape = form.shape_of(self.rank)
             found[form.name] = own[start : start + prod(shape)].view(shape).clone()
             start += prod(shape)
-        return found
+        return found, float(own[0])
 
     # --- ends ---
 

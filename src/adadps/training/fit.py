@@ -323,7 +323,8 @@ class PrivateRun(Run):
             sampler=sampler,
         )
         group = current_group()
-        sharded = sharded_over(model, group)
+        with group.together():
+            sharded = sharded_over(model, group)
         group = group if sharded is None else sharded.group
         with group.together(), first_speaks(group):
             others = {"checkpoints": checkpoints is not None, "must_fit": must_fit}

@@ -70,7 +70,8 @@ def current_group() -> Group:
 
 def sharded_over(model: nn.Module, group: Group) -> ShardedModel | None:
     """Return a model that `fully_shard` has sharded, with its group; None for any other model."""
-    return sharded_model(model, group, partial(ShardedGroup, _controls[0][1] if _controls else None))
+    control = None if group.is_alone else _controls[0][1]
+    return sharded_model(model, group, partial(ShardedGroup, control))
 
 
 def number_of_processes() -> int:

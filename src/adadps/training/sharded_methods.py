@@ -12,7 +12,7 @@ from adadps.errors import ContractError
 from adadps.methods.side.public import GradientStatistics
 from adadps.methods.side.source import Fixed, Uniform
 from adadps.methods.side.whitening import Whitening
-from adadps.methods.stages.chain import Chain, Stage
+from adadps.methods.stages.chain import Chain
 from adadps.methods.stages.clipping import AutomaticClip
 from adadps.methods.stages.gradients import Average, Precondition, Privatize
 from adadps.methods.stages.mixing import Mix, Momentum
@@ -28,33 +28,39 @@ _OPTIMIZERS = {
 """Optimizers of torch that treat every entry alone."""
 
 
-def reads_whole(stage: Stage) -> bool:
-    """Does it act on gradients of whole layers, before the clip?"""
+def reads_whole(stage: object) -> bool:
+    """Does it act on gradients of whole layers by side information that every process holds?"""
     return type(stage) is Precondition and isinstance(stage.side, Fixed | Uniform | Whitening)
+
+
+def maps_in_shards(stage: object) -> bool:
+    """Does it act by side information as large as the model, of which each holds a shard?"""
+    return type(stage) is Precondition and isinstance(stage.side, GradientStatistics)
 
 
 def require_rows(method: Chain) -> None:
     """Refuse a method that needs more of a weight than the rows that a process holds."""
-    after = False
-    for stage in method.stages:
-        if type(stage) in _RELEASES:
-            after = True
-        elif not (_treats_entries_alone(stage) if after else _acts_before(stage)):
-            raise ContractError(
-                f"Expected a method that treats every entry of a weight alone after the clip, and "
-                f"fixed side information or `whiten(...)` before it, found `{stage}` in a model "
-                "that is sharded. Use `dp_sgd`, `dp_adam`, `adadps` with fixed side information, "
-                "`whitened` or `clip_automatically`, or give the model without `fully_shard`."
-            )
-
-
-def _acts_before(stage: object) -> bool:
-    return type(stage) is Precondition and reads_whole(stage)
+    place = next(n for n, stage in enumerate(method.stages) if stage is method.release)
+    before, after = method.stages[:place], method.stages[place + 1 :]
+    if len({maps_in_shards(stage) for stage in before}) > 1:
+        raise ContractError(
+            "Expected one kind of side information before the clip in a model that is sharded, "
+            f"found fixed values or matrices and gradients of public examples in `{method}`. Leave "
+            "one of them, or give the model without `fully_shard`."
+        )
+    odd = [stage for stage in before if not (reads_whole(stage) or maps_in_shards(stage))]
+    odd += [method.release] if type(method.release) not in _RELEASES else []  # type: ignore[list-item]
+    odd += [stage for stage in after if not _treats_entries_alone(stage)]
+    if odd:
+        raise ContractError(
+            "Expected a method that treats every entry of a weight alone after the clip, and fixed "
+            "or public side information before it, found "
+            f"`{odd[0]}` in a model that is sharded. Use `dp_sgd`, `dp_adam`, `adadps` or "
+            "`whitened`, or give the model without `fully_shard`."
+        )
 
 
 def _treats_entries_alone(stage: object) -> bool:
     if type(stage) is UpdateWith:
         return stage.optimizer in _OPTIMIZERS
-    if type(stage) is Precondition:
-        return isinstance(stage.side, GradientStatistics)
-    return type(stage) in _ON_ENTRIES
+    return type(stage) in _ON_ENTRIES or maps_in_shards(stage)

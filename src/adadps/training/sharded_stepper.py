@@ -8,7 +8,8 @@ weights see the rows that this process holds. And so does the noise, from a stre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from adadps.engine.objective import ROWS
 from adadps.engine.passes.validation import objective, public_gradients
 from adadps.engine.sharded import ShardedModel
 from adadps.engine.sharded_choice import engine_of_shards
+from adadps.engine.sharded_scale import MappedInShards
 from adadps.engine.waist import GradientBatch, Units
 from adadps.errors import DataError
 from adadps.methods.side.whitening import Whitening
@@ -32,10 +34,9 @@ from adadps.methods.stages.chain import Chain
 from adadps.report.result import require_shapes
 from adadps.tensors.sums import Params, dense, is_wide
 from adadps.training.calibration import require_parts
-from adadps.training.checkpoint import Checkpoint, pack
-from adadps.training.describe import frozen_part_of
+from adadps.training.checkpoint import RECORDS, Checkpoint, pack
 from adadps.training.saved_checkpoint import require_like, unpack
-from adadps.training.sharded_methods import reads_whole, require_rows
+from adadps.training.sharded_methods import maps_in_shards, reads_whole, require_rows
 from adadps.training.stepper import DataStepper, DrawnRows
 
 
@@ -51,6 +52,7 @@ class ShardedStepper(DataStepper):
     def require_fit(self, method: Chain) -> None:
         """Refuse what cannot be trained in shards, and a model or loss that cannot be trained."""
         require_rows(method)
+        self._maps_in_shards = any(map(maps_in_shards, method.steps))
         require_parts(method, self._data)
         if isinstance(self._data.features, SparseRows):
             raise DataError(
@@ -99,7 +101,8 @@ class ShardedStepper(DataStepper):
         with self._sharded.passing():
             at_once = len(part) + ROWS
             found: Any = self.objective.per_unit(params, part, units, at_once)
-        return found if self._single is None else found.in_single(self._single, rows)
+        found = found if self._single is None else found.in_single(self._single, rows)
+        return MappedInShards.of(found, self._shards) if self._maps_in_shards else found
 
     def _mean_gradient(self, public: PublicExamples) -> Params:
         """The mean gradient of public rows, of which this process holds its shard."""
@@ -179,15 +182,16 @@ class ShardedStepper(DataStepper):
 
     def frozen_part(self, assumed_public: Iterable[str]) -> str:
         """Hash what the run may not change; frozen parameters are gathered one by one."""
-        parts: list[Tensor | str] = []
-        for name, shard in self._sharded.shards.items():
-            if name not in self.own_params:
-                parts += [name, self._whole(name, shard)]
-        buffers = torch.nn.Module()
-        for place, (name, buffer) in enumerate(self.model.named_buffers()):
-            parts.append(name)
-            buffers.register_buffer(f"of_{place}", buffer)
-        return digest_of([*parts, frozen_part_of(buffers, assumed_public)])
+
+        def parts() -> Iterator[Tensor | str]:
+            for name, shard in self._sharded.shards.items():
+                if name not in self._shards.trained:
+                    yield from (name, self._whole(name, shard))
+            for name, buffer in self.model.named_buffers():
+                yield from (name, buffer)
+            yield from assumed_public
+
+        return digest_of(parts())
 
     def load(self, held: Checkpoint) -> None:
         """Take over the shards of a checkpoint's weights."""
@@ -236,6 +240,9 @@ class ShardedStepper(DataStepper):
             }
         if type(state) is tuple:
             return tuple(self._each(value, change, name) for value in state)
+        if isinstance(state, tuple(RECORDS.values())):
+            parts = {item.name: getattr(state, item.name) for item in fields(state)}
+            return replace(state, **{n: self._each(v, change, name) for n, v in parts.items()})
         return change(name, state) if name and isinstance(state, Tensor) else state
 
 
