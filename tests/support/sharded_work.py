@@ -1,5 +1,7 @@
 """What the processes of a `support.team.Team` do with models that `fully_shard` has sharded."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import nn
@@ -20,10 +22,10 @@ from adadps import (
     privatize,
     side,
 )
-from adadps.engine import sharded as engine
 from adadps.engine.losses import cross_entropy, squared_error
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.sharded_group import ShardedGroup
+from adadps.engine.shards.gathering import GatheredUnit
+from adadps.engine.shards.group import ShardedGroup
 from adadps.methods import dp_r_pub, whitened
 from adadps.methods.stages import clip_adaptively, sgd, update_with
 from adadps.training.processes import current_group
@@ -59,7 +61,7 @@ def transformer_problem():
 
 def autoencoder_problem():
     widths = (5, 9, 3, 9, 5)
-    layers = [nn.Linear(*pair) for pair in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(*pair) for pair in pairwise(widths)]
     model = nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
     return model, layers, squared_error, (DENSE, DENSE)
 
@@ -69,11 +71,18 @@ def classifier_problem():
     return model, [model[0]], cross_entropy, (DENSE, LABELS)
 
 
+def frozen_problem():
+    model, parts, loss, data = classifier_problem()
+    model[0].requires_grad_(False)
+    return model, parts, loss, data
+
+
 PROBLEMS = {
     "LSTM": lstm_problem,
     "Transformer": transformer_problem,
     "autoencoder": autoencoder_problem,
     "classifier": classifier_problem,
+    "a frozen layer": frozen_problem,
 }
 KNOWN = side.fixed(
     {"0.weight": (torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1]), 1)},
@@ -166,7 +175,7 @@ def of_users():
 
 def held_at_rest(method):
     """Numbers of weights and of states that a process holds, and the most that is gathered."""
-    most, usual = [0], engine._GatheredUnit.gather
+    most, usual = [0], GatheredUnit.gather
     run = run_of("Transformer", method, sigma=1.0, share=0.5)
     units = run._stepper._sharded._gathered
 
@@ -174,11 +183,11 @@ def held_at_rest(method):
         usual(unit)
         most[0] = max(most[0], sum(w.numel() for u in units for w in u._whole if u._is_gathered))
 
-    engine._GatheredUnit.gather = noted
+    GatheredUnit.gather = noted
     try:
         work.finished(run)
     finally:
-        engine._GatheredUnit.gather = usual
+        GatheredUnit.gather = usual
     model, states = run._stepper.model, run._stepper.states
     held = {t.untyped_storage()._cdata: t.untyped_storage().size() for t in _tensors_of(states)}
     sizes = [sum(w.numel() for w in unit._whole) for unit in units]
@@ -239,7 +248,7 @@ def of_one_key():
 
 
 def missing_in_the_second(draws):
-    """A broken process: it draws the noise of its shard, or does not even draw it, and adds none."""
+    """A broken process: it draws the noise of its shard, or not even that, and adds none."""
     usual = Randomness.release_into
 
     def silent(randomness, changes, **given):
@@ -259,10 +268,10 @@ def missing_in_the_second(draws):
 # --- runs ---
 
 
-def first_steps(folder, take, steps=12, method="dp_adam", sharded=True):
+def first_steps(folder, take, name="Transformer", method="dp_adam", steps=12, sharded=True):
     """Take some steps, and end as if the process had been killed after a checkpoint."""
     run = run_of(
-        "Transformer", method, sigma=0.0, steps=steps, sharded=sharded,
+        name, method, steps=steps, sharded=sharded,
         checkpoints=Checkpoints(folder, every=4),
     )  # fmt: skip
     begun_at = run.taken

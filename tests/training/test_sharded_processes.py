@@ -114,16 +114,24 @@ def test_the_museum_noise_missing_on_one_shard(team):
 # --- runs ---
 
 
-def test_a_sharded_run_resumes_with_another_number_of_processes(team, tmp_path):
-    folder = tmp_path / "run"
-    for begun_at, _ in team.run(work.first_steps, folder, 4):
+RESUMED = {
+    "Transformer": "dp_adam",
+    "a frozen layer": "update_with",
+    "classifier": "adadps_adam",
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_sharded_run_resumes_with_another_number_of_processes(name, team, tmp_path):
+    folder, method = tmp_path / "run", RESUMED[name]
+    for begun_at, _ in team.run(work.first_steps, folder, 4, name, method):
         assert begun_at == 0
-    begun_at, _ = work.first_steps(folder, 8)  # in this process, whole
+    begun_at, _ = work.first_steps(folder, 8, name, method)  # in this process, whole
     assert begun_at == 4
-    (begun_at, first), (_, second) = team.run(work.first_steps, folder, 12)
+    (begun_at, first), (_, second) = team.run(work.first_steps, folder, 12, name, method)
     assert begun_at == 8
     assert same(first, second)
-    _, expected = work.first_steps(tmp_path / "other", 12)
+    _, expected = work.first_steps(tmp_path / "other", 12, name, method)
     assert close(first, expected)
 
 

@@ -83,7 +83,9 @@ def forward(cell: Cell, gates: Tensor, start: Start) -> States:
     sequences, time, width = gates.shape
     size = width // cell.gates
     hidden = gates.new_empty(sequences, time, size)
-    given = [as_array(t) for t in (gates, start.weight.T.clone(memory_format=torch.contiguous_format))]
+    given = [
+        as_array(t) for t in (gates, start.weight.T.clone(memory_format=torch.contiguous_format))
+    ]
     h0, c0 = as_array(start.hidden), as_array(start.cell)
     work = gates.numel() * size
     if cell in (Cell.TANH, Cell.RELU):

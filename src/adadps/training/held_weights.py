@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,7 @@ from adadps.training.checkpoint import Checkpoint, pack
 from adadps.training.describe import frozen_part_of
 
 
-class HeldWhole:
+class HeldWhole(ABC):
     """Weights and states that this process holds whole."""
 
     model: nn.Module
@@ -25,8 +26,16 @@ class HeldWhole:
     weights: Weights
     states: tuple[Any, ...]
     own_params: Params
-    params: Params
-    given_params: Params
+
+    @property
+    @abstractmethod
+    def params(self) -> Params:
+        """The trainable parameters with all their noise."""
+
+    @property
+    @abstractmethod
+    def given_params(self) -> Params:
+        """The weights that evaluations and results show."""
 
     @property
     def whole_form(self) -> Params:

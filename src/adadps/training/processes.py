@@ -28,8 +28,8 @@ from adadps.accounting.samplers import Poisson, Sampler
 from adadps.data.examples import Examples, tensors_of
 from adadps.data.provenance import DeclaredRead, declared_read, digest_of
 from adadps.engine.group import ALONE, Group, Meeting, ProcessGroup
-from adadps.engine.sharded import ShardedModel, sharded_model
-from adadps.engine.sharded_group import ShardedGroup
+from adadps.engine.shards.group import ShardedGroup
+from adadps.engine.shards.model import ShardedModel, sharded_model
 from adadps.errors import ContractError, DataError, ModelError, SideInformationError
 from adadps.methods.side.source import MeasuredSource
 from adadps.methods.stages.chain import Chain, ReplacesGradients

@@ -6,6 +6,8 @@ for a norm or a median, it would compute something else in every process, and is
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import optim
 
 from adadps.errors import ContractError
@@ -40,7 +42,8 @@ def maps_in_shards(stage: object) -> bool:
 
 def require_rows(method: Chain) -> None:
     """Refuse a method that needs more of a weight than the rows that a process holds."""
-    place = next(n for n, stage in enumerate(method.stages) if stage is method.release)
+    release: Any = method.release
+    place = method.stages.index(release)
     before, after = method.stages[:place], method.stages[place + 1 :]
     if len({maps_in_shards(stage) for stage in before}) > 1:
         raise ContractError(
@@ -49,7 +52,7 @@ def require_rows(method: Chain) -> None:
             "one of them, or give the model without `fully_shard`."
         )
     odd = [stage for stage in before if not (reads_whole(stage) or maps_in_shards(stage))]
-    odd += [method.release] if type(method.release) not in _RELEASES else []  # type: ignore[list-item]
+    odd += [release] if type(release) not in _RELEASES else []
     odd += [stage for stage in after if not _treats_entries_alone(stage)]
     if odd:
         raise ContractError(

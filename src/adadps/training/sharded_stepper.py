@@ -1,4 +1,4 @@
-"""Steps of a model of which each process holds a shard (`adadps.engine.sharded`).
+"""Steps of a model of which each process holds a shard (`adadps.engine.shards.model`).
 
 The step is that of `adadps.training.stepper`, with three differences. All processes run the same
 number of physical batches, the missing ones on synthetic rows alone, because each pass gathers
@@ -24,9 +24,9 @@ from adadps.engine.group import Meeting
 from adadps.engine.losses import Loss
 from adadps.engine.objective import ROWS
 from adadps.engine.passes.validation import objective, public_gradients
-from adadps.engine.sharded import ShardedModel
-from adadps.engine.sharded_choice import engine_of_shards
-from adadps.engine.sharded_scale import MappedInShards
+from adadps.engine.shards.choice import engine_of_shards
+from adadps.engine.shards.model import ShardedModel
+from adadps.engine.shards.scale import MappedInShards
 from adadps.engine.waist import GradientBatch, Units
 from adadps.errors import DataError
 from adadps.methods.side.whitening import Whitening
@@ -102,7 +102,10 @@ class ShardedStepper(DataStepper):
             at_once = len(part) + ROWS
             found: Any = self.objective.per_unit(params, part, units, at_once)
         found = found if self._single is None else found.in_single(self._single, rows)
-        return MappedInShards.of(found, self._shards) if self._maps_in_shards else found
+        if self._maps_in_shards:
+            found = MappedInShards.of(found, self._shards)
+        gradients: GradientBatch = found
+        return gradients
 
     def _mean_gradient(self, public: PublicExamples) -> Params:
         """The mean gradient of public rows, of which this process holds its shard."""
@@ -122,6 +125,10 @@ class ShardedStepper(DataStepper):
     def _of_public_rows(self, public: Examples) -> GradientBatch:
         batch = self.objective.encoded(public.to(self.device))
         return self.objective.of_public_rows(self.objective.params(), batch)
+
+    @property
+    def _parts(self) -> int:
+        return 1  # the processes say how many rows all of them have drawn
 
     def _trained(self) -> Params:
         return self._sharded.trained
@@ -240,13 +247,15 @@ class ShardedStepper(DataStepper):
             }
         if type(state) is tuple:
             return tuple(self._each(value, change, name) for value in state)
-        if isinstance(state, tuple(RECORDS.values())):
+        if type(state).__name__ in RECORDS:
             parts = {item.name: getattr(state, item.name) for item in fields(state)}
             return replace(state, **{n: self._each(v, change, name) for n, v in parts.items()})
         return change(name, state) if name and isinstance(state, Tensor) else state
 
 
-def _pieces(batch: Examples, units: Units | None, chunk: int) -> list[tuple[Examples, Units | None]]:
+def _pieces(
+    batch: Examples, units: Units | None, chunk: int
+) -> list[tuple[Examples, Units | None]]:
     if len(batch) <= chunk:
         return [(batch, units)]
     parts = pieces_of(batch.targets, units, chunk)

@@ -28,7 +28,7 @@ Nothing else about the batch leaves this file, unless ``debug`` marks the run as
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -147,7 +147,7 @@ class Drawn(Protocol):
         """The batch it was drawn for."""
 
 
-class Stepper(HeldWhole, ABC):
+class Stepper(HeldWhole):
     """Weights and method states that move by per-unit gradients, wherever those come from."""
 
     weights: Weights
@@ -193,7 +193,7 @@ class Stepper(HeldWhole, ABC):
         """Set the method's state before its first step."""
         self.states = self.method.init(self.own_params)
 
-    def prepare(self) -> None:  # noqa: B027  (there may be nothing to do)
+    def prepare(self) -> None:
         """Do what the method asks for once its side information is paid for."""
 
     def resume(self, held: Checkpoint) -> None:
@@ -267,7 +267,8 @@ class DataStepper(Stepper):
         self._hold(self._trained(), method, randomness)
         self._expected_size = sampler.expected_size
         clip_norm = method.release.clip_norm
-        self._single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
+        single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
+        self._single = single and single.shared_by(self._parts)
         self.settings["most_rounding_charge"] = self._most_rounding_charge()
         self._little_for_torch = self._is_little_for_torch()
         self._data = self._data.leaving_out(method.public_rows)
@@ -278,6 +279,11 @@ class DataStepper(Stepper):
     def _trained(self) -> Params:
         """The weights that the updates move."""
         return self.objective.params()
+
+    @property
+    def _parts(self) -> int:
+        """How many batches, each measured alone, make up the batch of a step."""
+        return self.group.size
 
     def prepare(self) -> None:
         """Change the objective as the method asks, once its side information is paid for."""

@@ -67,8 +67,8 @@ class Unit:
 class Mapped(dict[str, Sum]):
     """Sums that are mapped, entry by entry, once they were dealt out.
 
-    ``map_of`` gives the map of the rows of a parameter that this process holds; ``count`` is the sum
-    of the weights in this process, which multiplies a shift.
+    ``map_of`` gives the map of the rows of a parameter that this process holds; ``count`` is the
+    sum of the weights in this process, which multiplies a shift.
     """
 
     def __init__(self, sums: Sums, map_of: Callable[[str], LeafMap], count: float) -> None:
@@ -145,9 +145,8 @@ class ShardedGroup(ProcessGroup):
                 if forms:
                     own, count = self._scattered(unit, forms, part)
                     for name, summed in own.items():
-                        if isinstance(part, Mapped):
-                            summed = dense(part.map_of(name).apply_to_sum(summed, count))
-                        total[name] = total[name].add_(summed) if name in total else summed
+                        mapped = _mapped(part, name, summed, count)
+                        total[name] = total[name].add_(mapped) if name in total else mapped
         return {name: total[name] for name in self.trained}
 
     def _scattered(
@@ -200,7 +199,7 @@ class ShardedGroup(ProcessGroup):
 
     @contextmanager
     def _all_or_none(self) -> Iterator[None]:
-        """Report an error at the next meeting; one that another process has reported comes first."""
+        """Report an error at the next meeting; what another process has reported comes first."""
         with self._together():
             try:
                 yield
@@ -208,6 +207,13 @@ class ShardedGroup(ProcessGroup):
                 if self._ended is None:
                     raise
                 raise self._ended from None
+
+
+def _mapped(part: Sums, name: str, summed: Tensor, count: float) -> Tensor:
+    """The own rows of a sum, mapped if they have to be."""
+    if not isinstance(part, Mapped):
+        return summed
+    return dense(part.map_of(name).apply_to_sum(summed, count))
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 Norms need D and M of whole layers: they are gathered for one parameter at a time, and forgotten.
 Sums do not: D ∘ Σ w_i g_i is taken entry by entry, on the rows that a process holds, after the
-sums were dealt out (`adadps.engine.sharded_group.Mapped`).
+sums were dealt out (`adadps.engine.shards.group.Mapped`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from adadps.engine.rules.gradients import Affine, LeafMap
 from adadps.engine.rules.layered import LayeredGradients
-from adadps.engine.sharded_group import Mapped, ShardedGroup
+from adadps.engine.shards.group import Mapped, ShardedGroup
 from adadps.errors import ContractError
 from adadps.tensors.sums import Params
 

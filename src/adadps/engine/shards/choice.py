@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadps.data.examples import Examples
 from adadps.engine.by_example import modes_of
@@ -20,7 +20,7 @@ from adadps.engine.losses import Loss
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.rules.layers import require_supported
 from adadps.engine.rules.structure import PythonGenerators
-from adadps.engine.sharded import ShardedModel
+from adadps.engine.shards.model import ShardedModel
 from adadps.errors import ModelError
 from adadps.tensors.sums import dense
 
