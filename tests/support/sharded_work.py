@@ -24,7 +24,7 @@ from adadps import (
 )
 from adadps.engine.losses import cross_entropy, squared_error
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.shards.gathering import GatheredUnit
+from adadps.engine.shards.gathering import GatheredBundle
 from adadps.engine.shards.group import ShardedGroup
 from adadps.methods import dp_r_pub, whitened
 from adadps.methods.stages import clip_adaptively, sgd, update_with
@@ -132,6 +132,10 @@ def trained(name, method="dp_sgd", **options):
     return weights_of(work.finished(run_of(name, method, **options)))
 
 
+def after_many_steps(name, steps):
+    return trained(name, "dp_adam", steps=steps)
+
+
 def all_trained():
     """Every model by one method, and one model by every method."""
     by_model = {name: trained(name) for name in PROBLEMS}
@@ -175,28 +179,28 @@ def of_users():
 
 def held_at_rest(method):
     """Numbers of weights and of states that a process holds, and the most that is gathered."""
-    most, usual = [0], GatheredUnit.gather
+    most, usual = [0], GatheredBundle.gather
     run = run_of("Transformer", method, sigma=1.0, share=0.5)
-    units = run._stepper._sharded._gathered
+    bundles = run._stepper._sharded._gathered
 
-    def noted(unit):
-        usual(unit)
-        most[0] = max(most[0], sum(w.numel() for u in units for w in u._whole if u._is_gathered))
+    def noted(bundle):
+        usual(bundle)
+        most[0] = max(most[0], sum(w.numel() for u in bundles for w in u._whole if u._is_gathered))
 
-    GatheredUnit.gather = noted
+    GatheredBundle.gather = noted
     try:
         work.finished(run)
     finally:
-        GatheredUnit.gather = usual
+        GatheredBundle.gather = usual
     model, states = run._stepper.model, run._stepper.states
     held = {t.untyped_storage()._cdata: t.untyped_storage().size() for t in _tensors_of(states)}
-    sizes = [sum(w.numel() for w in unit._whole) for unit in units]
+    sizes = [sum(w.numel() for w in bundle._whole) for bundle in bundles]
     return {
         "weights": sum(p.to_local().numel() for p in model.parameters()),
         "states": sum(held.values()),
         "gathered": most[0],
-        "units": dict(zip([unit.name for unit in units], sizes, strict=True)),
-        "after": sum(w.untyped_storage().size() for unit in units for w in unit._whole),
+        "bundles": dict(zip([bundle.name for bundle in bundles], sizes, strict=True)),
+        "after": sum(w.untyped_storage().size() for bundle in bundles for w in bundle._whole),
     }
 
 
@@ -233,7 +237,7 @@ def noise_run(steps, method=None):
 
 
 def released_noise(steps):
-    """Noise alone, in units of lr σ C / b, row by row; the first process holds two of three."""
+    """Noise alone, in bundles of lr σ C / b, row by row; the first process holds two of three."""
     found = work.finished(noise_run(steps)).params["0.weight"]
     return found.double() / (2.0 * 1.5 * 0.5 / 10)
 

@@ -1,15 +1,10 @@
 """Models whose parameters are sharded over processes train as whole ones do."""
 
-import math
-
 import pytest
 import torch
-from scipy import stats
 
 from support import sharded_work as work
 from support.team import Raised
-
-FALSE_ALARMS = 1e-6
 
 
 def same(one, other):
@@ -59,56 +54,15 @@ def test_users_are_clipped_whole(team):
 @pytest.mark.parametrize("method", ["dp_sgd", "dp_adam"])
 def test_a_process_holds_its_shards_and_gathers_one_layer_after_another(method, team):
     found = team.run(work.held_at_rest, method)
-    units = found[0]["units"]
-    whole = sum(units.values())
+    bundles = found[0]["bundles"]
+    whole = sum(bundles.values())
     for one in found:
         assert one["weights"] <= 0.55 * whole
         moments = 2 * 8 * one["weights"] if method == "dp_adam" else 0
         assert moments <= one["states"] <= moments + 4 * one["weights"] + 64
-        assert one["gathered"] == max(units[name] for name in units if name) + units[""]
+        assert one["gathered"] == max(bundles[name] for name in bundles if name) + bundles[""]
         assert one["gathered"] < whole
         assert one["after"] == 0
-
-
-# --- noise ---
-
-
-def has_variance(noise, expected):
-    """Is Σ z² / expected what a χ² with as many degrees of freedom would be?"""
-    squares = float((noise**2).sum()) / expected
-    low, high = stats.chi2.ppf([FALSE_ALARMS / 2, 1 - FALSE_ALARMS / 2], noise.numel())
-    return low < squares < high
-
-
-def is_correlated(one, other):
-    together = float(torch.corrcoef(torch.stack([one, other]))[0, 1])
-    return abs(together) > stats.norm.isf(FALSE_ALARMS / 2) / math.sqrt(len(one))
-
-
-def test_every_shard_has_noise_once_and_its_own(team):
-    steps = 3
-    first, second = team.run(work.released_noise, steps)
-    assert torch.equal(first, second)
-    assert first.shape == (work.ROWS_OF_NOISE, work.WIDTH)
-    for row in first:
-        assert has_variance(row, steps)
-        assert not has_variance(row, steps / 2)  # the test sees a factor of two
-        assert not has_variance(row, 2 * steps)
-    assert not any(is_correlated(first[one], first[two]) for one, two in ((0, 1), (0, 2), (1, 2)))
-
-
-def test_the_museum_one_stream_for_all_shards(team):
-    first, _ = team.run(work.of_one_key)
-    assert is_correlated(first[0], first[2])
-
-
-def test_the_museum_noise_missing_on_one_shard(team):
-    for found in team.outcomes(work.missing_in_the_second, False):
-        assert isinstance(found, Raised)
-        assert "numbers of noise" in found.text
-    first, _ = team.run(work.missing_in_the_second, True)  # nobody else could notice
-    assert has_variance(first[0], 3)
-    assert not has_variance(first[2], 3)
 
 
 # --- runs ---

@@ -1,7 +1,7 @@
 """The engine of a model that is sharded over processes: rules by layer, or a refusal.
 
 It is chosen as `adadps.engine.choice` chooses it, but no pass stores the gradients of more than one
-unit: not even those of two synthetic rows, with which the rules are compared.
+bundle: not even those of two synthetic rows, with which the rules are compared.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _agrees(sharded: ShardedModel, found: GhostEngine, probe: Examples) -> bool:
             for weights in torch.eye(2, dtype=torch.float64, device=device):
                 sums = by_rules.weighted_sum(weights)
                 largest = max(float(dense(value).abs().max()) for value in sums.values())
-                for names in sharded.units:
+                for names in sharded.bundles:
                     own = {name: params[name] for name in names}
                     with torch.no_grad():
                         stored = general.per_unit(own, batch, None)

@@ -21,7 +21,7 @@ def is_declared(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
-def units_of(model: nn.Module, named: Mapping[str, nn.Parameter]) -> dict[str, list[str]]:
+def bundles_of(model: nn.Module, named: Mapping[str, nn.Parameter]) -> dict[str, list[str]]:
     """The names of parameters by the nearest module around them that was sharded."""
     declared = {name for name, module in model.named_modules() if is_declared(module)}
     if "" not in declared:

@@ -2,7 +2,7 @@
 
 *How memory comes and goes.* The storage of a parameter is given size 0, and later its size again.
 Whatever torch keeps of it for the backward pass shares that storage, and finds the weights in it.
-Writes into gathered weights are lost when the unit is freed.
+Writes into gathered weights are lost when the bundle is freed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from adadps.engine.shards.group import ShardedGroup, Unit
+from adadps.engine.shards.group import Bundle, ShardedGroup
 from adadps.errors import ModelError
 
 
 class GatheredParameter(nn.Parameter):
-    """A parameter that may be read only while its unit is gathered."""
+    """A parameter that may be read only while its bundle is gathered."""
 
-    _unit: GatheredUnit
+    _bundle: GatheredBundle
     comes_and_goes = True
 
     @classmethod
@@ -35,7 +35,7 @@ class GatheredParameter(nn.Parameter):
             if func not in _ABOUT_FORM:
                 for one in tree_leaves((args, kwargs or {})):
                     if isinstance(one, GatheredParameter):
-                        one._unit.require_gathered()
+                        one._bundle.require_gathered()
             return func(*args, **(kwargs or {}))
 
 
@@ -60,17 +60,17 @@ def hull_of(parameter: nn.Parameter) -> GatheredParameter:
     return found
 
 
-class GatheredUnit:
-    """A unit, its shards here, and the parameters of the twin that it gives memory to."""
+class GatheredBundle:
+    """A bundle, its shards here, and the parameters of the twin that it gives memory to."""
 
     def __init__(
         self,
-        unit: Unit,
+        bundle: Bundle,
         group: ShardedGroup,
         shards: Sequence[Tensor],
         hulls: Sequence[GatheredParameter],
     ) -> None:
-        self.unit, self.name = unit, unit.name
+        self.bundle, self.name = bundle, bundle.name
         self._group, self._shards = group, shards
         # Writes through `data` leave the version of the parameter as it is.
         self._whole = [hull.data.as_subclass(Tensor) for hull in hulls]
@@ -78,11 +78,11 @@ class GatheredUnit:
         """How many forward passes of its module are going on."""
         self._is_gathered = True
         for hull in hulls:
-            hull._unit = self
+            hull._bundle = self
         self.free()
 
-    def is_within(self, other: GatheredUnit) -> bool:
-        """Is this unit the other one, or inside of it?"""
+    def is_within(self, other: GatheredBundle) -> bool:
+        """Is this bundle the other one, or inside of it?"""
         return other.name in ("", self.name) or self.name.startswith(f"{other.name}.")
 
     def require_gathered(self) -> None:
@@ -99,7 +99,7 @@ class GatheredUnit:
         if self._is_gathered:
             return
         with _outside_of_transforms():
-            found = self._group.gathered(self.unit, [shard.cpu() for shard in self._shards])
+            found = self._group.gathered(self.bundle, [shard.cpu() for shard in self._shards])
             for place, whole in enumerate(self._whole):
                 size = whole.numel() * whole.element_size()
                 whole.untyped_storage().resize_(size)

@@ -2,7 +2,7 @@
 
 The rows of a parameter are dealt out as `torch.distributed.fsdp.fully_shard` does it: each process
 has the next ⌈rows / processes⌉ of them, and the last ones may have fewer, or none. Weights are
-gathered unit by unit (`ShardedGroup.gathered`), and of a sum each process gets the rows that it
+gathered bundle by bundle (`ShardedGroup.gathered`), and of a sum each process gets the rows that it
 holds (`ShardedGroup.sum_of`): nobody has the sum of the whole model. The noise of a row is drawn by
 the process that holds it, from a stream of its own (`ShardedGroup.noise_key`).
 """
@@ -57,7 +57,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Unit:
+class Bundle:
     """Parameters that are gathered together: those of one call of ``fully_shard``."""
 
     name: str
@@ -77,14 +77,14 @@ class Mapped(dict[str, Sum]):
 
 
 class ShardedGroup(ProcessGroup):
-    """Processes that hold shards of the parameters in ``units``; ``trained`` names some of them."""
+    """Processes that hold shards of the parameters in ``bundles``; ``trained`` names some of them."""
 
     is_sharded = True
 
-    def __init__(self, control: Any, units: Sequence[Unit], trained: Iterable[str]) -> None:
+    def __init__(self, control: Any, bundles: Sequence[Bundle], trained: Iterable[str]) -> None:
         super().__init__(control)
-        self.forms = {form.name: form for unit in units for form in unit.forms}
-        self._units = units
+        self.forms = {form.name: form for bundle in bundles for form in bundle.forms}
+        self._bundles = bundles
         self.trained = [name for name in self.forms if name in set(trained)]
         self._ended: AdadpsError | None = None
         self.together = self._all_or_none
@@ -110,14 +110,14 @@ class ShardedGroup(ProcessGroup):
 
     # --- shards and wholes ---
 
-    def gathered(self, unit: Unit, shards: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Return, by process, the shards of a unit's parameters as bytes."""
-        self._meet(Meeting.GATHER, form=unit.name)
+    def gathered(self, bundle: Bundle, shards: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Return, by process, the shards of a bundle's parameters as bytes."""
+        self._meet(Meeting.GATHER, form=bundle.name)
         line = torch.cat([_as_bytes(shard) for shard in shards])
         self.bytes_sent += line.nbytes
         widths = [shard.element_size() for shard in shards]
         sizes = [
-            [prod(f.shape_of(rank)) * width for f, width in zip(unit.forms, widths, strict=True)]
+            [prod(f.shape_of(rank)) * width for f, width in zip(bundle.forms, widths, strict=True)]
             for rank in range(self.size)
         ]
         heard = self._gathered(line, [sum(one) for one in sizes])
@@ -125,7 +125,7 @@ class ShardedGroup(ProcessGroup):
 
     def whole(self, form: Form, shard: Tensor) -> Tensor:
         """Return a whole tensor that is dealt out like a parameter, on the CPU, in all of them."""
-        parts = self.gathered(Unit(form.name, (form,)), [shard.detach().cpu()])
+        parts = self.gathered(Bundle(form.name, (form,)), [shard.detach().cpu()])
         return torch.cat([part for (part,) in parts]).view(shard.dtype).view(form.shape)
 
     def own(self, form: Form, whole: Tensor) -> Tensor:
@@ -133,27 +133,27 @@ class ShardedGroup(ProcessGroup):
         return whole[form.rows(self.rank)].clone(memory_format=torch.contiguous_format)
 
     def sum_of(self, parts: Iterable[Sums]) -> Sums:
-        """Add up sums over all processes, unit by unit; each gets the rows that it holds.
+        """Add up sums over all processes, bundle by bundle; each gets the rows that it holds.
 
         Every process has the same number of parts. A part is reduced before the next one is made,
-        so that no process ever holds more than one unit's whole sum.
+        so that no process ever holds more than one bundle's whole sum.
         """
         total: Params = {}
         for part in parts:
-            for unit in self._units:
-                forms = [form for form in unit.forms if form.name in part]
+            for bundle in self._bundles:
+                forms = [form for form in bundle.forms if form.name in part]
                 if forms:
-                    own, count = self._scattered(unit, forms, part)
+                    own, count = self._scattered(bundle, forms, part)
                     for name, summed in own.items():
                         mapped = _mapped(part, name, summed, count)
                         total[name] = total[name].add_(mapped) if name in total else mapped
         return {name: total[name] for name in self.trained}
 
     def _scattered(
-        self, unit: Unit, forms: Sequence[Form], part: Sums
+        self, bundle: Bundle, forms: Sequence[Form], part: Sums
     ) -> tuple[dict[str, Tensor], float]:
-        """The own rows of a unit's sums over all processes, by one reduction, and their weight."""
-        self._meet(Meeting.SUM, form=[unit.name, *(form.name for form in forms)])
+        """The own rows of a bundle's sums over all processes, by one reduction, and their weight."""
+        self._meet(Meeting.SUM, form=[bundle.name, *(form.name for form in forms)])
         wholes = [dense(part[form.name]).double() for form in forms]
         count = wholes[0].new_tensor([part.count if isinstance(part, Mapped) else 0.0])
         pairs = list(zip(forms, wholes, strict=True))

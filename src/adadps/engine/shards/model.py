@@ -4,9 +4,9 @@ What the user has called ``fully_shard`` on is a declaration: which parameters a
 together. Hooks of torch do not run here, because they know nothing of torch.func.vmap, nor of
 layers that run by our own functions. The model that is differentiated is a *twin* of the user's
 (`ShardedModel.twin`): its layers are torch's own, and its parameters have whole shapes, but no
-memory. A unit of them gets memory, and all shards, when its module begins to run, and loses both
-when that ends; in the backward pass again, from the module's outputs on, until another unit is
-gathered. So a process holds its shards, and the unit that is running with those around it.
+memory. A bundle of them gets memory, and all shards, when its module begins to run, and loses both
+when that ends; in the backward pass again, from the module's outputs on, until another bundle is
+gathered. So a process holds its shards, and the bundle that is running with those around it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch.utils._pytree import tree_map_only
 
 from adadps.engine.group import Group
 from adadps.engine.shards.declared import (
+    bundles_of,
     is_declared,
     require_dealt_out,
     require_shape,
     shard_of,
     twin_of,
-    units_of,
 )
-from adadps.engine.shards.gathering import GatheredUnit, hull_of
-from adadps.engine.shards.group import Form, ShardedGroup, Unit
+from adadps.engine.shards.gathering import GatheredBundle, hull_of
+from adadps.engine.shards.group import Bundle, Form, ShardedGroup
 from adadps.errors import ModelError
 from adadps.tensors.products import with_known_signature
 from adadps.tensors.sums import Params
@@ -43,45 +43,47 @@ def is_sharded(model: nn.Module) -> bool:
 class ShardedModel:
     """The user's model, the shards that this process holds of it, and the twin that runs.
 
-    ``make_group`` builds the group of units and of the names of trained parameters.
+    ``make_group`` builds the group of bundles and of the names of trained parameters.
     """
 
     def __init__(
         self,
         model: nn.Module,
         processes: int,
-        make_group: Callable[[Sequence[Unit], Iterable[str]], ShardedGroup],
+        make_group: Callable[[Sequence[Bundle], Iterable[str]], ShardedGroup],
     ) -> None:
         self.model = model
         self.reshard()
         named = dict(model.named_parameters())
-        paths = units_of(model, named)
+        paths = bundles_of(model, named)
         for name, parameter in named.items():
             require_dealt_out(name, parameter, processes)
         forms = {name: Form.over(name, p.shape, processes) for name, p in named.items()}
-        units = [Unit(path, tuple(forms[n] for n in names)) for path, names in paths.items()]
+        bundles = [Bundle(path, tuple(forms[n] for n in names)) for path, names in paths.items()]
         trained = [name for name, parameter in named.items() if parameter.requires_grad]
-        self.group = make_group(units, trained)
+        self.group = make_group(bundles, trained)
         self.shards: Params = {name: shard_of(parameter) for name, parameter in named.items()}
         for name, form in forms.items():
             require_shape(form, self.shards[name], self.group)
         hulls = {name: hull_of(parameter) for name, parameter in named.items()}
         self._gathered = [
-            GatheredUnit(unit, self.group, [self.shards[f.name] for f in unit.forms],
-                          [hulls[f.name] for f in unit.forms])
-            for unit in units
+            GatheredBundle(bundle, self.group, [self.shards[f.name] for f in bundle.forms],
+                          [hulls[f.name] for f in bundle.forms])
+            for bundle in bundles
         ]  # fmt: skip
         self.twin = twin_of(model, {id(p): hulls[name] for name, p in named.items()})
-        for unit in self._gathered:
-            module = self.twin.get_submodule(unit.name)
-            module.register_forward_pre_hook(_BeforeForward(self, unit), prepend=True)
-            module.register_forward_hook(_AfterForward(self, unit))
+        for bundle in self._gathered:
+            module = self.twin.get_submodule(bundle.name)
+            module.register_forward_pre_hook(_BeforeForward(self, bundle), prepend=True)
+            module.register_forward_hook(_AfterForward(self, bundle))
 
     @property
-    def units(self) -> list[list[str]]:
-        """The names of the trained parameters of each unit."""
+    def bundles(self) -> list[list[str]]:
+        """The names of the trained parameters of each bundle."""
         trained = set(self.group.trained)
-        named = [[f.name for f in unit.unit.forms if f.name in trained] for unit in self._gathered]
+        named = [
+            [f.name for f in bundle.bundle.forms if f.name in trained] for bundle in self._gathered
+        ]
         return [names for names in named if names]
 
     @property
@@ -107,22 +109,22 @@ class ShardedModel:
             if is_declared(module):
                 module.reshard()  # type: ignore[operator]
 
-    def take(self, unit: GatheredUnit) -> None:
-        """Gather a unit for the backward pass, and free all that are not around it."""
+    def take(self, bundle: GatheredBundle) -> None:
+        """Gather a bundle for the backward pass, and free all that are not around it."""
         for other in self._gathered:
-            if other.running == 0 and not unit.is_within(other):
+            if other.running == 0 and not bundle.is_within(other):
                 other.free()
-        unit.gather()
+        bundle.gather()
 
     def free(self) -> None:
-        """Free all units."""
-        for unit in self._gathered:
-            unit.running = 0
-            unit.free()
+        """Free all bundles."""
+        for bundle in self._gathered:
+            bundle.running = 0
+            bundle.free()
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Surround passes: after them no unit is gathered."""
+        """Surround passes: after them no bundle is gathered."""
         try:
             yield
         finally:
@@ -146,7 +148,7 @@ class ShardedModel:
 def sharded_model(
     model: nn.Module,
     group: Group,
-    make_group: Callable[[Sequence[Unit], Iterable[str]], ShardedGroup],
+    make_group: Callable[[Sequence[Bundle], Iterable[str]], ShardedGroup],
 ) -> ShardedModel | None:
     """Return the model as a sharded one; None if it is not sharded."""
     if not is_sharded(model):
@@ -159,34 +161,34 @@ def sharded_model(
     return ShardedModel(model, group.size, make_group)
 
 
-# --- where units are gathered ---
+# --- where bundles are gathered ---
 
 
 class _BeforeForward:
-    """Gathers a unit when its module begins to run."""
+    """Gathers a bundle when its module begins to run."""
 
-    def __init__(self, model: ShardedModel, unit: GatheredUnit) -> None:
-        self._model, self._unit = model, unit
+    def __init__(self, model: ShardedModel, bundle: GatheredBundle) -> None:
+        self._model, self._bundle = model, bundle
 
     def __call__(self, module: nn.Module, given: Any) -> None:
         """Gather."""
         del module, given
-        self._unit.gather()
-        self._unit.running += 1
+        self._bundle.gather()
+        self._bundle.running += 1
 
 
 class _AfterForward:
-    """Frees a unit when its module has run, and has it gathered again on the way back."""
+    """Frees a bundle when its module has run, and has it gathered again on the way back."""
 
-    def __init__(self, model: ShardedModel, unit: GatheredUnit) -> None:
-        self._model, self._unit = model, unit
+    def __init__(self, model: ShardedModel, bundle: GatheredBundle) -> None:
+        self._model, self._bundle = model, bundle
 
     def __call__(self, module: nn.Module, given: Any, outputs: Any) -> Any:
         """Free."""
         del module, given
-        self._unit.running -= 1
-        if self._unit.running == 0:
-            self._unit.free()
+        self._bundle.running -= 1
+        if self._bundle.running == 0:
+            self._bundle.free()
 
         def marked(output: Tensor) -> Tensor:
             if not output.is_floating_point():
@@ -197,32 +199,34 @@ class _AfterForward:
         return tree_map_only(Tensor, marked, outputs)
 
     def gather(self) -> None:
-        """Gather the unit for the backward pass of its module."""
-        self._model.take(self._unit)
+        """Gather the bundle for the backward pass of its module."""
+        self._model.take(self._bundle)
 
 
 @with_known_signature
 class _OnTheWayBack(torch.autograd.Function):
-    """The same values; a unit is gathered when their gradient arrives."""
+    """The same values; a bundle is gathered when their gradient arrives."""
 
     @staticmethod
-    def forward(unit: _AfterForward, values: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(bundle: _AfterForward, values: Tensor) -> Tensor:  # noqa: ARG004
         """Return a copy: a view of another function's output could not be written to."""
         return values.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the unit."""
-        ctx.unit = inputs[0]
+        """Keep the bundle."""
+        ctx.bundle = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[None, Tensor]:
         """Gather."""
-        ctx.unit.gather()
+        ctx.bundle.gather()
         return None, above
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], unit: Any, values: Tensor) -> tuple[Tensor, Any]:  # noqa: ARG004
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], bundle: Any, values: Tensor
+    ) -> tuple[Tensor, Any]:  # noqa: ARG004
         """Treat all examples at once."""
-        found: Tensor = _OnTheWayBack.apply(unit, values)  # type: ignore[no-untyped-call]
+        found: Tensor = _OnTheWayBack.apply(bundle, values)  # type: ignore[no-untyped-call]
         return found, in_dims[1]
