@@ -136,6 +136,10 @@ def after_many_steps(name, steps):
     return trained(name, "dp_adam", steps=steps)
 
 
+def of_few_rows():
+    return trained("autoencoder", sigma=0.5, share=0.3, steps=10)
+
+
 def all_trained():
     """Every model by one method, and one model by every method."""
     by_model = {name: trained(name) for name in PROBLEMS}
@@ -185,7 +189,7 @@ def held_at_rest(method):
 
     def noted(bundle):
         usual(bundle)
-        most[0] = max(most[0], sum(w.numel() for u in bundles for w in u._whole if u._is_gathered))
+        most[0] = max(most[0], _numbers(b for b in bundles if b._is_gathered))
 
     GatheredBundle.gather = noted
     try:
@@ -194,7 +198,7 @@ def held_at_rest(method):
         GatheredBundle.gather = usual
     model, states = run._stepper.model, run._stepper.states
     held = {t.untyped_storage()._cdata: t.untyped_storage().size() for t in _tensors_of(states)}
-    sizes = [sum(w.numel() for w in bundle._whole) for bundle in bundles]
+    sizes = [_numbers([bundle]) for bundle in bundles]
     return {
         "weights": sum(p.to_local().numel() for p in model.parameters()),
         "states": sum(held.values()),
@@ -202,6 +206,10 @@ def held_at_rest(method):
         "bundles": dict(zip([bundle.name for bundle in bundles], sizes, strict=True)),
         "after": sum(w.untyped_storage().size() for bundle in bundles for w in bundle._whole),
     }
+
+
+def _numbers(bundles):
+    return sum(whole.numel() for bundle in bundles for whole in bundle._whole)
 
 
 def _tensors_of(state):
@@ -237,7 +245,7 @@ def noise_run(steps, method=None):
 
 
 def released_noise(steps):
-    """Noise alone, in bundles of lr σ C / b, row by row; the first process holds two of three."""
+    """Noise alone, in units of lr σ C / b, row by row; the first process holds two of three."""
     found = work.finished(noise_run(steps)).params["0.weight"]
     return found.double() / (2.0 * 1.5 * 0.5 / 10)
 

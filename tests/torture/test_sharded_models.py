@@ -23,7 +23,7 @@ def four():
 
 @pytest.mark.parametrize("name", ["LSTM", "Transformer", "autoencoder"])
 def test_four_processes_train_what_one_does(name, four):
-    """Rows of three classes are dealt out to four processes: the last one has none of them."""
+    """The last one has no row of three classes, and of the autoencoder no row at all."""
     found = four.run(work.after_many_steps, name, STEPS)
     expected = work.after_many_steps(name, STEPS)
     for one in found:
@@ -49,3 +49,9 @@ def test_pieces_and_empty_batches_in_four_processes(four):
     assert len({tuple(count for _, count in pieces) for _, pieces in found}) == 1
     assert len({tuple(rows for rows, _ in pieces) for _, pieces in found}) > 1
     four.run(work.empty_batches)
+
+
+def test_a_process_without_any_row_takes_part(four):
+    first, *others = four.run(work.of_few_rows)
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)

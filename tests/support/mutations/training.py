@@ -23,8 +23,8 @@ MUTATIONS = {
     ),
     "nobody compares how often shards were noised": Mutation(
         "src/adadps/engine/shards/group.py",
-        "super().follows(lambda: position() // own)",
-        "super().follows(lambda: 0 * position() // own)",
+        "super().follows(lambda: position() // own if own",
+        "super().follows(lambda: 0 * position() // own if own",
         "tests/hazards/test_hazards_of_processes.py -k missing_on_one_shard",
     ),
     "a shard gets the sum of its own process alone": Mutation(

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from adadps.engine.group import Meeting, ProcessGroup
-from adadps.errors import AdadpsError, ModelError
+from adadps.errors import AdadpsError
 from adadps.tensors.sums import Params, Sum, Sums, dense
 
 if TYPE_CHECKING:
@@ -76,8 +76,12 @@ class Mapped(dict[str, Sum]):
         self.map_of, self.count = map_of, count
 
 
+_NOTHING_TO_NOISE = -1
+"""What a process says of its noise that holds no row: there are more processes than rows."""
+
+
 class ShardedGroup(ProcessGroup):
-    """Processes that hold shards of the parameters in ``bundles``; ``trained`` names some of them."""
+    """Processes that hold shards of all parameters in ``bundles``; ``trained`` names some."""
 
     is_sharded = True
 
@@ -88,20 +92,14 @@ class ShardedGroup(ProcessGroup):
         self.trained = [name for name in self.forms if name in set(trained)]
         self._ended: AdadpsError | None = None
         self.together = self._all_or_none
-        sizes = [self._entries_of(rank) for rank in range(self.size)]
-        if min(sizes) == 0:
-            raise ModelError(
-                f"Expected rows of some parameter for each of {self.size} processes, found none "
-                f"for process {sizes.index(0)}. Start fewer processes."
-            )
 
     def _entries_of(self, rank: int) -> int:
         return sum(prod(self.forms[name].shape_of(rank)) for name in self.trained)
 
     def follows(self, position: Callable[[], int]) -> None:
-        """Compare how often each process has drawn the noise of its shard."""
+        """Compare how often each process has drawn the noise of its shard, if it has one."""
         own = self._entries_of(self.rank)
-        super().follows(lambda: position() // own)
+        super().follows(lambda: position() // own if own else _NOTHING_TO_NOISE)
 
     def noise_key(self, shared: bytes) -> bytes:
         """Return the key of this process's stream: another one in each process, at every start."""
@@ -152,7 +150,7 @@ class ShardedGroup(ProcessGroup):
     def _scattered(
         self, bundle: Bundle, forms: Sequence[Form], part: Sums
     ) -> tuple[dict[str, Tensor], float]:
-        """The own rows of a bundle's sums over all processes, by one reduction, and their weight."""
+        """The own rows of a bundle's sums over all processes, and their weight: one reduction."""
         self._meet(Meeting.SUM, form=[bundle.name, *(form.name for form in forms)])
         wholes = [dense(part[form.name]).double() for form in forms]
         count = wholes[0].new_tensor([part.count if isinstance(part, Mapped) else 0.0])
@@ -175,7 +173,16 @@ class ShardedGroup(ProcessGroup):
             start += prod(shape)
         return found, float(own[0])
 
-    # --- ends ---
+    # --- meetings ---
+
+    def _require_same_place(self, places: Sequence[Sequence[int]]) -> None:
+        drawn = [times for _, _, times, _ in places if times != _NOTHING_TO_NOISE]
+        super()._require_same_place(
+            [
+                (what, met, drawn[0] if times == _NOTHING_TO_NOISE else times, form)
+                for what, met, times, form in places
+            ]
+        )
 
     def _meet(
         self,

@@ -224,9 +224,7 @@ class _OnTheWayBack(torch.autograd.Function):
         return None, above
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], bundle: Any, values: Tensor
-    ) -> tuple[Tensor, Any]:  # noqa: ARG004
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, Any]:  # noqa: ARG004
         """Treat all examples at once."""
-        found: Tensor = _OnTheWayBack.apply(bundle, values)  # type: ignore[no-untyped-call]
+        found: Tensor = _OnTheWayBack.apply(*inputs)  # type: ignore[no-untyped-call]
         return found, in_dims[1]
