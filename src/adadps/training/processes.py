@@ -70,6 +70,8 @@ def current_group() -> Group:
 
 def sharded_over(model: nn.Module, group: Group) -> ShardedModel | None:
     """Return a model that `fully_shard` has sharded, with its group; None for any other model."""
+    if not any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        return None
     control = None if group.is_alone else _controls[0][1]
     return sharded_model(model, group, partial(ShardedGroup, control))
 

@@ -57,9 +57,8 @@ from adadps.methods.stages.users import Users
 from adadps.tensors.loops import torch_on_one_thread
 from adadps.tensors.sums import Params, SinglePrecision, is_wide
 from adadps.training.calibration import require_parts
-from adadps.training.checkpoint import Checkpoint
+from adadps.training.checkpoint import Checkpoint, HeldWhole
 from adadps.training.debugging import BatchFacts
-from adadps.training.held_weights import HeldWhole
 from adadps.training.saved_checkpoint import require_like, unpack
 
 LITTLE_WORK = 2**24

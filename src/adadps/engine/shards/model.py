@@ -35,11 +35,6 @@ from adadps.tensors.products import with_known_signature
 from adadps.tensors.sums import Params
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Has the model parameters that are dealt out over processes?"""
-    return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
-
-
 class ShardedModel:
     """The user's model, the shards that this process holds of it, and the twin that runs.
 
@@ -149,10 +144,8 @@ def sharded_model(
     model: nn.Module,
     group: Group,
     make_group: Callable[[Sequence[Bundle], Iterable[str]], ShardedGroup],
-) -> ShardedModel | None:
-    """Return the model as a sharded one; None if it is not sharded."""
-    if not is_sharded(model):
-        return None
+) -> ShardedModel:
+    """Return a model that was sharded, refused where there are no others to hold its shards."""
     if group.is_alone:
         raise ModelError(
             "Expected several processes for a model that `fully_shard` has sharded, found one. "
