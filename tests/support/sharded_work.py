@@ -379,6 +379,14 @@ def refused(how):
         fully_shard(parts[0])
         PrivateRun(model, loss, examples(*data), method=METHODS["dp_sgd"](noise), batch_size=10,
                    steps=2)  # fmt: skip
+    elif how == "mixed precision":
+        model, _, loss, data = lstm_problem()
+        current_group()
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+        PrivateRun(model, loss, examples(*data), method=METHODS["dp_sgd"](noise), batch_size=10,
+                   steps=2)  # fmt: skip
     elif how == "read outside":
         model = Tied()
         current_group()

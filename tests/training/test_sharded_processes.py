@@ -113,6 +113,7 @@ def test_an_error_in_one_process_ends_all(where, team):
 
 REFUSED = {
     "parts alone": "`fully_shard` on the model itself",
+    "mixed precision": "in full precision",
     "read outside": "read while their own module runs",
     "sparse rows": "dense rows or tokens",
     "adaptive clipping": "treats every entry of a weight alone",
