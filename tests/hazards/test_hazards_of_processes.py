@@ -10,7 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
+from support import sharded_work as sharded
 from support import team_work as work
+from support.team import Raised
 
 FALSE_ALARMS = 1e-6
 
@@ -60,6 +62,49 @@ def test_hazard_17_the_museum_late_rows_settled_on_one_rank_only(team):
     for found in team.outcomes(work.settled_in_one_process):
         assert found.kind == "ContractError"
         assert "numbers of noise" in found.text
+
+
+# --- models in shards ---
+
+
+def is_correlated(one, other):
+    together = float(torch.corrcoef(torch.stack([one, other]))[0, 1])
+    return abs(together) > stats.norm.isf(FALSE_ALARMS / 2) / math.sqrt(len(one))
+
+
+def test_hazard_17_every_shard_has_noise_once_and_its_own(team):
+    """The first process holds two of three rows, the second the other one."""
+    steps = 3
+    first, second = team.run(sharded.released_noise, steps)
+    assert torch.equal(first, second)
+    assert first.shape == (sharded.ROWS_OF_NOISE, sharded.WIDTH)
+    for row in first:
+        assert has_variance(row, steps)
+        assert not has_variance(row, steps / 2)
+        assert not has_variance(row, 2 * steps)
+    assert not any(is_correlated(first[one], first[two]) for one, two in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_hazard_17_the_museum_one_stream_for_all_shards(team):
+    first, _ = team.run(sharded.of_one_key)
+    assert is_correlated(first[0], first[2])
+
+
+def test_hazard_17_the_museum_noise_missing_on_one_shard(team):
+    for found in team.outcomes(sharded.missing_in_the_second, False):
+        assert isinstance(found, Raised)
+        assert "numbers of noise" in found.text
+    first, _ = team.run(sharded.missing_in_the_second, True)  # no other process could notice
+    assert has_variance(first[0], 3)
+    assert not has_variance(first[2], 3)
+
+
+def test_hazard_16_sharded_runs_do_not_repeat_noise(team):
+    (one, _), (other, _) = (team.run(sharded.released_noise, 1) for _ in range(2))
+    assert not any(is_correlated(*pair) for pair in zip(one, other, strict=True))
+
+
+# --- restarts ---
 
 
 def test_hazard_16_no_run_of_a_group_repeats_noise(team):

@@ -151,6 +151,11 @@ def all_trained(sigma, share, steps=6):
     return {name: trained(name, sigma, share, steps) for name in PROBLEMS}
 
 
+def most_rows_in_single():
+    """The largest batch that this process adds up in float32: nobody knows those of the others."""
+    return run_of("dense", sigma=1.0)._stepper._single.most_rows
+
+
 # --- noise ---
 
 WIDE = 3000

@@ -8,6 +8,7 @@ from adadps.engine.group import ALONE, Group
 from adadps.errors import ContractError
 from adadps.methods.side.source import Transform
 from adadps.methods.side.whitening import WhiteningState, _of_first
+from adadps.tensors.sums import SinglePrecision
 from adadps.training.processes import _lists_in, current_group
 from support import team_work as work
 from support.team import Raised, Team
@@ -58,6 +59,11 @@ def test_replicas_are_bit_equal_and_draw_noise_from_the_same_place(name, with_no
 def test_without_torchrun_there_is_no_group():
     assert work.current_group().is_alone
     assert not torch.distributed.is_initialized()
+
+
+def test_no_process_adds_up_more_rows_in_float32_than_its_share(team):
+    most = SinglePrecision.for_batches(work.ROWS, 0.5).most_rows
+    assert [2 * one <= most for one in team.run(work.most_rows_in_single)] == [True] * 2
 
 
 def test_shards_may_be_uneven_and_empty(alone, team):

@@ -26,7 +26,7 @@ from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.rules.structure import HiddenParameterError, PythonGenerators, used_elsewhere
 from adadps.engine.waist import Engine
 from adadps.errors import AdadpsError, DataError, ModelError, SpeedWarning
-from adadps.tensors.sums import Params, dense
+from adadps.tensors.sums import Params, Sums, dense
 
 
 def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
@@ -42,16 +42,16 @@ def engine_for(model: nn.Module, loss: Loss, probe: Examples) -> Engine:
     general = GeneralEngine(model, loss)
     if LayerSequence.of(model) is not None:
         return general
-    mixed = _ghost_for(model, loss, one)
+    mixed = ghost_for(model, loss, one)
     if mixed is not None and _agree(mixed, general, probe):
         generators = PythonGenerators()
-        if _runs(mixed, probe) and not generators.have_drawn():
+        if runs(mixed, probe) and not generators.have_drawn():
             mixed.modes = modes_of(model)
             return mixed
     return general
 
 
-def _ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | None:
+def ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | None:
     """A ghost engine with stored gradients for what no rule covers; None if all would be stored."""
     params, passes = _trainable(model), PassByExample(model, ())
     try:
@@ -63,12 +63,12 @@ def _ghost_for(model: nn.Module, loss: Loss, one: Examples) -> GhostEngine | Non
         ghost.measure(params, one.features)
     except HiddenParameterError:
         raise
-    except _CANNOT_RUN:
+    except CANNOT_RUN:
         return None
     return ghost
 
 
-def _runs(ghost: GhostEngine, probe: Examples) -> bool:
+def runs(ghost: GhostEngine, probe: Examples) -> bool:
     """Does it run in training mode, too? A layer that draws cannot run a second time."""
     try:
         require_gradients(ghost, probe)
@@ -159,17 +159,27 @@ def _agree(ghost: GhostEngine, general: GeneralEngine, probe: Examples) -> bool:
             found, expected = (engine.per_unit(params, batch, None) for engine in (ghost, general))
         if not torch.equal(found.present, expected.present):
             return False
-        for weights in torch.eye(2, dtype=torch.float64, device=device):
-            sums = found.weighted_sum(weights)
-            wanted = {n: dense(v) for n, v in expected.weighted_sum(weights).items()}
-            largest = torch.stack([value.abs().max() for value in wanted.values()]).max()
-            for name, value in wanted.items():
-                scale = share * value.abs().max() + 1e-6 * largest
-                if not bool(((dense(sums[name]) - dense(value)).abs() <= scale).all()):
-                    return False
-    except _CANNOT_RUN:
+        return all(
+            same_sums(found.weighted_sum(weights), expected.weighted_sum(weights), share)
+            for weights in torch.eye(2, dtype=torch.float64, device=device)
+        )
+    except CANNOT_RUN:
         return False
-    return True
+
+
+def same_sums(found: Sums, expected: Sums, share: float, least: float = 0.0) -> bool:
+    """Do they differ by a ``share`` of a parameter's largest entry, and a millionth of all?
+
+    ``least`` is the largest entry of other parameters.
+    """
+    wanted = {name: dense(value) for name, value in expected.items()}
+    largest = max(least, *(float(value.abs().max()) for value in wanted.values()))
+    return all(
+        bool(
+            ((dense(found[name]) - value).abs() <= share * value.abs().max() + 1e-6 * largest).all()
+        )
+        for name, value in wanted.items()
+    )
 
 
 IN_HALF = 0.05
@@ -206,7 +216,7 @@ def warn_of_stored_gradients(engine: Engine) -> None:
     )
 
 
-_CANNOT_RUN = (
+CANNOT_RUN = (
     AdadpsError,
     RuntimeError,
     TypeError,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import Enum
 from functools import partial
@@ -43,6 +43,8 @@ class Meeting(Enum):
     PAYMENT = "pay for a step"
     CHECKPOINT = "read the checkpoint"
     READ = "read rows of a table"
+    GATHER = "gather the weights of a layer"
+    PIECES = "agree on the number of physical batches"
     SUM = "add up clipped gradients"
     TENSORS = "take over tensors of the first process"
     WEIGHTS = "compare the weights"
@@ -62,6 +64,8 @@ class Group:
     """Is there no other process?"""
     is_first = True
     """Is this the process that pays, writes and speaks?"""
+    is_sharded = False
+    """Does each process hold other rows of the weights (`ShardedGroup`)?"""
     together: Callable[[], AbstractContextManager[None]] = nullcontext
     """Within it, an error in one process ends the work of all with the same error."""
 
@@ -71,6 +75,14 @@ class Group:
     def sum(self, sums: Sums) -> Sums:
         """Return the sums over all processes, bit for bit the same in each."""
         return sums
+
+    def sum_of(self, parts: Iterable[Sums]) -> Sums:
+        """Add up parts over all processes; each gets the rows that it holds."""
+        raise NotImplementedError(f"{type(self).__name__} does not hold shards")
+
+    def noise_key(self, shared: bytes) -> bytes:
+        """Return the key of this process's noise: the shared one, where all hold all weights."""
+        return shared
 
     def union(self, rows: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the rows of each table that any process names, in the same order in each."""

@@ -301,6 +301,8 @@ class Step:
 
     def sum(self, batch: GradientBatch, weigh: Callable[[Tensor], Tensor], params: Params) -> Sums:
         """Return Σ_i weigh(norm_i) g_i over the batches of all processes, which may be empty."""
+        if self.group.is_sharded:
+            return self.group.sum_of(p.weighted_sum(weigh(p.norms())) for p in batch.parts())
         total = reduce(batch, weigh) or zeros_like(params)
         return total if self.group.is_alone else self.group.sum(total)
 

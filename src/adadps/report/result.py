@@ -202,6 +202,14 @@ class Result:
 
 def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:
     """Copy weights into a model's parameters of the same names and shapes."""
+    require_shapes(held, params)
+    with torch.no_grad():
+        for name, value in held.items():
+            params[name].copy_(value)
+
+
+def require_shapes(held: Params, params: Mapping[str, Tensor]) -> None:
+    """Refuse weights of other names or shapes than the parameters."""
     found = {name: tuple(value.shape) for name, value in held.items()}
     expected = {name: tuple(value.shape) for name, value in params.items()}
     if found != expected:
@@ -209,9 +217,6 @@ def copy_weights(held: Params, params: Mapping[str, Tensor]) -> None:
             f"Expected weights of shapes {expected}, found {found}. Build the model with the "
             "architecture that was trained."
         )
-    with torch.no_grad():
-        for name, value in held.items():
-            params[name].copy_(value)
 
 
 def save_tensors(tensors: Params, file: Path) -> None:

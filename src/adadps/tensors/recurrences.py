@@ -83,7 +83,9 @@ def forward(cell: Cell, gates: Tensor, start: Start) -> States:
     sequences, time, width = gates.shape
     size = width // cell.gates
     hidden = gates.new_empty(sequences, time, size)
-    given = [as_array(t) for t in (gates, start.weight.T.contiguous())]
+    given = [
+        as_array(t) for t in (gates, start.weight.T.clone(memory_format=torch.contiguous_format))
+    ]
     h0, c0 = as_array(start.hidden), as_array(start.cell)
     work = gates.numel() * size
     if cell in (Cell.TANH, Cell.RELU):
@@ -95,7 +97,7 @@ def forward(cell: Cell, gates: Tensor, start: Start) -> States:
     if cell is Cell.LSTM:
         _in_blocks(loops.lstm_forward, sequences, work, *given, h0, c0, *filled)
     else:
-        bias = as_array(start.bias)
+        bias = as_array(start.bias.clone())  # an array would hold on to memory that may have to go
         _in_blocks(loops.gru_forward, sequences, work, *given, bias, h0, *filled)
     return States(hidden, memory, active)
 
@@ -108,7 +110,7 @@ def backward(
         return _differentiated(cell, gates, start, d_hidden, d_cell)
     sequences, _, size = states.hidden.shape
     work = gates.numel() * size
-    weight = as_array(start.weight)
+    weight = as_array(start.weight.clone())  # as above
     d_gates, d_h0 = torch.empty_like(gates), torch.empty_like(start.hidden)
     d_c0 = d_cell.clone()
     above = as_array(d_hidden)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -284,6 +284,14 @@ class SinglePrecision:
             return None
         error = (terms - (-most_rows // terms) + 4) * UNIT
         return cls(terms, most_rows, 2 * error / (1 - error) * most_rows)
+
+    def shared_by(self, parts: int) -> SinglePrecision:
+        """Return the same for a batch that is drawn in parts, none of which knows the others.
+
+        >>> SinglePrecision.for_batches(256, clip_norm=1.0).shared_by(2).most_rows
+        144
+        """
+        return replace(self, most_rows=self.most_rows // parts)
 
     def terms_for(self, rows: int, device: torch.device) -> int | None:
         """Return how many terms of a batch of this many rows are added up in float32 at a time.

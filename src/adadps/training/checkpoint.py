@@ -20,14 +20,17 @@ import hashlib
 import json
 import math
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adadps.engine.group import ALONE, Group, Meeting
+from adadps.engine.waist import Weights
 from adadps.errors import ContractError, DataError, SettingError, require
 from adadps.files import new_folder, remove_abandoned, remove_folder
 from adadps.methods.side.noisy import PendingMeasurement
@@ -36,6 +39,7 @@ from adadps.methods.side.source import Transform
 from adadps.methods.side.whitening import WhiteningState
 from adadps.report.result import Measurement, copy_weights, save_tensors
 from adadps.tensors.sums import Params
+from adadps.training.describe import frozen_part_of
 
 FORMAT = 1
 LEDGER = "ledger"
@@ -380,3 +384,60 @@ class _Packing:
             and value.keys() == self._weights.keys()
             and all(value[name] is held for name, held in self._weights.items())
         )
+
+
+# --- what is stored of the weights ---
+
+
+class HeldWhole(ABC):
+    """Weights and states, whole in this process, as a run stores and compares them.
+
+    `adadps.training.sharded_stepper` does both otherwise, where each process holds a shard.
+    """
+
+    model: nn.Module
+    group: Group
+    weights: Weights
+    states: tuple[Any, ...]
+    own_params: Params
+
+    @property
+    @abstractmethod
+    def params(self) -> Params:
+        """The trainable parameters with all their noise."""
+
+    @property
+    @abstractmethod
+    def given_params(self) -> Params:
+        """The weights that evaluations and results show."""
+
+    @property
+    def whole_form(self) -> Params:
+        """Tensors with the shapes of the parameters."""
+        return self.own_params
+
+    @property
+    def evaluated_params(self) -> Params:
+        """What an evaluation runs the model with."""
+        return self.given_params
+
+    @property
+    def common_states(self) -> Any:
+        """The states that all processes hold alike."""
+        return self.states
+
+    def digest(self) -> str:
+        """Hash what all processes hold alike of the weights."""
+        return self.weights.digest()
+
+    def frozen_part(self, assumed_public: Iterable[str]) -> str:
+        """Hash what the run may not change."""
+        return frozen_part_of(self.model, assumed_public)
+
+    def load(self, held: Checkpoint) -> None:
+        """Take over the weights of a checkpoint."""
+        held.put_into(self.own_params)
+
+    def packed(self) -> tuple[Params, Any, Params]:
+        """Return weights, states and the states' tensors for a checkpoint."""
+        return self.params, *pack(self.states, self.own_params)

@@ -39,9 +39,11 @@ from adadps.training.processes import (
     joined_terms,
     part_of,
     require_possible,
+    sharded_over,
 )
 from adadps.training.progress import Progress, progress_bar
 from adadps.training.run import Run
+from adadps.training.sharded_stepper import ShardedStepper
 from adadps.training.shared_ledger import SharedLedger
 from adadps.training.stepper import DataStepper
 from adadps.types import Accountant
@@ -321,6 +323,9 @@ class PrivateRun(Run):
             sampler=sampler,
         )
         group = current_group()
+        with group.together():
+            sharded = sharded_over(model, group)
+        group = group if sharded is None else sharded.group
         with group.together(), first_speaks(group):
             others = {"checkpoints": checkpoints is not None, "must_fit": must_fit}
             terms = joined_terms(group, wanted, terms, model, loss, data, others)
@@ -336,8 +341,13 @@ class PrivateRun(Run):
                 measured=measured is not None,
             )
             part = part_of(data, group)
+            stepper = (
+                DataStepper(model, loss, part, chunk=physical_batch_size, debug=debug)
+                if sharded is None
+                else ShardedStepper(sharded, loss, part, chunk=physical_batch_size)
+            )
             super().__init__(
-                DataStepper(model, loss, part, chunk=physical_batch_size, debug=debug),
+                stepper,
                 plan,
                 terms,
                 randomness=randomness,
@@ -357,5 +367,5 @@ class PrivateRun(Run):
 
     def evaluate(self, evaluation: Evaluation) -> list[Measurement]:
         """Measure the current weights on public or held-out data, and record it in the history."""
-        params = self._stepper.given_params
+        params = self._stepper.evaluated_params
         return self._measure(evaluation, lambda features: self.objective.outputs(params, features))

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -27,6 +28,8 @@ from adadps.accounting.samplers import Poisson, Sampler
 from adadps.data.examples import Examples, tensors_of
 from adadps.data.provenance import DeclaredRead, declared_read, digest_of
 from adadps.engine.group import ALONE, Group, Meeting, ProcessGroup
+from adadps.engine.shards.group import ShardedGroup
+from adadps.engine.shards.model import ShardedModel, sharded_model
 from adadps.errors import ContractError, DataError, ModelError, SideInformationError
 from adadps.methods.side.source import MeasuredSource
 from adadps.methods.stages.chain import Chain, ReplacesGradients
@@ -63,6 +66,14 @@ def current_group() -> Group:
     if not _controls or _controls[0][0] is not world:
         _controls[:] = [(world, dist.new_group(backend="gloo"))]
     return ProcessGroup(_controls[0][1])
+
+
+def sharded_over(model: nn.Module, group: Group) -> ShardedModel | None:
+    """Return a model that `fully_shard` has sharded, with its group; None for any other model."""
+    if not any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        return None
+    control = None if group.is_alone else _controls[0][1]
+    return sharded_model(model, group, partial(ShardedGroup, control))
 
 
 def number_of_processes() -> int:
@@ -177,12 +188,11 @@ def require_possible(
     """Refuse what several processes cannot do without another guarantee, or cannot do yet."""
     if group.is_alone:
         return
-    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
-    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+    if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ModelError(
             "Expected the model itself with several processes, found one that "
-            "DistributedDataParallel wraps, or whose parameters are sharded (FSDP). Give the plain "
-            "model: every process holds all of it, and sums are exchanged by the run."
+            "DistributedDataParallel wraps. Give the plain model: every process holds all of it, "
+            "and sums are exchanged by the run; or call `fully_shard` on it."
         )
     if not isinstance(sampler, Poisson):
         raise ContractError(
@@ -326,7 +336,9 @@ def take_over_model(model: nn.Module, group: Group) -> None:
     """Give all processes the weights and buffers with which the first one begins."""
     if group.is_alone:
         return
-    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    # Of what is sharded, every process has its own part.
+    held = {name: tensor for name, tensor in named.items() if not hasattr(tensor, "device_mesh")}
     told = group.first({name: tensor.detach() for name, tensor in held.items()})
     with torch.no_grad():
         for name, tensor in held.items():

@@ -32,7 +32,6 @@ from adadps.training.calibration import TrainingPlan
 from adadps.training.checkpoint import Checkpoint, Checkpoints, RunFolder, pack
 from adadps.training.debugging import DEBUG_MARK
 from adadps.training.describe import (
-    frozen_part_of,
     public_facts_of,
     sampling_of,
     side_information_of,
@@ -104,8 +103,8 @@ class Run:
     def _start_in_words(self) -> dict[str, str]:
         stepper = self._stepper
         return {
-            "first weights": stepper.weights.digest(),
-            "side information and first states": digest_of_states(stepper.states),
+            "first weights": stepper.digest(),
+            "side information and first states": digest_of_states(stepper.common_states),
             "steps": str(self.steps),
             "reasons why it is not private": str(self.not_private_because),
         }
@@ -121,7 +120,7 @@ class Run:
     def _require_same(self, held: Checkpoint | None) -> None:
         """Refuse to resume as another run, on another ledger, or with randomness used before."""
         facts = (*self._assumed_public, *self._measured)
-        self._frozen = frozen_part_of(self._stepper.model, facts) if self._folder else ""
+        self._frozen = self._stepper.frozen_part(facts) if self._folder else ""
         if held is None:
             return
         held.require_same(
@@ -136,7 +135,7 @@ class Run:
     def _start(self, held: Checkpoint | None, must_fit: bool) -> None:
         """Open the run on its ledger; begin it, or resume it from its checkpoint."""
         if held:
-            held.put_into(self._stepper.own_params)
+            self._stepper.load(held)
         if held and held.begun:
             self._stepper.resume(held)
             self._open()
@@ -256,9 +255,9 @@ class Run:
 
     def _require_equal_weights(self) -> None:
         """Stop all processes if their replicas of the weights differ: at steps 1, 2, 4, 8, ..."""
-        if self.group.is_alone:
+        if self.group.is_alone or self.group.is_sharded:  # every shard is in one process alone
             return
-        found = self.group.gather(Meeting.WEIGHTS, self._stepper.weights.digest())
+        found = self.group.gather(Meeting.WEIGHTS, self._stepper.digest())
         other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
         if other is not None:
             raise ContractError(
@@ -349,7 +348,12 @@ class Run:
         """What the first process measures, in all of them."""
         group = self.group
         with group.together():
-            told = group.tell(Meeting.EVALUATION, lambda: [asdict(one) for one in measured()])
+            # Where each process holds a shard, all have to run the model.
+            found = measured() if group.is_sharded else None
+            told = group.tell(
+                Meeting.EVALUATION,
+                lambda: [asdict(one) for one in (measured() if found is None else found)],
+            )
         return [Measurement(**one) for one in told]
 
     def result(self, settings: dict[str, Any] | None = None) -> Result:
@@ -370,7 +374,7 @@ class Run:
             public_facts=public_facts_of(
                 self.method,
                 self._stepper.states,
-                self._stepper.own_params,
+                self._stepper.whole_form,
                 steps=self._taken,
                 expected_size=self.sampler.expected_size,
                 feature_weights=self._stepper.feature_weights,
@@ -409,7 +413,7 @@ class Run:
 
     def _checkpoint(self, *, begun: bool = True) -> Checkpoint:
         stepper = self._stepper
-        states, tensors = pack(stepper.states, stepper.own_params) if begun else (None, {})
+        params, states, tensors = stepper.packed() if begun else (self.params, None, {})
         return Checkpoint(
             run=self.name,
             plan=self._payment.plan_hash,
@@ -420,7 +424,7 @@ class Run:
             paid=self._payment.paid,
             marks=self.not_private_because,
             history=tuple(self.history),
-            params=self.params,
+            params=params,
             feature_weights=stepper.feature_weights if begun else None,
             states=states,
             state_tensors=tensors,

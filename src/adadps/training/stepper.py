@@ -28,7 +28,7 @@ Nothing else about the batch leaves this file, unless ``debug`` marks the run as
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ from adadps.methods.stages.users import Users
 from adadps.tensors.loops import torch_on_one_thread
 from adadps.tensors.sums import Params, SinglePrecision, is_wide
 from adadps.training.calibration import require_parts
-from adadps.training.checkpoint import Checkpoint
+from adadps.training.checkpoint import Checkpoint, HeldWhole
 from adadps.training.debugging import BatchFacts
 from adadps.training.saved_checkpoint import require_like, unpack
 
@@ -147,7 +147,7 @@ class Drawn(Protocol):
         """The batch it was drawn for."""
 
 
-class Stepper(ABC):
+class Stepper(HeldWhole):
     """Weights and method states that move by per-unit gradients, wherever those come from."""
 
     weights: Weights
@@ -193,10 +193,10 @@ class Stepper(ABC):
         """Set the method's state before its first step."""
         self.states = self.method.init(self.own_params)
 
-    def require_same_model(self) -> None:  # noqa: B027  (there may be nothing to compare)
+    def require_same_model(self) -> None:
         """Refuse a model whose layers, hooks, modes or trainable parameters were changed."""
 
-    def prepare(self) -> None:  # noqa: B027  (there may be nothing to do)
+    def prepare(self) -> None:
         """Do what the method asks for once its side information is paid for."""
 
     def resume(self, held: Checkpoint) -> None:
@@ -267,10 +267,11 @@ class DataStepper(Stepper):
         """Lay out the weights for quick reads, and prepare to draw batches."""
         self.objective = self.objective.drawing_from(randomness, quotes_errors=self._debug)
         self._relaid = lay_out_by_feature(self.objective.tables_by_feature())
-        self._hold(self.objective.params(), method, randomness)
+        self._hold(self._trained(), method, randomness)
         self._expected_size = sampler.expected_size
         clip_norm = method.release.clip_norm
-        self._single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
+        single = SinglePrecision.for_batches(sampler.expected_size, clip_norm)
+        self._single = single and single.shared_by(self._parts)
         self.settings["most_rounding_charge"] = self._most_rounding_charge()
         self._little_for_torch = self._is_little_for_torch()
         self._form = ModelForm(self.model)
@@ -282,6 +283,15 @@ class DataStepper(Stepper):
     def require_same_model(self) -> None:
         """Refuse a model whose layers, hooks, modes or trainable parameters were changed."""
         self._form.require_same()
+
+    def _trained(self) -> Params:
+        """The weights that the updates move."""
+        return self.objective.params()
+
+    @property
+    def _parts(self) -> int:
+        """How many batches, each measured alone, make up the batch of a step."""
+        return self.group.size
 
     def prepare(self) -> None:
         """Change the objective as the method asks, once its side information is paid for."""

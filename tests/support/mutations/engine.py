@@ -245,8 +245,8 @@ MUTATIONS = {
     ),
     "chance of Python decides which layers are recorded": Mutation(
         "src/adadps/engine/choice.py",
-        "if _runs(mixed, probe) and not generators.have_drawn():",
-        "if _runs(mixed, probe):",
+        "if runs(mixed, probe) and not generators.have_drawn():",
+        "if runs(mixed, probe):",
         "tests/hazards/test_hazards_of_choices.py -k have_the_general_engine",
     ),
     "models may look at their weights to branch": Mutation(

@@ -15,6 +15,42 @@ MUTATIONS = {
         "return Randomness((int.from_bytes(own[:16]), own[16:]), self.mark)",
         "tests/training/test_processes.py -k replicas_are_bit_equal",
     ),
+    "all shards draw from one stream of noise": Mutation(
+        "src/adadps/engine/shards/group.py",
+        "salt = self.rank.to_bytes(8)",
+        "salt = bytes(8)",
+        "tests/hazards/test_hazards_of_processes.py -k once_and_its_own",
+    ),
+    "nobody compares how often shards were noised": Mutation(
+        "src/adadps/engine/shards/group.py",
+        "super().follows(lambda: position() // own if own",
+        "super().follows(lambda: 0 * position() // own if own",
+        "tests/hazards/test_hazards_of_processes.py -k missing_on_one_shard",
+    ),
+    "a shard gets the sum of its own process alone": Mutation(
+        "src/adadps/engine/shards/group.py",
+        "self._send(lambda: dist.reduce_scatter(own, lines, group=control))",
+        "own.copy_(lines[self.rank])",
+        "tests/training/test_sharded_processes.py -k train_what_one_process_does",
+    ),
+    "a shift counts the units of one process": Mutation(
+        "src/adadps/engine/shards/group.py",
+        "part.map_of(name).apply_to_sum(summed, count)",
+        "part.map_of(name).apply_to_sum(summed, part.count)",
+        "tests/training/test_sharded_processes.py -k train_what_one_process_does",
+    ),
+    "norms are measured with the D of one shard": Mutation(
+        "src/adadps/engine/shards/scale.py",
+        "lambda own: group.whole(form, own).to(own.device)",
+        "lambda own: own.new_ones(form.shape)",
+        "tests/training/test_sharded_processes.py -k train_what_one_process_does",
+    ),
+    "every process may add up the whole batch in float32": Mutation(
+        "src/adadps/training/stepper.py",
+        "self._single = single and single.shared_by(self._parts)",
+        "self._single = single",
+        "tests/training/test_processes.py -k rows_in_float32",
+    ),
     "every process draws from all rows": Mutation(
         "src/adadps/training/processes.py",
         "return data.part(rows)",

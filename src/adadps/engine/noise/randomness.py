@@ -60,13 +60,14 @@ class Randomness:
     def shared_by(self, group: Group) -> Randomness:
         """Return randomness with the same noise in all processes of a group, and own samples.
 
-        The first process makes a fresh key of the noise and sends it to the others. Batches, and
-        draws inside a model, come from keys that no other process has.
+        The first process makes a fresh key of the noise and sends it to the others. Where weights
+        are sharded, each makes its own of it. Batches, and draws inside a model, come from keys
+        that no other process has.
         """
         if group.is_alone:
             return self
         fresh = self.bytes if self.mark else os.urandom
-        noise_key = group.tell_bytes(Meeting.KEY, lambda: fresh(32))
+        noise_key = group.noise_key(group.tell_bytes(Meeting.KEY, lambda: fresh(32)))
         salt = group.rank.to_bytes(8)
         own = hashlib.blake2b(fresh(48), digest_size=48, salt=salt, person=b"a process").digest()
         return Randomness((int.from_bytes(own[:16]), own[16:]), self.mark, noise_key)

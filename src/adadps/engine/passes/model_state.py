@@ -66,6 +66,12 @@ class ModelState:
         self._empty_in: list[str] = []
         self._generators: list[str] = []
         self._visited: dict[int, Any] = {}
+        # Weights of shards lose their memory after each pass, and so does what shares it.
+        self._fleeting = {
+            p.untyped_storage()._cdata
+            for p in self._parameters
+            if getattr(type(p), "comes_and_goes", False)
+        }
         for name, module in model.named_modules():
             self._visit(module, name)
         self._visit(loss, THE_LOSS)
@@ -121,7 +127,7 @@ class ModelState:
             return
         self._visited[id(held)] = held  # alive, so that no other object gets its id
         if isinstance(held, Tensor):
-            if not isinstance(held, nn.Parameter):
+            if not isinstance(held, nn.Parameter) and not self._is_fleeting(held):
                 self._places.append(_tensor(held, module))
             self._visit(vars(held), module, depth)
         elif isinstance(held, np.ndarray):
@@ -143,6 +149,9 @@ class ModelState:
                 self._visit(value, module, depth)
         elif depth < _DEEPEST:
             self._visit_object(held, module, depth + 1)
+
+    def _is_fleeting(self, tensor: Tensor) -> bool:
+        return bool(self._fleeting) and tensor.untyped_storage()._cdata in self._fleeting
 
     def _visit_object(self, held: Any, module: str, depth: int) -> None:
         if isinstance(held, types.MethodType | types.BuiltinMethodType):

@@ -51,7 +51,11 @@ def require_no_writes(
     state.require_no_generator()
     written = _lazy_part(model)
     if written is None and LayerSequence.of(model) is None:
-        before = {name: (p, p.detach().clone()) for name, p in model.named_parameters()}
+        before = {
+            name: (p, p.detach().clone())
+            for name, p in model.named_parameters()
+            if not getattr(type(p), "comes_and_goes", False)  # what is written there is lost
+        }
         with torch.no_grad():
             _require_secret_draws(loss, synthetic, run)
         written = state.written()

@@ -7,6 +7,7 @@ among the outputs (`_with_ranges`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -46,14 +47,19 @@ from adadps.engine.passes.expanded_masks import require_no_checkpointing
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.row_multiple import multiple_for
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
-from adadps.engine.waist import GradientBatch
+from adadps.engine.waist import Engine, GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 
 _REFUSALS = (IndexError, RuntimeError, ValueError)
 
 
 def objective(
-    model: nn.Module, loss: Loss, data: Examples, *, randomness: Randomness | None = None
+    model: nn.Module,
+    loss: Loss,
+    data: Examples,
+    *,
+    randomness: Randomness | None = None,
+    choose: Callable[[nn.Module, Loss, Examples], Engine] = engine_for,
 ) -> Objective:
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
     _require_no_autocast()
@@ -73,7 +79,7 @@ def objective(
             require_no_writes(model, loss, synthetic, output)
         if not reads_in_sequence(model, synthetic.features):  # a sequence returns one tensor
             _require_pick(loss, output(), synthetic.targets)
-        held = Objective(model, engine_for(model, loss, synthetic), synthetic, isolation)
+        held = Objective(model, choose(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
         _require_loss_per_example(held, loss)
         require_gradients(held.engine, held.synthetic)
