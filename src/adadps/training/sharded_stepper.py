@@ -72,6 +72,11 @@ class ShardedStepper(DataStepper):
                 if isinstance(reader, Whitening):
                     reader.require_layers(gradients, self.objective.of_no_rows())
 
+    def require_same_model(self) -> None:
+        """The same, of shards: what torch has gathered to run the model has other parameters."""
+        self._sharded.reshard()
+        super().require_same_model()
+
     # --- a step ---
 
     def take(self, drawn: DrawnRows, index: int) -> None:
