@@ -172,7 +172,6 @@ def require_possible(
     data: Examples | Shard,
     *,
     debug: bool,
-    measured: bool,
 ) -> None:
     """Refuse what several processes cannot do without another guarantee, or cannot do yet."""
     if group.is_alone:
@@ -208,9 +207,7 @@ def require_possible(
             "Expected `debug=False` with several processes, found `debug=True`: each would record "
             "its own rows alone. Debug in one process."
         )
-    if measured or any(
-        isinstance(getattr(stage, "side", None), MeasuredSource) for stage in method.informed
-    ):
+    if any(isinstance(getattr(stage, "side", None), MeasuredSource) for stage in method.informed):
         raise SideInformationError(
             "Expected public side information with several processes, found a measurement on "
             "private rows, which each process would repeat with other noise. Train in one process, "
@@ -260,7 +257,9 @@ def joined_terms(
     key = group.tell_bytes(Meeting.KEY, lambda: os.urandom(32))
     require_same(group, lambda: _settings(wanted, terms, model, loss, data, others, key))
     ledger = terms.ledger
-    return terms if ledger is None else replace(terms, ledger=SharedLedger(group, lambda: ledger))
+    if ledger is None or isinstance(ledger, SharedLedger):
+        return terms
+    return replace(terms, ledger=SharedLedger(group, lambda: ledger))
 
 
 def _settings(
@@ -284,7 +283,7 @@ def _settings(
         "kind of data": type(data).__name__,
         "form of the data": str([(tuple(t.shape[1:]), t.dtype) for t in _tensors(held)]),
         **{item.name: str(getattr(wanted, item.name)) for item in fields(wanted)},
-        **{name: str(getattr(terms, name)) for name in ("budget", "delta", "accountant")},
+        **{name: str(getattr(terms, name)) for name in ("budget", "delta", "accountant", "measured")},
         "kind of ledger": type(terms.ledger).__name__,
         **{name: str(value) for name, value in others.items()},
     }
