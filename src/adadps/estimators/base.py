@@ -211,6 +211,7 @@ class PrivateEstimator(StatedEstimator, ABC):
             measured=paid,
             settings=plan.describe(),
             feature_sources=[held.provenance for held in self._vectors],
+            processes=self.processes,
         )
 
     def _keep(

@@ -89,6 +89,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         accountant: Accountant | str | None = None,
         tuning_trials: int | None = None,
         strict: bool = False,
+        processes: int = 1,
     ) -> None:
         self.epsilon = epsilon
         self.epsilon_per_run = epsilon_per_run
@@ -108,6 +109,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.accountant = accountant
         self.tuning_trials = tuning_trials
         self.strict = strict
+        self.processes = processes
 
     def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
         """Train from scratch; the run costs ``epsilon_per_run`` (default: all of ``epsilon``)."""

@@ -304,6 +304,7 @@ def _train(
                 tuning_trials=request.trials,
                 feature_sources=[*sources, *([start] if start else [])],
                 settings={**plan.describe(), "model": model.in_words, **_told(start)},
+                processes=request.processes,
             )
         except BudgetError as error:
             raise _with_remaining_epsilon(error, request.ledger) from error
