@@ -21,7 +21,7 @@ from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.losses import Loss, binary_cross_entropy, cross_entropy
 from adadps.engine.noise.randomness import secure
 from adadps.errors import PrivacyWarning, SettingError
-from adadps.estimators.base import LearningTask, PrivateEstimator
+from adadps.estimators.base import PrivateEstimator
 from adadps.estimators.checks import refuse
 from adadps.estimators.labels import (
     Labels,
@@ -32,6 +32,7 @@ from adadps.estimators.labels import (
     require_usable,
     whole_numbers,
 )
+from adadps.estimators.learning_task import LearningTask
 from adadps.estimators.paid import (
     UNKNOWN_CLASSES,
     MeasuredFacts,

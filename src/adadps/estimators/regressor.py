@@ -18,8 +18,9 @@ from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.bounds import Bounds
 from adadps.engine.losses import Loss, squared_error
 from adadps.engine.noise.randomness import secure
-from adadps.estimators.base import LearningTask, PrivateEstimator
+from adadps.estimators.base import PrivateEstimator
 from adadps.estimators.checks import refuse
+from adadps.estimators.learning_task import LearningTask
 from adadps.estimators.paid import (
     MeasuredFacts,
     bounds_with_noise,

@@ -224,7 +224,7 @@ def work(
 def _obey(orders: Connection[Any, Any], interruption: Interruption) -> None:
     """Note that the caller asks for an end; end at once if it is gone."""
     caller = parent_process()
-    watched = [orders] if caller is None else [orders, caller.sentinel]
+    watched: list[Any] = [orders] if caller is None else [orders, caller.sentinel]
     while orders in wait(watched):
         try:
             orders.recv_bytes()
@@ -236,11 +236,13 @@ def _obey(orders: Connection[Any, Any], interruption: Interruption) -> None:
 
 def _join(rank: int, count: int, meeting_place: str) -> None:
     """Meet the other workers, on the loopback interface alone."""
+    from torch._C._distributed_c10d import FileStore
+
     known = {name for _, name in socket.if_nameindex()}
     for name in LOOPBACK:
         if name in known:
             os.environ["GLOO_SOCKET_IFNAME"] = name
-    store = dist.FileStore(meeting_place, count)
+    store = FileStore(meeting_place, count)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
 
 

@@ -324,9 +324,7 @@ class _Crew:
             except OSError:
                 continue  # it has ended, which is heard below
 
-    def result(
-        self, ledger: Ledger | None, screen: _Screen, interruption: Interruption
-    ) -> Result:
+    def result(self, ledger: Ledger | None, screen: _Screen, interruption: Interruption) -> Result:
         """Serve the workers until the first one has the result."""
         asked = False
         while True:
@@ -363,7 +361,9 @@ class _Crew:
 
     def _heard(self) -> Iterator[tuple[_Worker, tuple[Any, Any]]]:
         """Yield what workers say; raise the reason if one of them has failed."""
-        lines = {worker.line.connection: worker for worker in self._workers if not worker.is_over}
+        lines: dict[Any, _Worker] = {
+            worker.line.connection: worker for worker in self._workers if not worker.is_over
+        }
         for connection in wait(list(lines), timeout=PATIENCE):
             worker = lines[connection]
             try:

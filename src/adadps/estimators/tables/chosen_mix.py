@@ -9,7 +9,6 @@ from functools import partial
 
 from torch import nn
 
-from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.examples import Examples
 from adadps.estimators.paid_mix import CandidateMix, MixTrials, candidates, facts_of, price_of_mix
@@ -21,7 +20,7 @@ from adadps.estimators.tables.run_folder import (
     TableModel,
     TableRunFolder,
     budget_of,
-    shared_ledger,
+    paying_ledger,
 )
 from adadps.methods.side import Frequencies
 from adadps.types import Unit
@@ -78,9 +77,7 @@ def choose_mix(
         train,
         most_rows_at_once,
     )
-    ledger = opened.enter_context(
-        shared_ledger(request, run.budget) or DiskLedger(folder.own_ledger, budget=run.budget)
-    )
+    ledger = opened.enter_context(paying_ledger(request, folder.own_ledger, run.budget))
 
     def made() -> Content:
         mix = trials.choose(price)
