@@ -340,11 +340,11 @@ class _Crew:
                     screen.step(content)
                 elif what is Word.WARNING:
                     warnings.warn(content[1], content[0], stacklevel=4)
-                elif what is Word.INTERRUPTED:
-                    raise KeyboardInterrupt
-                elif what is Word.RESULT:
+                elif what in (Word.RESULT, Word.INTERRUPTED):
                     worker.is_over = True
-                    if worker.rank == 0:
+                    if worker.rank == 0:  # it has written what there is to write
+                        if what is Word.INTERRUPTED:
+                            raise KeyboardInterrupt
                         found: Result = content
                         return found
 
