@@ -33,7 +33,6 @@ from adadps.accounting.epsilon import Budget
 from adadps.engine.group import ProcessGroup
 from adadps.engine.losses import cross_entropy, squared_error
 from adadps.engine.noise.randomness import Randomness
-from adadps.estimators import AdaDPSClassifier
 from adadps.methods import pda_dpmd, whitened
 from adadps.methods.stages import by_label, clip_adaptively, sgd
 from adadps.tensors.sums import dense
@@ -389,10 +388,6 @@ def a_shard_without_a_number():
     data = Shard(examples(DENSE, LABELS))
     method = dp_sgd(noise(1.0), lr=0.5)
     PrivateRun(nn.Linear(5, CLASSES), cross_entropy, data, method=method, batch_size=10, steps=3)
-
-
-def an_estimator():
-    AdaDPSClassifier(epsilon=1.0).fit(DENSE, LABELS)
 
 
 def the_first_alone(does):
