@@ -208,7 +208,7 @@ def work(
     threading.Thread(target=_obey, args=(orders, interruption), daemon=True).start()
     try:
         line.say(Word.READY)
-        _join(rank, count, meeting_place)
+        join_others(rank, count, meeting_place)
         _train(rank, line, interruption)
         code = 0
     except KeyboardInterrupt:
@@ -234,8 +234,8 @@ def _obey(orders: Connection[Any, Any], interruption: Interruption) -> None:
     os._exit(1)
 
 
-def _join(rank: int, count: int, meeting_place: str) -> None:
-    """Meet the other workers, on the loopback interface alone."""
+def join_others(rank: int, count: int, meeting_place: str) -> None:
+    """Meet the other workers at a file, and talk to them on the loopback interface alone."""
     from torch._C._distributed_c10d import FileStore
 
     known = {name for _, name in socket.if_nameindex()}
