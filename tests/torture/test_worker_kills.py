@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("ADADPS_PROCESS_KILLS", "0"))
 pytestmark = pytest.mark.skipif(not KILLS, reason="set ADADPS_PROCESS_KILLS=20")
 
 TESTS = Path(__file__).parents[1]
-STEPS, PATIENCE = 6000, 600
+STEPS, PATIENCE = 4000, 600
 ENDINGS = ("a worker is killed", "the caller is killed", "Ctrl-C", "Ctrl-C, twice")
 
 
@@ -40,7 +40,7 @@ def started(folder, processes):
 def workers_of(caller):
     """The processes below it that train (not the one that tracks resources)."""
     found = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(caller.pid)],
+        ["ps", "-o", "pid=", "-o", "args=", "--ppid", str(caller.pid)],
         capture_output=True,
         text=True,
         check=False,
