@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("ADADPS_PROCESS_KILLS", "0"))
 pytestmark = pytest.mark.skipif(not KILLS, reason="set ADADPS_PROCESS_KILLS=20")
 
 TESTS = Path(__file__).parents[1]
-STEPS, PATIENCE = 4000, 600
+STEPS, PATIENCE = 3000, 600
 ENDINGS = ("a worker is killed", "the caller is killed", "Ctrl-C", "Ctrl-C, twice")
 
 
@@ -40,7 +40,7 @@ def started(folder, processes):
 def workers_of(caller):
     """The processes below it that train (not the one that tracks resources)."""
     found = subprocess.run(
-        ["ps", "-o", "pid=", "-o", "args=", "--ppid", str(caller.pid)],
+        ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(caller.pid)],
         capture_output=True,
         text=True,
         check=False,
@@ -116,3 +116,31 @@ def test_ended_workers_lose_no_reservation_and_leave_nobody(tmp_path):
         with DiskLedger(folder / "run" / "ledger") as ledger:
             assert found["epsilon"] == pytest.approx(ledger.epsilon(found["delta"]), rel=1e-9)
         print(f"run {runs}: {how_often}, {found}")
+
+
+UNGUARDED = """
+import torch
+import adadps
+from adadps.types import Accountant
+features, labels = torch.randn(50, 3), torch.zeros(50, dtype=torch.int64)
+method = adadps.dp_sgd(adadps.privatize(clip_norm=1.0, noise_multiplier=2.0), lr=0.1)
+adadps.fit(torch.nn.Linear(3, 2), adadps.losses.cross_entropy, adadps.examples(features, labels),
+           method=method, batch_size=10, steps=3, accountant=Accountant.RDP, processes=2)
+"""
+
+
+def test_a_script_without_the_guard_is_told_so_and_starts_no_chain_of_processes(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    sources = str(Path(adadps.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": sources},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1  # the workers say nothing
+    assert "found that a worker process calls it, too" in done.stderr

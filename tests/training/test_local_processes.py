@@ -170,7 +170,7 @@ class Ended:
         self.process = self
         self.exitcode = code
 
-    in_words = workers._Worker.in_words
+    in_words = workers.StartedWorker.in_words
 
 
 def test_workers_that_end_before_they_begin_are_explained():

@@ -11,21 +11,18 @@ was paid stays paid. See docs/processes.md.
 
 from __future__ import annotations
 
-import pickle
 import signal
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from io import BytesIO
+from dataclasses import replace
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +34,7 @@ from adadps.accounting.ledger import DiskLedger, Ledger
 from adadps.accounting.samplers import poisson
 from adadps.data.examples import Examples, require_examples
 from adadps.data.fields import tensors_of
-from adadps.data.identity import Identities, key_for_workers
-from adadps.data.provenance import DeclaredRead, declared_read
+from adadps.data.identity import key_for_workers
 from adadps.engine.group import Group
 from adadps.engine.losses import Loss
 from adadps.errors import AdadpsError, ContractError, DataError, ModelError, require
@@ -47,6 +43,7 @@ from adadps.training.evaluation import Evaluation
 from adadps.training.fit import Interruption, awaiting_the_step
 from adadps.training.processes import Shard, number_of_processes, require_possible
 from adadps.training.progress import Progress, progress_bar
+from adadps.training.sent_task import SentTask
 from adadps.training.worker_process import (
     RelayedTerms,
     Word,
@@ -92,7 +89,7 @@ def fit_in_workers(
     held = _require_startable(processes, model, data, options)
     ledger: Ledger | None = options["ledger"]
     task = _task(model, loss, options)
-    sent = _Sent.of(task, held, evaluate)
+    sent = SentTask.of(task, held, evaluate)
     is_kept = options["checkpoints"] is not None
     with (
         awaiting_the_step(is_kept) as interruption,
@@ -165,78 +162,10 @@ def _task(model: nn.Module, loss: Loss, options: Mapping[str, Any]) -> WorkerTas
     return WorkerTask(model, loss, given, RelayedTerms(ledger.identity, ledger.budget))
 
 
-# --- what is sent ---
-
-
-class _Pickler(pickle.Pickler):
-    """Copies tensors, as into a file; hashes of rows are sent to workers and to nobody else."""
-
-    def reducer_override(self, held: Any) -> Any:
-        if type(held) is Identities:
-            return Identities, (held._hashes,)
-        return NotImplemented
-
-
-class _SharingPickler(ForkingPickler):
-    """Moves tensors into shared memory, where all workers read them."""
-
-    reducer_override = _Pickler.reducer_override
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """The task in bytes, and the rows, which are made ready for each worker by itself."""
-
-    task: bytes
-    rows: tuple[Examples, tuple[Evaluation, ...]]
-
-    @classmethod
-    def of(cls, task: WorkerTask, data: Examples, evaluate: Sequence[Evaluation]) -> _Sent:
-        """Pickle the task; what cannot be pickled is refused by its name."""
-        options = task.options
-        others = {name: value for name, value in options.items() if name != "method"}
-        for what, part in {
-            "model": task.model,
-            "loss": task.loss,
-            "method": options["method"],
-            "options": others,
-        }.items():
-            _pickled(part, what, _Pickler)
-        return cls(_pickled(task, "task", _Pickler), (data, tuple(evaluate)))
-
-    @declared_read(DeclaredRead.PROCESSES)
-    def shared_rows(self) -> bytes:
-        """Return a message for one worker by which it finds the rows in shared memory."""
-        data, evaluate = self.rows
-        for evaluation in evaluate:
-            _pickled(evaluation.metrics, f"metrics of '{evaluation.name}'", _Pickler)
-        return _pickled((data, evaluate), "data", _SharingPickler)
-
-
-def _pickled(part: Any, what: str, pickler: Callable[..., pickle.Pickler]) -> bytes:
-    found = BytesIO()
-    try:
-        pickler(found, pickle.HIGHEST_PROTOCOL).dump(part)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise ContractError(
-            f"Expected a {what} that can be sent to local processes, found one that cannot: "
-            f"{error}. Define its functions and classes at the top level of a module (no lambda, "
-            "no function within a function), or start the script with torchrun, where nothing has "
-            "to be sent."
-        ) from error
-    except (RuntimeError, OSError) as error:
-        raise DataError(
-            f"Expected room for the {what} in shared memory, found: {error}. Allow more of it (in "
-            "a container, --shm-size), or start the script with torchrun, where each process has "
-            "its rows in its own memory."
-        ) from error
-    return found.getvalue()
-
-
 # --- the workers ---
 
 
-class _Worker:
+class StartedWorker:
     """One worker, its lines, and what became of it."""
 
     def __init__(self, rank: int, count: int, meeting_place: str) -> None:
@@ -288,7 +217,7 @@ class _Crew:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._workers: list[_Worker] = []
+        self._workers: list[StartedWorker] = []
 
     def __enter__(self) -> _Crew:
         self._folder = tempfile.TemporaryDirectory(prefix="adadps-")
@@ -296,7 +225,7 @@ class _Crew:
         try:
             with _ctrl_c_for_the_caller():
                 for rank in range(self._count):
-                    self._workers.append(_Worker(rank, self._count, place))
+                    self._workers.append(StartedWorker(rank, self._count, place))
         except BaseException:
             self.__exit__()
             raise
@@ -308,7 +237,7 @@ class _Crew:
                 worker.end()
         self._folder.cleanup()
 
-    def send(self, sent: _Sent, *, shows: bool) -> None:
+    def send(self, sent: SentTask, *, shows: bool) -> None:
         """Send each worker its task once it is there."""
         threads = max(1, torch.get_num_threads() // self._count)
         facts = WorkerFacts(threads, torch.get_default_dtype(), key_for_workers(), shows)
@@ -348,7 +277,7 @@ class _Crew:
                         found: Result = content
                         return found
 
-    def _charge(self, worker: _Worker, ledger: Ledger | None, call: Any) -> None:
+    def _charge(self, worker: StartedWorker, ledger: Ledger | None, call: Any) -> None:
         name, arguments, named = call
         error, answer = None, None
         try:
@@ -359,9 +288,9 @@ class _Crew:
         with suppress(OSError):
             worker.line.say(error, answer)
 
-    def _heard(self) -> Iterator[tuple[_Worker, tuple[Any, Any]]]:
+    def _heard(self) -> Iterator[tuple[StartedWorker, tuple[Any, Any]]]:
         """Yield what workers say; raise the reason if one of them has failed."""
-        lines: dict[Any, _Worker] = {
+        lines: dict[Any, StartedWorker] = {
             worker.line.connection: worker for worker in self._workers if not worker.is_over
         }
         for connection in wait(list(lines), timeout=PATIENCE):
@@ -402,7 +331,7 @@ class _Crew:
         return _of_the_silent(silent[0], self._count)
 
 
-def _of_the_silent(worker: _Worker, count: int) -> ContractError:
+def _of_the_silent(worker: StartedWorker, count: int) -> ContractError:
     if worker.process.exitcode == UNGUARDED:
         return ContractError(
             "Expected `fit(processes=...)` to be called once, found that a worker process calls "
