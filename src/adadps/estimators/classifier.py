@@ -103,8 +103,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     intercept (``fit_intercept``; none with side information). ``module`` is a torch module, or a
     function of the numbers of inputs and outputs that makes one; ``loss`` then returns one value
     per example. Its rows are left as they are, and ``clip_norm`` and ``lr`` should be given: the
-    defaults are made for a linear layer. ``sample_weight`` is refused. ``processes=2`` trains in two
-    processes on this machine.
+    defaults are made for a linear layer. ``sample_weight`` is refused. ``processes=2`` trains in
+    two processes on this machine.
 
     Attributes: ``classes_``, ``coef_`` and ``intercept_`` (of a linear model, for rows as they are
     normalised), ``n_features_in_``, ``feature_names_in_``, ``result_``, ``privacy_``, ``epsilon_``,
