@@ -129,7 +129,11 @@ def _epoch(rows: Sequence[Row]) -> Sheet:
 
 def _disturbed(rows: Sequence[Row]) -> Sheet:
     lines = [
-        [str(row["workload"]), str(row["contender"]), f"{row['other_work']:.0%}"]
+        [
+            str(row["workload"]),
+            str(row["contender"]) + (f" × {row['processes']}" if "processes" in row else ""),
+            f"{row['other_work']:.0%}",
+        ]
         for row in rows
         if disturbed(row)
     ]
