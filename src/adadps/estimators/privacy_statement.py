@@ -109,7 +109,7 @@ class StatedEstimator(BaseEstimator):  # type: ignore[misc]
         count = self._shared_fit_count()
         trials = count.trials(declared, ledger=ledger.identity)
         if trials is None and count.elsewhere and not (continued or on_disk):
-            warnings.warn(UNCOUNTED, PrivacyWarning, stacklevel=4)
+            warnings.warn(UNCOUNTED, PrivacyWarning, stacklevel=6)  # of `fit`
         return trials
 
     def _shared_fit_count(self) -> FitCount:
