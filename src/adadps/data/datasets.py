@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -107,13 +107,14 @@ class DatasetExamples(Examples):
         among the reasons: no model is known yet.
         """
         found: dict[int, str] = {}
-        with _in_private(self.dataset) as begin_row:
+        with _in_private(self.dataset) as secret:
             for row in range(len(self)) if rows is None else map(int, rows):
-                begin_row()
+                secret.give_states()
                 try:
                     self.form.taken_apart(self.dataset[row])
                 except (Exception, SystemExit) as error:
                     found[row] = f"{type(error).__name__}: {error}"
+                secret.finds_others()
         return found
 
 
@@ -195,43 +196,56 @@ def _as_item(sent: tuple[list[Any], list[Any]]) -> Item:
 
 def _read(dataset: Any, form: ItemForm, rows: list[int]) -> list[Item | None]:
     found: list[Item | None] = []
-    with _in_private(dataset) as begin_row:
+    with _in_private(dataset) as secret:
         for row in rows:
-            begin_row()
+            secret.give_states()
             try:
                 item = dataset[row]
-                if begin_row():  # the row may have made a generator, whose seed may be known
+                if secret.finds_others():  # the row may have made a generator with a known seed
+                    secret.give_states()
                     item = dataset[row]
+                    secret.finds_others()
                 found.append(form.taken_apart(item))
             # Whatever is wrong with a private row, nobody may hear of it; `sys.exit` would tell.
             except (Exception, SystemExit):
+                secret.finds_others()
                 found.append(None)
     return found
 
 
-@contextmanager
-def _in_private(dataset: Any) -> Iterator[Callable[[], bool]]:
-    """Draws from secret states, also of the dataset's own generators; warnings name no row.
+class _RowGenerators:
+    """The default generators, and those that a dataset holds, while its rows are read.
 
-    What is yielded gives every generator a state of its own for the next row: were there one for
-    all rows, then a row that sets a seed would decide what is drawn for those behind it. It looks
-    for generators again, but not through long lists, and returns whether there are new ones.
+    Each gets a state of its own for every row: were there one for all rows, then a row that sets a
+    seed would decide what is drawn for those behind it.
     """
-    at_first = generators_in(dataset)
-    own = {id(generator): generator for generator in at_first}
 
-    def begin_row() -> bool:
-        nonlocal own
-        known, now = own, [*at_first, *generators_in(dataset, FEW)]
-        own = {id(generator): generator for generator in now}
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self._at_first = dataset, generators_in(dataset)
+        self._known: dict[int, Any] = {}
+        self.finds_others()
+
+    def give_states(self) -> None:
+        """Give every known generator a new secret state."""
         give_secret_defaults(os.urandom)
-        for generator in own.values():
+        for generator in self._known.values():
             give_secret_state(generator, os.urandom)
-        return not own.keys() <= known.keys()
 
+    def finds_others(self) -> bool:
+        """Look for generators again, but not through long lists; are there new ones?"""
+        before = self._known
+        now = [*self._at_first, *generators_in(self._dataset, FEW)]
+        self._known = {id(generator): generator for generator in now}
+        return not self._known.keys() <= before.keys()
+
+
+@contextmanager
+def _in_private(dataset: Any) -> Iterator[_RowGenerators]:
+    """Draws from secret states, also of the dataset's own generators; warnings name no row."""
+    secret = _RowGenerators(dataset)
     with secret_generators(os.urandom, torch.device("cpu")), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield begin_row
+        yield secret
 
 
 def from_dataset(
@@ -317,8 +331,8 @@ def require_map_style(dataset: Any) -> None:
 
 def _form_of_first(dataset: Any, target: str | None) -> ItemForm:
     try:
-        with _in_private(dataset) as begin_row:
-            begin_row()
+        with _in_private(dataset) as secret:
+            secret.give_states()
             item = dataset[0]
     except Exception as error:
         raise DataError(

@@ -11,7 +11,7 @@ import random
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -159,7 +159,7 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
     """What the code of a function reads from its module: generators, and what may hold some."""
     if _is_of_library(function.__module__ or ""):
         return []
-    names = set(_names_in(function.__code__))
+    names = _names_in(function.__code__)
     found: list[Any] = []
     for value in (function.__globals__.get(name) for name in names):
         if isinstance(value, types.ModuleType):
@@ -173,11 +173,10 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
     return found
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            yield from _names_in(part)
+@lru_cache(maxsize=10_000)
+def _names_in(code: types.CodeType) -> frozenset[str]:
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return frozenset(code.co_names).union(*map(_names_in, inner))
 
 
 def _is_of_library(module: str) -> bool:
