@@ -20,7 +20,7 @@ torture: $(VENV)/dev $(VENV)/federated bench-check
 	OMP_NUM_THREADS=1 ADADPS_WORLDS=10 $(BIN)/pytest -q -n 2 tests/hazards/test_two_worlds_*.py
 	OMP_NUM_THREADS=1 ADADPS_COMPILED=0 $(BIN)/pytest -q -n 2 tests/contract tests/engine  # torch in place of compiled loops
 	OMP_NUM_THREADS=1 ADADPS_MUTATIONS=all $(BIN)/pytest -q -n 2 tests/hazards/test_mutations.py
-	OMP_NUM_THREADS=1 ADADPS_FLOWER=1 ADADPS_PROCESS_KILLS=20 $(BIN)/pytest -q tests/torture
+	OMP_NUM_THREADS=1 ADADPS_FLOWER=1 ADADPS_PROCESS_KILLS=20 $(BIN)/pytest -q tests/torture experiments/tests/bench/test_bench_processes.py
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --inputs 100000 --processes 2
 
 check: $(VENV)/dev

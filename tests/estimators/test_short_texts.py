@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,9 +180,14 @@ def test_pipelines_follow_the_rule_where_it_is_declared(declared, short):
 # --- models on disk ---
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("once"), epsilon=40)
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return trained(tmp_path, epsilon=40)
+def folder(tmp_path, trained_once):
+    return shutil.copytree(trained_once, tmp_path / "model")
 
 
 def trained(tmp_path, epsilon):

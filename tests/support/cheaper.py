@@ -10,6 +10,7 @@ ROOMS = [
     *("audit", "cli", "data", "docs", "engine", "estimators", "hazards", "methods", "museum"),
     *("report", "training"),
 ]
+DOCTESTS = {("src", "adadps", room) for room in ("estimators", "training")}
 COARSE_ROOMS = {("experiments", "tests"), *(("tests", room) for room in ROOMS)}
 
 
@@ -19,10 +20,10 @@ def _coarse_accounting(request):
 
     Both still round up, so that a budget holds; noise multipliers by PLD differ by about 1e-3. The
     real grid and all orders are tested in accounting, golden, property and contract, and by
-    doctests. Within these rooms a test asks for them by the fixture `real_accounting`.
+    doctests of other rooms. A test in these rooms asks for them by the fixture `real_accounting`.
     """
-    where = request.path.relative_to(request.config.rootpath).parts[:2]
-    if where in COARSE_ROOMS:
+    where = request.path.relative_to(request.config.rootpath).parts
+    if where[:2] in COARSE_ROOMS or where[:3] in DOCTESTS:
         with pytest.MonkeyPatch.context() as patch:
             use_coarse_accounting(patch.setattr)
             yield

@@ -16,7 +16,7 @@ from adadps.training import checkpoint, payment, run, stepper
 from support.killing import Findings, Scene, in_a_fork, killed_after, killed_at_line, train
 
 KILLS = int(os.environ.get("ADADPS_KILLS", "20"))
-STRIDE = int(os.environ.get("ADADPS_EVERY_LINE", "83"))
+STRIDE = int(os.environ.get("ADADPS_EVERY_LINE", "113"))
 FILES = {room.__file__ for room in (checkpoint, disk, payment, run, stepper, files)}
 RNG = np.random.default_rng()
 

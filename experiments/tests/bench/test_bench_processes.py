@@ -1,5 +1,7 @@
 """`adadps bench --processes 1,2`: rows and a table of processes that train together."""
 
+import os
+
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +15,9 @@ from support.bench_rows import row_of
 runner = CliRunner()
 
 
+@pytest.mark.skipif(
+    "ADADPS_PROCESS_KILLS" not in os.environ, reason="starts processes: make torture"
+)
 def test_two_processes_send_the_sum_of_every_step():
     workload = WORKLOADS["autoencoder-256"].tiny()
     row = together.measure_processes(workload, "adadps", 2, steps=3, threads=1)
