@@ -71,6 +71,32 @@ def classifier_problem():
     return model, [model[0]], cross_entropy, (DENSE, LABELS)
 
 
+class Places(nn.Module):
+    """Gives out a view of its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(9, 8))
+
+    def forward(self, embedded):
+        return self.places[: embedded.shape[-2]]
+
+
+class Placed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(20, 8), Places(), nn.Linear(8, CLASSES)
+
+    def forward(self, tokens):
+        embedded = self.words(tokens)
+        return self.head(torch.tanh(embedded + self.places(embedded)).mean(1))
+
+
+def view_problem():
+    model = Placed()
+    return model, [model.places], cross_entropy, (TOKENS, LABELS)
+
+
 def frozen_problem():
     model, parts, loss, data = classifier_problem()
     model[0].requires_grad_(False)
@@ -83,6 +109,7 @@ PROBLEMS = {
     "autoencoder": autoencoder_problem,
     "classifier": classifier_problem,
     "a frozen layer": frozen_problem,
+    "a view of weights": view_problem,
 }
 KNOWN = side.fixed(
     {"0.weight": (torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1]), 1)},
@@ -401,5 +428,11 @@ def refused(how):
                    method=METHODS["dp_sgd"](noise), batch_size=10, steps=2)  # fmt: skip
     elif how == "adaptive clipping":
         run_of("classifier", chain(clip_adaptively(noise), sgd(0.5)), sigma=1.0)
+    elif how == "public side information by user":
+        clip = privatize(clip_norm=0.5, noise_multiplier=1.0, groups=by_user(most=6))
+        run_of(
+            "classifier", adadps(RMS, clip, lr=0.1), sampler=poisson(users=17, expected_size=5),
+            data=examples(DENSE, LABELS, users=np.arange(ROWS) % 17),
+        )  # fmt: skip
     elif how == "debugging":
         run_of("classifier", sigma=1.0, debug=True)

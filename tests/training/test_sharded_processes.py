@@ -117,6 +117,7 @@ REFUSED = {
     "read outside": "read while their own module runs",
     "sparse rows": "dense rows or tokens",
     "adaptive clipping": "treats every entry of a weight alone",
+    "public side information by user": "examples that are clipped alone",
     "debugging": "debug=False",
 }
 

@@ -1,8 +1,9 @@
 """The form in which a run has checked a model: it must not change while the run lasts.
 
 A parameter that was frozen in the middle of a run would be trained and noised all the same, one
-that was replaced would stay as it is, and hooks that were added were never tried on synthetic rows.
-None of that would be seen, so each of it is refused before the next batch is paid for.
+that was replaced or converted would stay as it is, and hooks that were added were never tried on
+synthetic rows.
+None of that would be seen, so each of these is refused before the next batch is paid for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adadps.engine.passes.model_state import described
 from adadps.errors import ModelError
@@ -34,6 +35,11 @@ class ModelForm:
     def __init__(self, model: nn.Module) -> None:
         self._everywhere = _hooks_of_all_modules()
         self._alive = list(model.parameters())  # so that no other one gets an identity of theirs
+        self._memory = {  # with the memory itself, so that no other one gets its address
+            name: (parameter, parameter.detach(), memory)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and (memory := _memory_of(parameter)) is not None
+        }
         self._modules = [(name, module, _form_of(module)) for name, module in model.named_modules()]
 
     def require_same(self) -> None:
@@ -57,6 +63,9 @@ class ModelForm:
                     for what, one, other in zip(_WHAT, now, form, strict=True)
                     if one != other
                 )
+        for name, (parameter, _, memory) in self._memory.items():
+            if _memory_of(parameter) not in (None, memory):
+                yield f"'{name}' was put into other memory (`.to(...)`, `.half()`, `.data = ...`)"
 
 
 _WHAT = (
@@ -76,6 +85,15 @@ def _form_of(module: nn.Module) -> list[Any]:
         [(id(p), p.requires_grad) for p in held["_parameters"].values() if p is not None],
         *[[*(held.get(name) or ())] for name in _HOOKS],
     ]
+
+
+def _memory_of(parameter: nn.Parameter) -> int | None:
+    """The memory of a parameter, or of its shard; None of a kind that may have another one.
+
+    A table whose noise waits is of such a kind: it takes over what is written to it.
+    """
+    held = getattr(parameter, "_local_tensor", parameter)
+    return held.untyped_storage()._cdata if type(held) in (Tensor, nn.Parameter) else None
 
 
 def _hooks_of_all_modules() -> list[Any]:

@@ -177,11 +177,8 @@ class _AfterForward:
         self._model, self._bundle = model, bundle
 
     def __call__(self, module: nn.Module, given: Any, outputs: Any) -> Any:
-        """Free."""
+        """Free, once the outputs are copies: they may be views of weights."""
         del module, given
-        self._bundle.running -= 1
-        if self._bundle.running == 0:
-            self._bundle.free()
 
         def marked(output: Tensor) -> Tensor:
             if not output.is_floating_point():
@@ -189,7 +186,11 @@ class _AfterForward:
             found: Tensor = _OnTheWayBack.apply(self, output)  # type: ignore[no-untyped-call]
             return found
 
-        return tree_map_only(Tensor, marked, outputs)
+        found = tree_map_only(Tensor, marked, outputs)
+        self._bundle.running -= 1
+        if self._bundle.running == 0:
+            self._bundle.free()
+        return found
 
     def gather(self) -> None:
         """Gather the bundle for the backward pass of its module."""
