@@ -195,7 +195,7 @@ def changed(**other):
 
 
 MODELS = {
-    "another version": (changed(format=6), "found format 6"),
+    "another version": (changed(format=7), "found format 7"),
     "no words": (
         changed(vocabulary=[], embeddings=None),
         "and words of a model in {}/model.json, found some",

@@ -199,6 +199,8 @@ def test_hazard_32_only_one_module_removes_anything():
     assert found.pop("files.py") > 0
     assert found == {
         "accounting/ledger/file.py": 2,  # a ledger that was never used: a draft, and a new one
+        "bench/together.py": 1,  # a temporary folder of its own
+        "training/workers.py": 1,  # a temporary folder of its own, where processes meet
         "data/conversion.py": 1,  # the packed archive that it has just unpacked
         "data/downloading.py": 3,  # a download that is its own, locked, and no ledger
         "reproduce/records.py": 1,  # a line of its own that was cut short

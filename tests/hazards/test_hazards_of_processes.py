@@ -61,7 +61,8 @@ def test_hazard_17_the_museum_a_key_on_every_rank(team):
 def test_hazard_17_the_museum_late_rows_settled_on_one_rank_only(team):
     for found in team.outcomes(work.settled_in_one_process):
         assert found.kind == "ContractError"
-        assert "numbers of noise" in found.text
+        # Where both processes happen to settle equally many rows, weights differ and counts do not.
+        assert "numbers of noise" in found.text or "the same weights" in found.text
 
 
 # --- models in shards ---

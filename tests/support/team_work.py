@@ -33,7 +33,6 @@ from adadps.accounting.epsilon import Budget
 from adadps.engine.group import ProcessGroup
 from adadps.engine.losses import cross_entropy, squared_error
 from adadps.engine.noise.randomness import Randomness
-from adadps.estimators import AdaDPSClassifier
 from adadps.methods import pda_dpmd, whitened
 from adadps.methods.stages import by_label, clip_adaptively, sgd
 from adadps.tensors.sums import dense
@@ -261,13 +260,9 @@ def drawn_rows(times, share):
 def users_of_each():
     users = np.arange(ROWS) % 17
     method = dp_sgd(privatize(clip_norm=0.5, noise_multiplier=1.0, groups=by_user(most=2)), lr=0.1)
-    run = run_of(
-        "dense",
-        sigma=1.0,
-        method=method,
-        data=examples(DENSE, LABELS, users=users),
-        sampler=poisson(users=17, expected_size=17),
-    )
+    data = examples(DENSE, LABELS, users=users)
+    sampler = poisson(users=17, expected_size=17)
+    run = run_of("dense", sigma=1.0, method=method, data=data, sampler=sampler)
     held = set(run._stepper._data.users.tolist())
     return held, weights_of(finished(run))
 
@@ -396,10 +391,6 @@ def a_shard_without_a_number():
     PrivateRun(nn.Linear(5, CLASSES), cross_entropy, data, method=method, batch_size=10, steps=3)
 
 
-def an_estimator():
-    AdaDPSClassifier(epsilon=1.0).fit(DENSE, LABELS)
-
-
 def the_first_alone(does):
     """Two steps; then the first process reads or evaluates the model, and the other does not."""
     run = run_of("sparse, late", sigma=1.0, share=0.3, steps=8)
@@ -445,12 +436,8 @@ def one_process_fails():
 
 def long_run(folder):
     """More steps than a test waits for."""
-    finished(
-        run_of(
-            "dense", sigma=5.0, share=0.3, steps=100_000,
-            checkpoints=Checkpoints(folder, every=10),
-        )
-    )  # fmt: skip
+    stored = Checkpoints(folder, every=10)
+    finished(run_of("dense", sigma=5.0, share=0.3, steps=100_000, checkpoints=stored))
 
 
 def bytes_of_a_step(name, share):

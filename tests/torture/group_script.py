@@ -28,7 +28,9 @@ def main(folder, steps):
             run.step(batch)
     if work.rank() == 0:
         result = run.result()
-        found = {"epsilon": result.privacy.epsilon, "paid": result.privacy.steps_paid}
+        privacy = result.privacy
+        found = {"epsilon": privacy.epsilon, "delta": privacy.delta}
+        found |= {"paid": privacy.steps_paid, "steps": privacy.steps}
         (folder / "end").write_text(json.dumps(found))
 
 

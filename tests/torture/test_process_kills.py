@@ -87,10 +87,35 @@ def require_all_paid(folder):
         return ledger.entries
 
 
+def require_true_epsilon(folder, entries):
+    """What the run states is what its ledger has composed: all reservations of all lives."""
+    end = json.loads((folder / "end").read_text())
+    assert end["paid"] == entries > end["steps"]
+    with DiskLedger(folder / "run" / "ledger") as ledger:
+        assert end["epsilon"] == pytest.approx(ledger.epsilon(end["delta"]), rel=1e-9)
+    return end
+
+
 def test_killed_processes_lose_no_reservation(tmp_path):
+    """Runs one after the other, each killed at random instants until it is through."""
     chance = random.Random(time.time_ns())
-    killed = 0
+    killed, runs = 0, 0
     while killed < KILLS:
+        folder, runs = tmp_path / f"run-{runs}", runs + 1
+        folder.mkdir()
+        killed += kill_until_through(folder, chance, KILLS - killed)
+        if not (folder / "end").exists():
+            final = torchrun(folder, 2)
+            assert final.wait(PATIENCE) == 0, (folder / "log").read_text()[-3000:]
+        end = require_true_epsilon(folder, require_all_paid(folder))
+        begun = {life[0]["noise"] for life in lives(folder) if life}
+        print(f"run {runs}: {killed} kills so far, {len(begun)} lives, {end}")
+
+
+def kill_until_through(tmp_path, chance, most):
+    """Kill a process at random instants, at most this often; return how often."""
+    killed = 0
+    while killed < most and not (tmp_path / "end").exists():
         known = {int(file.name.split("-")[2]) for file in tmp_path.glob("diary-*")}
         world = chance.choice([1, 2, 3, 4])
         started = torchrun(tmp_path, world, restarts=chance.choice([0, 1]))
@@ -107,15 +132,9 @@ def test_killed_processes_lose_no_reservation(tmp_path):
                 killed += 1
         time.sleep(chance.uniform(0, 8))  # long enough for some of the restarts
         end_all(started)
-        require_all_paid(tmp_path)
-        if (tmp_path / "end").exists():
-            break
-    final = torchrun(tmp_path, 2)
-    assert final.wait(PATIENCE) == 0, (tmp_path / "log").read_text()[-3000:]
-    entries = require_all_paid(tmp_path)
-    end = json.loads((tmp_path / "end").read_text())
-    assert end["paid"] == entries
-    assert end["epsilon"] > 0
+        if (tmp_path / "run" / "ledger").exists():
+            require_all_paid(tmp_path)
+    return killed
 
 
 def test_a_restart_by_torchrun_resumes_from_the_checkpoint(tmp_path):

@@ -154,11 +154,10 @@ def test_what_several_processes_cannot_do_is_refused(how, team):
         assert (found.kind, words in found.text) == (kind, True), found
 
 
-@pytest.mark.parametrize("work_refused", [work.a_shard_without_a_number, work.an_estimator])
-def test_further_refusals(work_refused, team):
-    for found in team.outcomes(work_refused):
-        assert found.kind in {"DataError", "ContractError"}, found
-        assert "Expected" in found.text
+def test_a_shard_without_a_declared_number_is_refused(team):
+    for found in team.outcomes(work.a_shard_without_a_number):
+        assert found.kind == "DataError", found
+        assert "Expected the declared number" in found.text
 
 
 @pytest.mark.parametrize("what", ["method", "steps", "data", "side information"])

@@ -24,7 +24,7 @@ from adadps.engine.losses import Loss
 from adadps.errors import ContractError, require
 from adadps.methods.stages.chain import Chain
 from adadps.training.fit import PrivateRun, RunOptions
-from adadps.training.processes import require_alone
+from adadps.training.processes import current_group, told_by_first
 from adadps.training.progress import progress_bar
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -52,7 +52,8 @@ def audit_one_run(
     is theorem 5.2 of Steinke, Nasr and Jagielski (2023). It is computed for every score of the
     canaries, for both ends of the ranking and each end alone, and for several numbers of guesses;
     all of them share the allowed error. If the claim is true, the bound exceeds it with probability
-    at most 1 - ``confidence``.
+    at most 1 - ``confidence``. Several processes (torchrun) train together on the same canaries,
+    whose coins the first one tosses; all must be given the same data.
 
     >>> from adadps import dp_sgd, examples, poisson, privatize
     >>> from adadps.audit import own_feature_canaries
@@ -66,12 +67,13 @@ def audit_one_run(
     >>> found.verdict
     'consistent'
     """
-    require_alone("an audit")
     require(bool(shares), "at least one share of guesses", "none", "Use 1.0 to guess all.")
     require(all(0 < share <= 1 for share in shares), "shares in (0, 1]", shares, "1.0 guesses all.")
     require(bool(canaries.scores), "at least one score", "none", "Use `pull` or `loss_drop`.")
     require_confidence(confidence)
-    included = _coins(len(canaries))
+    group = current_group()
+    with group.together():
+        included = told_by_first(group, lambda: _coins(len(canaries)), Tensor.tolist, torch.tensor)
     run = PrivateRun(
         model,
         loss,
@@ -82,7 +84,7 @@ def audit_one_run(
         **options,
     )
     before = {name: value.clone() for name, value in run.params.items()}
-    with progress_bar(steps, progress, label="auditing") as bar:
+    with progress_bar(steps, progress if group.is_first else False, label="auditing") as bar:
         for batch in run.batches():
             run.step(batch)
             bar.advance()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -142,7 +143,8 @@ def choice(name: str, known: dict[str, Any], what: str) -> Any:
 
 def print_json(content: Any) -> None:
     """Print JSON on standard output, for other programs."""
-    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    if not out.quiet:
+        sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def table_of_facts(title: str, facts: dict[str, Any]) -> Table:
@@ -344,3 +346,5 @@ def main(
     """Train models with differential privacy, and stay adaptive under the noise."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # do not fail where ε cannot be encoded
         sys.stdout.reconfigure(errors="backslashreplace")
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # of the processes of torchrun, the first one speaks
+        out.quiet = err.quiet = os.environ.get("RANK", "0") != "0"

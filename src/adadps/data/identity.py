@@ -3,6 +3,7 @@
 Whether a private row is public as well is decided by comparing hashes: 128 bits of BLAKE2b under a
 key that is drawn when the process begins and stored nowhere. Without the key a hash says nothing,
 but with it texts could be guessed; so hashes cannot be pickled, and are neither stored nor shown.
+(Worker processes that train for this one get both from it: `adadps.training.workers`.)
 
 Texts are compared by their letters and digits alone (`normalised`): a review that was public
 already is still that review with other line breaks, quotation marks or capitals.
@@ -78,6 +79,17 @@ class Identities:
             "Expected the hashes of texts to stay in the process that made them, found an attempt "
             "to copy them elsewhere. Build the examples with their texts where they are used."
         )
+
+
+def key_for_workers() -> bytes:
+    """Return the key, for processes that this one starts, gives its own rows, and ends."""
+    return _KEY
+
+
+def take_over_key(key: bytes) -> None:
+    """Make the same hashes as the process that has started this one; call it before any is made."""
+    global _KEY  # noqa: PLW0603  (a fact about this process)
+    _KEY = key
 
 
 def identities_of_texts(texts: Sequence[str]) -> Identities:

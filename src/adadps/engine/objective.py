@@ -12,7 +12,6 @@ quoted.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -33,7 +32,7 @@ from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
 from adadps.engine.losses import Loss, cross_entropy, treats_examples_alone
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.model_state import SameState, evaluating
+from adadps.engine.passes.model_state import SameState, described, evaluating
 from adadps.engine.rules.sequence import LayerSequence
 from adadps.engine.waist import Engine, GradientBatch, Units
 from adadps.errors import ModelError
@@ -232,97 +231,6 @@ def reweighed(features: Features, weights: Tensor) -> Features:
 
 # --- synthetic rows and padding ---
 
-_WORDS_PER_ROW = 8
-
-
-def synthetic_like(data: Examples, model: nn.Module) -> Examples:
-    """Return `ROWS` synthetic examples: those given with the data, or made up here."""
-    if data.synthetic is not None:
-        return data.synthetic.take(torch.arange(ROWS) % len(data.synthetic))
-    generator = torch.Generator().manual_seed(0)
-    device = data.targets.device
-    return Examples(
-        _synthetic_features(data.features, model, generator).to(device),
-        _targets(data.targets, generator).to(device),
-    )
-
-
-def _synthetic_features(like: Features, model: nn.Module, generator: torch.Generator) -> Features:
-    if isinstance(like, SparseRows):
-        return _sparse(like.width, like.values.dtype, generator)
-    if isinstance(like, Tensor):
-        return _rows(like, model, generator)
-    names = like.names or parameter_names(model, len(like.tensors))
-    made = (
-        _mask(name, tensor) if _MASK in name else _rows(tensor, model, generator)
-        for name, tensor in zip(names, like.tensors, strict=True)
-    )
-    shortest = min((t.shape[1] for t in like.tensors if t.ndim > 1), default=1)
-    return Fields(
-        tuple(
-            tensor.clamp(1, shortest) if _LENGTH in name and not tensor.is_floating_point()
-            else tensor
-            for name, tensor in zip(names, made, strict=True)
-        ),
-        like.names,
-    )  # fmt: skip
-
-
-_MASK, _LENGTH = "mask", "length"
-"""Inputs with these words in their names hold masks, and lengths of sequences."""
-
-
-def _mask(name: str, like: Tensor) -> Tensor:
-    """A mask that hides nothing: ones, but zeros where it marks padding, as in torch's layers.
-
-    Where a mask is added to scores, ones everywhere change no share of attention.
-    """
-    shown = 0 if "padding" in name else 1
-    return torch.full((ROWS, *like.shape[1:]), shown, dtype=like.dtype)
-
-
-def parameter_names(model: nn.Module, count: int) -> tuple[str, ...]:
-    """Return the names of the first parameters of ``forward``; empty ones where it has none."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
-    return (*names, *[""] * count)[:count]
-
-
-def _rows(like: Tensor, model: nn.Module, generator: torch.Generator) -> Tensor:
-    shape = (ROWS, *like.shape[1:])
-    if not like.is_floating_point():
-        highest = 2 if like.dtype is torch.bool else _fewest_words(model)
-        return torch.randint(highest, shape, generator=generator).to(like.dtype)
-    # Half of them positive, for models that take logarithms or roots.
-    values = torch.rand(shape, generator=generator)
-    values[ROWS // 2 :] = torch.randn((ROWS - ROWS // 2, *shape[1:]), generator=generator)
-    return values.to(like.dtype)
-
-
-def _targets(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Values in [0, 1), or alternating 0 and 1, which nearly every loss accepts."""
-    shape = (ROWS, *like.shape[1:])
-    if like.is_floating_point():
-        return torch.rand(shape, generator=generator).to(like.dtype)
-    alternating = torch.arange(ROWS) % 2
-    return alternating.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous().to(like.dtype)
-
-
-def _sparse(width: int, dtype: torch.dtype, generator: torch.Generator) -> SparseRows:
-    """Rows of a few distinct columns with positive values."""
-    count = min(_WORDS_PER_ROW, width)
-    first = torch.randint(max(1, width), (ROWS, 1), generator=generator)
-    columns = ((first + torch.arange(count)) % max(1, width)).sort(1).values
-    values = torch.rand(ROWS * count, generator=generator).add_(0.1)
-    offsets = torch.arange(ROWS + 1) * count
-    return SparseRows(offsets, columns.flatten(), values.to(dtype), width)
-
-
-def _fewest_words(model: nn.Module) -> int:
-    """Integers below this fit every table of words; without a table they are 0 and 1."""
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    return min((table.num_embeddings for table in tables), default=2)
-
 
 def padding_for(rows: int, multiple: int = ROWS) -> int:
     """Return how many synthetic rows follow this many real ones.
@@ -354,6 +262,96 @@ def _followed_by(batch: Examples, synthetic: Examples, count: int) -> Examples:
         return Examples(batch.features.followed_by(more), targets, absent=absent)
     assert isinstance(more, Tensor)
     return Examples(torch.cat([batch.features, more]), targets, absent=absent)
+
+
+# --- the form of a model ---
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class ModelForm:
+    """The modules of a model, their modes, hooks and parameters, and which of these are trained.
+
+    A run compares it with what it was at the start before every step. A parameter that was frozen
+    would be trained and noised all the same, one that was replaced or converted would stay as it
+    is, and hooks that were added were never tried on synthetic rows; none of that would be seen.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> form = ModelForm(layer)
+    >>> form.require_same()
+    >>> _ = layer.bias.requires_grad_(False)
+    >>> form.require_same()
+    Traceback (most recent call last):
+    adadps.errors.ModelError: Expected the model as it was when the run began, found that ...
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._everywhere = _hooks_of_all_modules()
+        self._alive = list(model.parameters())  # so that no other one gets an identity of theirs
+        self._memory = [  # and the memory itself, so that no other one gets its address
+            (name, parameter, parameter.detach(), _memory_of(parameter))
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        ]
+        self._modules = [(name, module, _form_of(module)) for name, module in model.named_modules()]
+
+    def require_same(self) -> None:
+        """Refuse a model that was changed, other than in the values of its weights."""
+        change = next(self._changes(), None)
+        if change is not None:
+            raise ModelError(
+                f"Expected the model as it was when the run began, found that {change}. Undo it, "
+                "or finish this run and begin another one on the changed model; both can be paid "
+                "from one ledger."
+            )
+
+    def _changes(self) -> Iterator[str]:
+        if _hooks_of_all_modules() != self._everywhere:
+            yield "hooks of all modules were added or removed"
+        for name, module, form in self._modules:
+            now = _form_of(module)
+            if now != form:
+                yield from (
+                    f"{what.format(described(name))}"
+                    for what, one, other in zip(_WHAT, now, form, strict=True)
+                    if one != other
+                )
+        for name, parameter, _, memory in self._memory:
+            if _memory_of(parameter) not in (None, memory):
+                yield f"'{name}' was put into other memory (`.to(...)`, `.half()`, `.data = ...`)"
+
+
+_WHAT = (
+    "{} was put into another mode, training or evaluation",
+    "parts of {} were added, removed or replaced",
+    "parameters of {} were frozen, unfrozen or replaced",
+    *["hooks of {} were added or removed"] * len(_HOOKS),
+)
+
+
+def _form_of(module: nn.Module) -> list[Any]:
+    """Its mode, parts, parameters (by identity: no value is read) and hooks."""
+    held = vars(module)
+    return [
+        held["training"],
+        [*map(id, held["_modules"].values())],
+        [(id(p), p.requires_grad) for p in held["_parameters"].values() if p is not None],
+        *[[*(held.get(name) or ())] for name in _HOOKS],
+    ]
+
+
+def _memory_of(parameter: nn.Parameter) -> int | None:
+    """The memory of a parameter, or of its shard; None of a kind that may have another one.
+
+    A table whose noise waits is of such a kind: it takes over what is written to it.
+    """
+    held = getattr(parameter, "_local_tensor", parameter)
+    return held.untyped_storage()._cdata if type(held) in (Tensor, nn.Parameter) else None
+
+
+def _hooks_of_all_modules() -> list[Any]:
+    held = vars(torch.nn.modules.module)
+    return [[*held[f"_global{name}"]] for name in _HOOKS]
 
 
 # --- isolation ---

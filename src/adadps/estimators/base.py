@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,11 +20,12 @@ from adadps.accounting.noisy_counts.choice import ChoicePrice
 from adadps.accounting.noisy_counts.price import Charged, CountedColumns, Paid, Price, price_of
 from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, declared_read
-from adadps.engine.losses import Loss
+from adadps.engine.group import Meeting
 from adadps.engine.passes.validation import objective
 from adadps.errors import SettingError, SideInformationError
 from adadps.estimators.budget import BudgetOptions, EstimatorBudget, opened_ledger, terms_for
 from adadps.estimators.checks import (
+    another_than_before,
     data_errors_as_ours,
     declared_examples,
     forget_fit,
@@ -36,6 +37,7 @@ from adadps.estimators.checks import (
     side_information,
     unchanged_on_error,
 )
+from adadps.estimators.learning_task import LearningTask
 from adadps.estimators.paid import MeasuredFacts, pay_before
 from adadps.estimators.paid_mix import (
     MixTrials,
@@ -53,10 +55,7 @@ from adadps.estimators.planner.methods import (
     resolved,
 )
 from adadps.estimators.planner.plan import (
-    RULE,
-    DefaultRule,
     GivenSettings,
-    LossFacts,
     PlannedRun,
     PrepareByShare,
     plan_training,
@@ -65,28 +64,20 @@ from adadps.estimators.privacy_statement import StatedEstimator, how_features_we
 from adadps.estimators.rows import RowScaling, Table, no_examples_like, private_examples
 from adadps.estimators.tables.features import prepare_for_rows, text_features
 from adadps.estimators.text import directions_of
+from adadps.estimators.together import FactsInWords, TermsInWords, refuse_choice
 from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.methods.side import Embeddings, Frequencies
 from adadps.methods.stages import Chain
 from adadps.report.result import Result
 from adadps.training.fit import fit as train
-from adadps.training.processes import require_alone
+from adadps.training.processes import (
+    current_group,
+    first_speaks,
+    opened_for_all,
+    own_ledger,
+    told_by_first,
+)
 from adadps.types import Method, Relation, TextFeatures
-
-
-@dataclass(frozen=True)
-class LearningTask:
-    """What is learned. Only ``targets``, and bounds that were read off, depend on private data."""
-
-    scaling: RowScaling
-    targets: npt.NDArray[Any]
-    outputs: int
-    loss: Loss
-    loss_facts: LossFacts
-    facts: tuple[str, ...]
-    rule: DefaultRule = RULE
-    names: tuple[str, ...] = ()
-    """The names of the classes, where they are texts."""
 
 
 class PrivateEstimator(StatedEstimator, ABC):
@@ -135,8 +126,8 @@ class PrivateEstimator(StatedEstimator, ABC):
         self, X: Any, y: Any, *, continued: bool, one_by_one: bool, classes: Any = None
     ) -> Self:
         """Train one run; the estimator changes only if it succeeds."""
-        require_alone("estimators")
-        with unchanged_on_error(self):
+        group = current_group()
+        with group.together(), first_speaks(group), unchanged_on_error(self):
             if not continued:
                 forget_fit(self)
             options = self._budget_options()
@@ -144,7 +135,12 @@ class PrivateEstimator(StatedEstimator, ABC):
                 X, y = self._checked(X, y, reset=not continued)
             count = self._example_count(X.shape[0])
             earlier = getattr(self, "_ledger", None) if continued else None
-            terms = terms_for(options, examples=count, earlier=earlier, one_by_one=one_by_one)
+            terms = told_by_first(
+                group,
+                lambda: terms_for(options, examples=count, earlier=earlier, one_by_one=one_by_one),
+                TermsInWords.encode,
+                lambda told: TermsInWords.decode(told, options.path),
+            )
             price = None if continued else self._price(X, y, classes, count, terms)
             choice = self._price_of_mix(count, terms, price, one_by_one=one_by_one)
             found = None if price is None else self._placeholders(X, y, classes)
@@ -156,20 +152,27 @@ class PrivateEstimator(StatedEstimator, ABC):
             plan = self._plan(prepared, count, task, terms, price or choice)
             if choice is not None:
                 require_weighted(plan.method)
+                refuse_choice(group)
             if continued and plan.method != self.result_.settings["method"]:
-                raise _another("method")
+                raise another_than_before("method")
             paid = None
             if price is None:
                 data = self._private(X, task, plan.chain)
             elif self.module is not None:  # the linear model and its losses need no trial
                 objective(model, task.loss, no_examples_like(X, task.targets, task.scaling))
             identity = self._ledger_identity if continued else None
-            with opened_ledger(terms, earlier, identity) as ledger:
-                shared = ledger.entries > 0
-                trials = self._trials(ledger, continued=continued)
+            with opened_for_all(group, lambda: opened_ledger(terms, earlier, identity)) as ledger:
+                shared, trials = group.tell(
+                    Meeting.LEDGER,
+                    lambda: (ledger.entries > 0, self._trials(ledger, continued=continued)),
+                )
                 if price is not None:
-                    run = pay_before(ledger, price, plan)
-                    found = self._measure(X, y, classes, price)
+                    run, found = told_by_first(
+                        group,
+                        lambda: self._paid_facts(ledger, price, plan, X, y, classes),
+                        FactsInWords.encode,
+                        FactsInWords.decode,
+                    )
                     paid = Paid(run, price.events, (price.in_words(), *found.facts))
                     X, y = self._trainable(X, y, found)
                     task = self._task(X, y, continued=False, classes=classes, found=found)
@@ -183,6 +186,14 @@ class PrivateEstimator(StatedEstimator, ABC):
                 self._remember_ledger(ledger)
             self._keep(result, terms, task, model, shared=shared, continued=continued)
         return self
+
+    def _paid_facts(
+        self, ledger: Ledger, price: Price, plan: PlannedRun, X: Table, y: Any, classes: Any
+    ) -> tuple[str, MeasuredFacts]:
+        """Pay and measure; return the name of the run that has paid."""
+        own = own_ledger(ledger)
+        assert own is not None  # of several processes, only the first one measures
+        return pay_before(own, price, plan), self._measure(X, y, classes, price)
 
     def _run(
         self,
@@ -211,6 +222,7 @@ class PrivateEstimator(StatedEstimator, ABC):
             measured=paid,
             settings=plan.describe(),
             feature_sources=[held.provenance for held in self._vectors],
+            processes=self.processes,
         )
 
     def _keep(
@@ -278,7 +290,7 @@ class PrivateEstimator(StatedEstimator, ABC):
     def _model(self, task: LearningTask, X: Table, continued: bool) -> nn.Module:
         """Return a copy of the model to train: the caller's module stays as it is."""
         if continued and (self.module is None) != (self.module_ is None):
-            raise _another("kind of model")
+            raise another_than_before("kind of model")
         if self.module is None:
             width = X.shape[1] + bool(task.scaling.constant)
             layer = linear_layer(width, task.outputs, sparse_rows=sparse.issparse(X))
@@ -436,10 +448,3 @@ class PrivateEstimator(StatedEstimator, ABC):
         tags.input_tags.sparse = True
         tags.non_deterministic = True
         return tags
-
-
-def _another(what: str) -> SettingError:
-    return SettingError(
-        f"Expected the {what} of the first call of `partial_fit`, found another one. Set it back, "
-        "or start again with `fit`."
-    )

@@ -206,3 +206,11 @@ def _without_data(refusal: str) -> str:
         return f"Expected finite numbers in {where}, found NaN or infinity. {cure}"
     known = _SHOWS_NO_VALUE.match(refusal)
     return known.group() if known else _SOMETHING_ELSE
+
+
+def another_than_before(what: str) -> SettingError:
+    """Say that a call of `partial_fit` differs from the first one."""
+    return SettingError(
+        f"Expected the {what} of the first call of `partial_fit`, found another one. Set it back, "
+        "or start again with `fit`."
+    )

@@ -21,7 +21,7 @@ from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.engine.losses import Loss, binary_cross_entropy, cross_entropy
 from adadps.engine.noise.randomness import secure
 from adadps.errors import PrivacyWarning, SettingError
-from adadps.estimators.base import LearningTask, PrivateEstimator
+from adadps.estimators.base import PrivateEstimator
 from adadps.estimators.checks import refuse
 from adadps.estimators.labels import (
     Labels,
@@ -32,6 +32,7 @@ from adadps.estimators.labels import (
     require_usable,
     whole_numbers,
 )
+from adadps.estimators.learning_task import LearningTask
 from adadps.estimators.paid import (
     UNKNOWN_CLASSES,
     MeasuredFacts,
@@ -102,7 +103,8 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     intercept (``fit_intercept``; none with side information). ``module`` is a torch module, or a
     function of the numbers of inputs and outputs that makes one; ``loss`` then returns one value
     per example. Its rows are left as they are, and ``clip_norm`` and ``lr`` should be given: the
-    defaults are made for a linear layer. ``sample_weight`` is refused.
+    defaults are made for a linear layer. ``sample_weight`` is refused. ``processes=2`` trains in
+    two processes on this machine.
 
     Attributes: ``classes_``, ``coef_`` and ``intercept_`` (of a linear model, for rows as they are
     normalised), ``n_features_in_``, ``feature_names_in_``, ``result_``, ``privacy_``, ``epsilon_``,
@@ -149,6 +151,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         accountant: Accountant | str | None = None,
         tuning_trials: int | None = None,
         strict: bool = False,
+        processes: int = 1,
     ) -> None:
         self.epsilon = epsilon
         self.epsilon_per_run = epsilon_per_run
@@ -170,6 +173,7 @@ class AdaDPSClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         self.accountant = accountant
         self.tuning_trials = tuning_trials
         self.strict = strict
+        self.processes = processes
 
     def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
         """Train from scratch; the run costs ``epsilon_per_run`` (default: all of ``epsilon``)."""

@@ -19,6 +19,7 @@ from adadps.estimators.text import counted
 from adadps.estimators.vectorizer import PublicVectorizer
 from adadps.files import forks
 from adadps.report.result import PrivacyStatement, Result
+from adadps.training.processes import own_ledger
 
 UNCOUNTED = (
     "This estimator, or one of its clones, was sent to another process (n_jobs > 1, a pickle, a "
@@ -94,9 +95,9 @@ class StatedEstimator(BaseEstimator):  # type: ignore[misc]
         return held
 
     def _remember_ledger(self, ledger: Ledger) -> None:
-        self._ledger_identity = ledger.identity
-        self._ledger = ledger if isinstance(ledger, MemoryLedger) else None
-        self._ledger_path = ledger.path.absolute() if isinstance(ledger, DiskLedger) else None
+        self._ledger_identity, own = ledger.identity, own_ledger(ledger)
+        self._ledger = own if isinstance(own, MemoryLedger) else None
+        self._ledger_path = own.path.absolute() if isinstance(own, DiskLedger) else None
 
     def _trials(self, ledger: Ledger, *, continued: bool) -> int | None:
         """Return the declared or counted trials, whichever are more; None if unknown.
@@ -104,11 +105,11 @@ class StatedEstimator(BaseEstimator):  # type: ignore[misc]
         A model that continues its training gives no warning: saving it in between is common.
         """
         declared = None if self.tuning_trials is None else int(self.tuning_trials)
-        on_disk = isinstance(ledger, DiskLedger)
+        on_disk = isinstance(own_ledger(ledger), DiskLedger)
         count = self._shared_fit_count()
         trials = count.trials(declared, ledger=ledger.identity)
         if trials is None and count.elsewhere and not (continued or on_disk):
-            warnings.warn(UNCOUNTED, PrivacyWarning, stacklevel=4)
+            warnings.warn(UNCOUNTED, PrivacyWarning, stacklevel=6)  # of `fit`
         return trials
 
     def _shared_fit_count(self) -> FitCount:

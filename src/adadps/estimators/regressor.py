@@ -18,8 +18,9 @@ from adadps.accounting.noisy_counts.price import CountedColumns, Price
 from adadps.data.bounds import Bounds
 from adadps.engine.losses import Loss, squared_error
 from adadps.engine.noise.randomness import secure
-from adadps.estimators.base import LearningTask, PrivateEstimator
+from adadps.estimators.base import PrivateEstimator
 from adadps.estimators.checks import refuse
+from adadps.estimators.learning_task import LearningTask
 from adadps.estimators.paid import (
     MeasuredFacts,
     bounds_with_noise,
@@ -89,6 +90,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         accountant: Accountant | str | None = None,
         tuning_trials: int | None = None,
         strict: bool = False,
+        processes: int = 1,
     ) -> None:
         self.epsilon = epsilon
         self.epsilon_per_run = epsilon_per_run
@@ -108,6 +110,7 @@ class AdaDPSRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.accountant = accountant
         self.tuning_trials = tuning_trials
         self.strict = strict
+        self.processes = processes
 
     def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
         """Train from scratch; the run costs ``epsilon_per_run`` (default: all of ``epsilon``)."""

@@ -76,6 +76,7 @@ def fit(
     settings: dict[str, Any] | None = None,
     feature_sources: Iterable[Provenance] = (),
     measured: Paid | None = None,
+    processes: int | None = None,
 ) -> Result:
     """Train ``model`` in place with ``method``, and state what it cost.
 
@@ -112,55 +113,82 @@ def fit(
     How it runs:
         ``physical_batch_size`` bounds how many examples are differentiated at once. ``progress``
         shows a bar (by default on a terminal). ``randomness`` and ``debug`` make a run
-        reproducible or talkative, and mark it as not private.
+        reproducible or talkative, and mark it as not private. ``processes=2`` trains in two
+        processes on this machine (`adadps.training.workers`); in a script, the call then belongs
+        under ``if __name__ == "__main__":``.
 
     With ``checkpoints`` (a folder, or `Checkpoints`) the same call again resumes where a killed
     process has stopped: with fresh batches and noise, and paying again for steps that were lost.
     Ctrl-C then stops after the steps that are paid for (at most a hundredth of the run), which are
     saved; pressed twice, it stops at once.
     """
-    run = PrivateRun(
-        model,
-        loss,
-        data,
-        method=method,
-        clip_norm=clip_norm,
-        batch_size=batch_size,
-        steps=steps,
-        epochs=epochs,
-        examples=examples,
-        sampler=sampler,
-        budget=budget,
-        ledger=ledger,
-        delta=delta,
-        accountant=accountant,
-        assumed_public=assumed_public,
-        tuning_trials=tuning_trials,
-        checkpoints=checkpoints,
-        physical_batch_size=physical_batch_size,
-        randomness=randomness,
-        debug=debug,
-        feature_sources=feature_sources,
-        measured=measured,
-        must_fit=True,
-    )
+    options: dict[str, Any] = {
+        "method": method,
+        "clip_norm": clip_norm,
+        "batch_size": batch_size,
+        "steps": steps,
+        "epochs": epochs,
+        "examples": examples,
+        "sampler": sampler,
+        "budget": budget,
+        "ledger": ledger,
+        "delta": delta,
+        "accountant": accountant,
+        "assumed_public": assumed_public,
+        "tuning_trials": tuning_trials,
+        "checkpoints": checkpoints,
+        "physical_batch_size": physical_batch_size,
+        "randomness": randomness,
+        "debug": debug,
+        "feature_sources": feature_sources,
+        "measured": measured,
+        "must_fit": True,
+    }
+    if processes is not None and processes != 1:
+        from adadps.training.workers import fit_in_workers
+
+        return fit_in_workers(
+            processes, model, loss, data, options, evaluate, progress=progress, settings=settings
+        )
+    run = PrivateRun(model, loss, data, **options)
     with (
         progress_bar(run.steps, progress if run.group.is_first else False) as bar,
         awaiting_the_step(checkpoints is not None) as interruption,
     ):
-        for _ in range(run.taken):
-            bar.advance()
-        for batch in run.batches():
-            run.step(batch)
-            _evaluate_due(run, batch.index, evaluate)
-            _show(run, batch.index, bar)
-            if checkpoints is not None and _ends_here(run, interruption):
-                run.keep()
-                raise KeyboardInterrupt
+        take_all_steps(run, evaluate, bar, interruption if checkpoints is not None else None)
+    return finish(run, evaluate, settings, closes=ledger is None)
+
+
+def take_all_steps(
+    run: PrivateRun,
+    evaluate: Sequence[Evaluation],
+    bar: Progress,
+    interruption: Interruption | None,
+) -> None:
+    """Take the remaining steps; a run with checkpoints may be interrupted."""
+    for _ in range(run.taken):
+        bar.advance()
+    for batch in run.batches():
+        run.step(batch)
+        _evaluate_due(run, batch.index, evaluate)
+        _show(run, batch.index, bar)
+        if interruption is not None and _ends_here(run, interruption):
+            run.keep()
+            raise KeyboardInterrupt
+
+
+def finish(
+    run: PrivateRun,
+    evaluate: Sequence[Evaluation],
+    settings: dict[str, Any] | None,
+    *,
+    closes: bool,
+) -> Result:
+    """Return the result after the last step; ``closes`` the ledger beside its checkpoints."""
     _evaluate_what_is_missing(run, evaluate)
     result = run.result(settings)
     own = run.ledger.own if isinstance(run.ledger, SharedLedger) else run.ledger
-    if ledger is None and isinstance(own, DiskLedger):
+    if closes and isinstance(own, DiskLedger):
         own.close()  # it was opened for this run, beside its checkpoints
     return result
 
@@ -331,15 +359,7 @@ class PrivateRun(Run):
             terms = joined_terms(group, wanted, terms, model, loss, data, others)
             whole = data.examples if isinstance(data, Shard) else data
             plan = complete_plan(wanted, whole, terms)
-            require_possible(
-                group,
-                model,
-                plan.method,
-                plan.sampler,
-                data,
-                debug=debug,
-                measured=measured is not None,
-            )
+            require_possible(group, model, plan.method, plan.sampler, data, debug=debug)
             part = part_of(data, group)
             stepper = (
                 DataStepper(model, loss, part, chunk=physical_batch_size, debug=debug)

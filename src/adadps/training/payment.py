@@ -87,7 +87,7 @@ class Payment:
         paid_before = measured.events if measured else ()
         plan = plan_of(method, sampler, steps, self.accountant, paid_before)
         self.plan_hash = plan.plan_hash(sampler.relation, self.accountant)
-        self.run = measured.run if measured else self._told_name(folder)
+        self.run = self._told_name(folder, measured)
         self._method, self._sampler = method, sampler
         self._plan = replace(plan, paid_first=0) if held and held.begun else plan
         self._begins_after = held.taken if held else 0
@@ -109,10 +109,11 @@ class Payment:
             return make()
         return SharedLedger(self._group, make)
 
-    def _told_name(self, folder: RunFolder) -> str:
-        if isinstance(self.ledger, SharedLedger):
-            return self.ledger.name_of(lambda: self._name(folder))
-        return self._name(folder)
+    def _told_name(self, folder: RunFolder, measured: Paid | None) -> str:
+        def name() -> str:
+            return measured.run if measured else self._name(folder)
+
+        return self.ledger.name_of(name) if isinstance(self.ledger, SharedLedger) else name()
 
     def _name(self, folder: RunFolder) -> str:
         """A new name, or that of the run on this ledger whose checkpoint is here or was lost."""

@@ -13,16 +13,17 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from adadps.accounting.ledger import Ledger
 from adadps.accounting.ledger.terms import code_version
 from adadps.accounting.samplers import Poisson, Sampler
 from adadps.data.examples import Examples, tensors_of
@@ -36,6 +37,7 @@ from adadps.methods.stages.chain import Chain, ReplacesGradients
 from adadps.methods.stages.users import Users
 from adadps.training.calibration import Wanted
 from adadps.training.payment import PaymentTerms
+from adadps.training.progress import silent
 from adadps.training.shared_ledger import SharedLedger
 
 
@@ -136,20 +138,53 @@ def require_alone(what: str) -> None:
     count = number_of_processes()
     if count > 1:
         raise ContractError(
-            f"Expected one process for {what}, found {count}. Several processes "
-            "train by `fit` and `PrivateRun`: start this without torchrun."
+            f"Expected one process for {what}, found {count}. Several processes train one model "
+            "together (`fit`, `PrivateRun`, estimators, `adadps train`): start this without "
+            "torchrun."
         )
 
 
 @contextmanager
 def first_speaks(group: Group) -> Iterator[None]:
-    """Keep warnings to the first process."""
+    """Keep warnings and bars to the first process."""
     if group.is_first:
         yield
         return
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), silent():
         warnings.simplefilter("ignore")
         yield
+
+
+Told = TypeVar("Told")
+
+
+def told_by_first(
+    group: Group,
+    make: Callable[[], Told],
+    encode: Callable[[Told], Any],
+    decode: Callable[[Any], Told],
+) -> Told:
+    """Let the first process make something, and return it in all; it is sent as JSON."""
+    if group.is_alone:
+        return make()
+    return decode(group.tell(Meeting.WORD, lambda: encode(make())))
+
+
+@contextmanager
+def opened_for_all(
+    group: Group, make: Callable[[], AbstractContextManager[Ledger]]
+) -> Iterator[Ledger]:
+    """Open a ledger in the first process, from which all are paid."""
+    with ExitStack() as opened:
+        if group.is_alone:
+            yield opened.enter_context(make())
+        else:
+            yield SharedLedger(group, lambda: opened.enter_context(make()))
+
+
+def own_ledger(ledger: Ledger) -> Ledger | None:
+    """Return the ledger itself, which only the first of several processes has."""
+    return ledger.own if isinstance(ledger, SharedLedger) else ledger
 
 
 # --- the rows of each ---
@@ -183,7 +218,6 @@ def require_possible(
     data: Examples | Shard,
     *,
     debug: bool,
-    measured: bool,
 ) -> None:
     """Refuse what several processes cannot do without another guarantee, or cannot do yet."""
     if group.is_alone:
@@ -218,9 +252,7 @@ def require_possible(
             "Expected `debug=False` with several processes, found `debug=True`: each would record "
             "its own rows alone. Debug in one process."
         )
-    if measured or any(
-        isinstance(getattr(stage, "side", None), MeasuredSource) for stage in method.informed
-    ):
+    if any(isinstance(getattr(stage, "side", None), MeasuredSource) for stage in method.informed):
         raise SideInformationError(
             "Expected public side information with several processes, found a measurement on "
             "private rows, which each process would repeat with other noise. Train in one process, "
@@ -270,7 +302,9 @@ def joined_terms(
     key = group.tell_bytes(Meeting.KEY, lambda: os.urandom(32))
     require_same(group, lambda: _settings(wanted, terms, model, loss, data, others, key))
     ledger = terms.ledger
-    return terms if ledger is None else replace(terms, ledger=SharedLedger(group, lambda: ledger))
+    if ledger is None or isinstance(ledger, SharedLedger):
+        return terms
+    return replace(terms, ledger=SharedLedger(group, lambda: ledger))
 
 
 def _settings(
@@ -294,7 +328,10 @@ def _settings(
         "kind of data": type(data).__name__,
         "form of the data": str([(tuple(t.shape[1:]), t.dtype) for t in _tensors(held)]),
         **{item.name: str(getattr(wanted, item.name)) for item in fields(wanted)},
-        **{name: str(getattr(terms, name)) for name in ("budget", "delta", "accountant")},
+        **{
+            name: str(getattr(terms, name))
+            for name in ("budget", "delta", "accountant", "measured")
+        },
         "kind of ledger": type(terms.ledger).__name__,
         **{name: str(value) for name, value in others.items()},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -48,13 +49,26 @@ class Progress:
             self.bar.update(self.task, note=text)
 
 
+_is_silent = ContextVar("_is_silent", default=False)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show nothing, whatever is asked for: another process speaks for all."""
+    before = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(before)
+
+
 @contextmanager
 def progress_bar(
     total: int, shown: bool | None = None, label: str = "training"
 ) -> Iterator[Progress]:
     """A bar over ``total`` steps; by default only where standard error is a terminal."""
     console = Console(stderr=True)
-    if not (console.is_terminal if shown is None else shown):
+    if _is_silent.get() or not (console.is_terminal if shown is None else shown):
         yield Progress(None, TaskID(0))
         return
     columns = (
@@ -81,7 +95,7 @@ def at_work(
     ...     done(100)
     """
     console = Console(stderr=True)
-    if not (console.is_terminal if shown is None else shown):
+    if _is_silent.get() or not (console.is_terminal if shown is None else shown):
         yield lambda _rows: None
         return
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}")]
@@ -102,7 +116,7 @@ def progress_of_bytes(
     ...     moved(10, 100)
     """
     console = Console(stderr=True)
-    if not (console.is_terminal if shown is None else shown):
+    if _is_silent.get() or not (console.is_terminal if shown is None else shown):
         yield lambda _held, _total: None
         return
     columns = (

@@ -47,7 +47,7 @@ from adadps.engine.group import ALONE, Group
 from adadps.engine.losses import Loss
 from adadps.engine.noise.late_parameter import LateParameter, make_plain
 from adadps.engine.noise.randomness import Randomness
-from adadps.engine.passes.model_form import ModelForm
+from adadps.engine.objective import ModelForm
 from adadps.engine.passes.validation import objective, public_gradients
 from adadps.engine.waist import GradientBatch, Step, Units, Weights
 from adadps.errors import ContractError, DataError

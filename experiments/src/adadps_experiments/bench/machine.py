@@ -22,13 +22,16 @@ class OtherLoad:
         self._threads = threads
         self._start = (_busy(), time.process_time(), time.perf_counter())
 
-    def share(self) -> float | None:
-        """Return their share between 0 and 1, or None if the system does not report it."""
+    def share(self, with_us: float = 0.0) -> float | None:
+        """Return their share between 0 and 1, or None if the system does not report it.
+
+        ``with_us`` are the seconds of processor time of processes that belong to this one.
+        """
         busy, own, start = self._start
         now = _busy()
         if busy is None or now is None:
             return None
-        spent = (now - busy) - (time.process_time() - own)
+        spent = (now - busy) - (time.process_time() - own) - with_us
         taken = spent / (time.perf_counter() - start)
         spare = (os.cpu_count() or 1) - self._threads
         return min(1.0, max(0.0, (taken - spare) / self._threads))

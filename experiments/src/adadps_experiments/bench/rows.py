@@ -37,10 +37,13 @@ def load(path: Path) -> list[Row]:
     return rows
 
 
-def find(rows: Sequence[Row], workload: str, contender: str) -> Row | None:
-    """Return the row of a workload and a contender, if there is one."""
+def find(
+    rows: Sequence[Row], workload: str, contender: str, processes: int | None = None
+) -> Row | None:
+    """Return the row of a workload and a contender, if there is one; of so many processes."""
     for row in rows:
-        if (row["workload"], row["contender"]) == (workload, contender):
+        found = (row["workload"], row["contender"], row.get("processes"))
+        if found == (workload, contender, processes):
             return row
     return None
 
@@ -69,16 +72,18 @@ class RowFile:
         known = resume and path is not None and path.exists()
         self.rows: list[Row] = load(path) if known and path is not None else []
 
-    def has(self, workload: str, contender: str, threads: int) -> bool:
+    def has(
+        self, workload: str, contender: str, threads: int, processes: int | None = None
+    ) -> bool:
         """Tell whether a pair was measured on this many threads, undisturbed and with success."""
-        row = find(self.rows, workload, contender)
+        row = find(self.rows, workload, contender, processes)
         if row is None or not measured(row) or disturbed(row):
             return False
         return row.get("threads") == threads
 
     def put(self, row: Row) -> None:
-        """Add a row, or replace the one of the same workload and contender."""
-        old = find(self.rows, row["workload"], row["contender"])
+        """Add a row, or replace the one of the same workload, contender and processes."""
+        old = find(self.rows, row["workload"], row["contender"], row.get("processes"))
         if old is None:
             self.rows.append(row)
         else:
@@ -90,7 +95,8 @@ class RowFile:
 def one_line(row: Row) -> str:
     """Return a row in one line, to show progress."""
     found = row.get("error") or f"{readable(row['ms_per_step'])} ms, {row['peak_mb']:.0f} MB"
-    return f"{row['workload']}, {row['contender']}: {found}"
+    together = f", processes: {row['processes']}" if "processes" in row else ""
+    return f"{row['workload']}, {row['contender']}{together}: {found}"
 
 
 def readable(value: float | None) -> str:

@@ -44,8 +44,8 @@ def require_alone(*others: object) -> None:
 
 def stored_rows(path: Path, workloads: Sequence[str], contenders: Sequence[str]) -> list[Row]:
     """Return the rows of a file: those of the named workloads and contenders, or all."""
-    _require_known(workloads, [*WORKLOADS, *(epoch.name for epoch in EPOCHS.values())], "workload")
-    _require_known(contenders, CONTENDERS, "contender")
+    require_known(workloads, [*WORKLOADS, *(epoch.name for epoch in EPOCHS.values())], "workload")
+    require_known(contenders, CONTENDERS, "contender")
     return [
         row
         for row in load(path)
@@ -58,8 +58,8 @@ def pairs_to_measure(
     workloads: Sequence[str], contenders: Sequence[str]
 ) -> list[tuple[Workload, str]]:
     """Return the pairs to measure: those named, or all that exist."""
-    _require_known(workloads, WORKLOADS, "workload")
-    _require_known(contenders, CONTENDERS, "contender")
+    require_known(workloads, WORKLOADS, "workload")
+    require_known(contenders, CONTENDERS, "contender")
     jobs = [
         (WORKLOADS[workload], name)
         for workload in dict.fromkeys(workloads or WORKLOADS)
@@ -116,8 +116,8 @@ EPOCHS: dict[str, Epoch] = {
 
 def epochs_to_measure(workloads: Sequence[str], contenders: Sequence[str]) -> list[Epoch]:
     """Return the epochs of the named workloads, or the first one, with the named contenders."""
-    _require_known(workloads, EPOCHS, "workload")
-    _require_known(contenders, CONTENDERS, "contender")
+    require_known(workloads, EPOCHS, "workload")
+    require_known(contenders, CONTENDERS, "contender")
     chosen = [EPOCHS[name] for name in dict.fromkeys(workloads or [next(iter(EPOCHS))])]
     if not contenders:
         return chosen
@@ -155,7 +155,8 @@ def _extrapolated(row: Row, epoch: Epoch) -> Row:
     return {**row, "steps": steps, "seconds": seconds, "extrapolated": True}
 
 
-def _require_known(names: Sequence[str], known: Collection[str], what: str) -> None:
+def require_known(names: Sequence[str], known: Collection[str], what: str) -> None:
+    """Refuse a name that does not exist."""
     for name in names:
         if name not in known:
             raise SettingError(

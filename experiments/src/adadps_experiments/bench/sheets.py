@@ -30,14 +30,44 @@ class Sheet:
 
 def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
     """Return every table for which there are rows."""
+    together = [row for row in rows if "processes" in row]
+    rows = [row for row in rows if "processes" not in row]
     steps = [row for row in rows if "seconds" not in row]
     epochs = [row for row in rows if "seconds" in row]
     names = dict.fromkeys(row["workload"] for row in steps)
     made = [_workload(name, [row for row in steps if row["workload"] == name]) for name in names]
     made += [_targets(steps)] if verdicts(steps) else []
     made += [_epoch(epochs)] if epochs else []
-    made += [_disturbed(rows)] if any(map(disturbed, rows)) else []
+    made += [_together(together)] if together else []
+    every = [*rows, *together]
+    made += [_disturbed(every)] if any(map(disturbed, every)) else []
     return made
+
+
+def _together(rows: Sequence[Row]) -> Sheet:
+    """Return the table of several processes; "×" is the rate beside that of one process."""
+
+    def cells(row: Row) -> list[str]:
+        if not measured(row):
+            return [str(row["error"]), *["–"] * 4]
+        one = find(rows, row["workload"], row["contender"], 1)
+        faster = None if one is None or not measured(one) else one["ms_per_step"]
+        return [
+            readable(row["steps_per_second"]),
+            readable(row["ms_per_step"]),
+            readable(None if faster is None else faster / row["ms_per_step"]),
+            f"{row['bytes_per_step']:,.0f}",
+            readable(row["peak_mb"]),
+        ]
+
+    headings = ("steps / s", "ms per step", "×", "bytes sent per step", "peak MB")
+    lines = [
+        [str(row["workload"]), str(row["contender"]), str(row["processes"]), *cells(row)]
+        for row in rows
+    ]
+    threads = sorted({row["threads"] for row in rows if "threads" in row})
+    title = f"Several processes (threads of each: {', '.join(map(str, threads)) or '–'})"
+    return Sheet(title, ("workload", "contender", "processes", *headings), lines)
 
 
 def _workload(name: str, rows: Sequence[Row]) -> Sheet:
@@ -99,7 +129,11 @@ def _epoch(rows: Sequence[Row]) -> Sheet:
 
 def _disturbed(rows: Sequence[Row]) -> Sheet:
     lines = [
-        [str(row["workload"]), str(row["contender"]), f"{row['other_work']:.0%}"]
+        [
+            str(row["workload"]),
+            str(row["contender"]) + (f" × {row['processes']}" if "processes" in row else ""),
+            f"{row['other_work']:.0%}",
+        ]
         for row in rows
         if disturbed(row)
     ]
@@ -194,7 +228,8 @@ _COLOURS = {"adadps": "#54a24b", "torch": "#9d9d9d", "opacus": "#4c78a8", "micro
 
 def draw_chart(rows: Sequence[Row]) -> bytes:
     """Draw the times per step on a logarithmic scale, one panel per workload, as PNG."""
-    shown = [row for row in rows if measured(row) and "seconds" not in row]
+    others = ("seconds", "processes")
+    shown = [row for row in rows if measured(row) and not any(key in row for key in others)]
     names = list(dict.fromkeys(row["workload"] for row in shown))
     if not names:
         raise DataError(

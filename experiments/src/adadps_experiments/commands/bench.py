@@ -22,6 +22,10 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(help="Number of threads. Default: all usable cores.")
     ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(metavar="1,2", help="Measure this many processes that train together."),
+    ] = None,
     epoch: Annotated[
         bool,
         typer.Option("--epoch", help="Time whole epochs: of logreg-10k, or lstm-imdb if named."),
@@ -55,18 +59,31 @@ def bench(
     microbatch-loop.
 
     `adadps bench --check` takes a minute or two: processor time of a few pairs on one thread.
+    `adadps bench --processes 1,2` has a table of its own, by default of autoencoder-256 and
+    logreg-10k; each process has one thread (--threads).
     `adadps bench --epoch --workload lstm-imdb` needs the reviews of IMDB (`adadps data`).
 
     Example: adadps bench --workload logreg-10k --json engine.json --plot engine.png
     """
     from adadps.files import write_file
-    from adadps_experiments.bench import session, sheets, targets
+    from adadps_experiments.bench import session, sheets, targets, together
     from adadps_experiments.bench.rows import RowFile
 
     with errors_as_messages():
         named = (workload or [], contender or [])
         if check:
-            others = (*named, steps, threads, epoch, json_file, resume, from_file, plot, markdown)
+            others = (
+                *named,
+                steps,
+                threads,
+                processes,
+                epoch,
+                json_file,
+                resume,
+                from_file,
+                plot,
+                markdown,
+            )
             session.require_alone(*others)
             verdicts = targets.check_promises(say)
             out.print(sheets.as_rich(sheets.promise_sheet(verdicts)))
@@ -75,7 +92,12 @@ def bench(
             rows = session.stored_rows(from_file, *named)
         else:
             timing = session.timing_of(steps, threads)
-            if epoch:
+            if processes is not None:
+                counts = together.counts_of(processes, threads, epoch=epoch)
+                shared = together.pairs_to_measure(*named)
+                file = RowFile(json_file, resume=resume)
+                rows = together.measure_all(shared, counts, steps, threads or 1, file, say)
+            elif epoch:
                 epochs = session.epochs_to_measure(*named)
                 file = RowFile(json_file, resume=resume)
                 rows = session.measure_epochs(epochs, timing, file, say)

@@ -39,7 +39,7 @@ _side = panel("Method and side information (public words and vectors)")
 _setting = panel("Training settings (default: by rule)")
 
 
-MOST_EXAMPLES, MOST_WORDS = 10**12, 200_000
+MOST_EXAMPLES, MOST_WORDS, MOST_PROCESSES = 10**12, 200_000, 1024
 _column, _privacy = panel("More about columns"), panel("Privacy")
 _place = panel("Places on disk")
 
@@ -355,6 +355,14 @@ def train(
         float | None, _setting(metavar="NUMBER", help="Norm at which gradients are clipped.")
     ] = None,
     lr: Annotated[float | None, _setting(metavar="NUMBER", help="Learning rate.")] = None,
+    processes: Annotated[
+        int,
+        _setting(
+            metavar="COUNT",
+            callback=whole_number(1, MOST_PROCESSES),
+            help="Processes on this machine that train together.",
+        ),
+    ] = 1,
     checkpoint: CheckpointFolder = None,
     store: StoreFolder = None,
 ) -> None:

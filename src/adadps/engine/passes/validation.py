@@ -42,11 +42,12 @@ from adadps.engine.choice import (
 )
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
-from adadps.engine.objective import ROWS, Isolation, Objective, synthetic_like
+from adadps.engine.objective import ROWS, Isolation, Objective
 from adadps.engine.passes.expanded_masks import require_no_checkpointing
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.row_multiple import multiple_for
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
+from adadps.engine.passes.synthetic import synthetic_like
 from adadps.engine.waist import Engine, GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 

@@ -9,7 +9,6 @@ from functools import partial
 
 from torch import nn
 
-from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.noisy_counts.price import Paid
 from adadps.data.examples import Examples
 from adadps.estimators.paid_mix import CandidateMix, MixTrials, candidates, facts_of, price_of_mix
@@ -17,7 +16,7 @@ from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.tables.features import plan_for_rows, prepare_for_rows
 from adadps.estimators.tables.paid_once import Content, PaidFirst, measured_once
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, paying_ledger
 from adadps.estimators.tables.saved_model import TableModel
 from adadps.methods.side import Frequencies
 from adadps.types import Unit
@@ -74,9 +73,7 @@ def choose_mix(
         train,
         most_rows_at_once,
     )
-    ledger = opened.enter_context(
-        shared_ledger(request, run.budget) or DiskLedger(folder.own_ledger, budget=run.budget)
-    )
+    ledger = opened.enter_context(paying_ledger(request, folder.own_ledger, run.budget))
 
     def made() -> Content:
         mix = trials.choose(price)

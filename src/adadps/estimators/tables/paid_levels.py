@@ -14,18 +14,21 @@ from adadps.accounting.ledger import DiskLedger
 from adadps.accounting.noisy_counts.price import Paid, price_of
 from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.tables import read_chunks, users
+from adadps.engine.group import ALONE, Group
 from adadps.engine.noise.randomness import secure
 from adadps.estimators.planner.plan import PlannedRun
 from adadps.estimators.tables.features import plan_for_rows
-from adadps.estimators.tables.paid_once import Content, PaidFirst, measured_once
+from adadps.estimators.tables.paid_once import Content, MeasuredFile, PaidFirst, measured_once
 from adadps.estimators.tables.paid_survey import columns_of, measure
 from adadps.estimators.tables.request import Declared, TrainingRequest
-from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, shared_ledger
+from adadps.estimators.tables.run_folder import TableRunFolder, budget_of, paying_ledger
 from adadps.estimators.tables.saved_model import TableModel
 from adadps.estimators.tables.schema import Schema, facts, schema_of
 from adadps.estimators.text import (
     TableVocabulary,
 )
+from adadps.estimators.together import BudgetInWords, FileInWords
+from adadps.training.processes import opened_for_all, own_ledger, told_by_first
 from adadps.types import Relation
 
 MEASURED = "measured with noise"
@@ -46,8 +49,12 @@ def measure_levels(
     vocabulary: TableVocabulary,
     folder: TableRunFolder,
     opened: ExitStack,
+    group: Group = ALONE,
 ) -> MeasuredSchema:
-    """Pay for and measure what is not declared, or read what this run has measured before."""
+    """Pay for and measure what is not declared, or read what this run has measured before.
+
+    Of several processes, the first one does; the others check the rows and are told.
+    """
     schema = declared.schema.with_placeholders()
     vectors = request.text_embeddings(schema)
     placeholder = TableModel(
@@ -55,7 +62,9 @@ def measure_levels(
     )
     found = _count_units(request, placeholder)
     units = declared.count or found
-    run = budget_of(request, units)
+    run = told_by_first(
+        group, lambda: budget_of(request, units), BudgetInWords.encode, BudgetInWords.decode
+    )
     price = price_of(
         columns_of(declared.schema),
         units=units,
@@ -77,7 +86,7 @@ def measure_levels(
     )
     plan.settings.sampler.require_declared(found)
     ledger = opened.enter_context(
-        shared_ledger(request, run.budget) or DiskLedger(folder.own_ledger, budget=run.budget)
+        opened_for_all(group, lambda: paying_ledger(request, folder.own_ledger, run.budget))
     )
 
     def counted() -> Content:
@@ -85,7 +94,12 @@ def measure_levels(
         found = measure(declared.schema, chunks, price, secure(), user=request.user)
         return {"schema": found.describe()}
 
-    held = measured_once(folder, price, plan, ledger, measure=counted, check=_schema_in)
+    def paid_for() -> MeasuredFile:
+        own = own_ledger(ledger)
+        assert isinstance(own, DiskLedger)  # of several processes, only the first one measures
+        return measured_once(folder, price, plan, own, measure=counted, check=_schema_in)
+
+    held = told_by_first(group, paid_for, FileInWords.encode, FileInWords.decode)
     schema = _schema_in(held.content)
     measured = (price.in_words(), *facts(declared.schema, schema, MEASURED, only_found=True))
     first = PaidFirst(Paid(held.run, price.events, measured), ledger)

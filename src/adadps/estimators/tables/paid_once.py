@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from adadps.accounting.epsilon import grouping_of, units_of
-from adadps.accounting.ledger import DiskLedger
+from adadps.accounting.ledger import DiskLedger, Ledger
 from adadps.accounting.noisy_counts.price import Charged, Paid, pay
 from adadps.errors import AdadpsError, ContractError, DataError
 from adadps.estimators.planner.plan import PlannedRun
@@ -32,7 +32,7 @@ class PaidFirst:
     """What a run has paid before its first step, and the ledger that holds it."""
 
     paid: Paid
-    ledger: DiskLedger
+    ledger: Ledger
 
 
 @dataclass(frozen=True)

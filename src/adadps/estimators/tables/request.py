@@ -98,6 +98,7 @@ class TrainingRequest:
     trials: int | None = None
     test: Path | None = None
     federation: FederatedSettings | None = None
+    processes: int = 1
 
     @property
     def run_folder(self) -> Path:

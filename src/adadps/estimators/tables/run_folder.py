@@ -60,19 +60,24 @@ def budget_of(request: TrainingRequest, examples: int) -> RunBudget:
     return RunBudget(Budget(request.epsilon, delta), accountant)
 
 
-def shared_ledger(request: TrainingRequest, budget: Budget) -> DiskLedger | None:
-    """Open the ledger that was named, if any. Call this once nothing else can be refused."""
-    if request.ledger is None:
-        return None
-    if os.path.exists(request.ledger):
-        return DiskLedger(request.ledger)
+def shared_ledger(request: TrainingRequest, path: Path, budget: Budget) -> DiskLedger:
+    """Open the ledger that was named. Call this once nothing else can be refused."""
+    if os.path.exists(path):
+        return DiskLedger(path)
     whole = budget.epsilon if request.ledger_budget is None else request.ledger_budget
     if whole < budget.epsilon:
         raise SettingError(
             f"Expected a ledger with room for this run, found --ledger-budget {whole:g} below "
             f"--epsilon {budget.epsilon:g}. Give the ledger more or the run less."
         )
-    return DiskLedger(request.ledger, budget=Budget(whole, budget.delta))
+    return DiskLedger(path, budget=Budget(whole, budget.delta))
+
+
+def paying_ledger(request: TrainingRequest, own: Path, budget: Budget) -> DiskLedger:
+    """Open the ledger that was named, or the run's ``own`` one."""
+    if request.ledger is None:
+        return DiskLedger(own, budget=budget)
+    return shared_ledger(request, request.ledger, budget)
 
 
 @dataclass(frozen=True)

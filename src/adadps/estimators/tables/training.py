@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from torch import nn
 
-from adadps.accounting.ledger import DiskLedger
+from adadps.accounting.ledger import Ledger
 from adadps.accounting.ledger.summary import summarise
 from adadps.data.examples import Examples
 from adadps.data.provenance import DeclaredRead, Provenance, declared_read
 from adadps.data.row_store import RowStore
 from adadps.data.tables import read_chunks, users
+from adadps.engine.group import Group, Meeting
 from adadps.errors import AssumedPublicWarning, BudgetError, SideInformationWarning
 from adadps.estimators.planner.methods import (
     embedding_share,
@@ -37,11 +38,17 @@ from adadps.estimators.tables.survey import complete
 from adadps.estimators.text import (
     TableVocabulary,
 )
+from adadps.estimators.together import BudgetInWords, refuse_choice
 from adadps.files import new_folder
 from adadps.report.result import Result
 from adadps.training.evaluation import on_held_out
 from adadps.training.fit import fit
-from adadps.training.processes import require_alone
+from adadps.training.processes import (
+    current_group,
+    first_speaks,
+    opened_for_all,
+    told_by_first,
+)
 from adadps.training.progress import at_work
 from adadps.types import TextFeatures
 
@@ -65,29 +72,46 @@ class _Prepared:
 
 
 def train_from_table(request: TrainingRequest, say: Say) -> Result:
-    """Train and save a model; its folder appears once everything has succeeded."""
-    require_alone("training from a table")
+    """Train and save a model; its folder appears once everything has succeeded.
+
+    Of several processes, the first one alone pays, writes and speaks.
+    """
+    group = current_group()
+    with group.together(), first_speaks(group):
+        return _trained(request, say if group.is_first else _say_nothing, group)
+
+
+def _say_nothing(_text: str) -> None:
+    pass
+
+
+def _trained(request: TrainingRequest, say: Say, group: Group) -> Result:
     declared = request.declared()
     folder = TableRunFolder.of(request)
-    with new_folder(request.out) as draft, folder.cleaned(), ExitStack() as opened:
+    with ExitStack() as files, ExitStack() as opened:
+        draft = None
+        if group.is_first:
+            draft = files.enter_context(new_folder(request.out))
+            files.enter_context(folder.cleaned())
         if request.epsilon > LARGE_EPSILON:
             say(f"ε = {request.epsilon:g} promises little: common budgets lie between 0.1 and 10.")
         say(f"Reading {request.data} ...")
         vocabulary = _vocabulary(request, declared)
         measured, first = None, None
         if declared.pays:
-            measured = measure_levels(request, declared, vocabulary, folder, opened)
+            measured = measure_levels(request, declared, vocabulary, folder, opened, group)
             first = measured.first
             say(f"Paid for {', '.join(declared.schema.unknown)}: {first.paid.facts[0]}.")
         prepared = _prepare(request, declared, vocabulary, measured, opened)
         _warn_of_unused_labels(request, prepared.model)
         say("Planning the noise ...")
         if request.features is TextFeatures.CHOOSE:
+            refuse_choice(group)
             chosen = _choose(request, declared, prepared, folder, opened)
             plan, first = chosen.plan, chosen.first
             say(f"Paid for {'; '.join(first.paid.facts)}.")
         else:
-            plan = _plan(request, declared, prepared, measured)
+            plan = _plan(request, declared, prepared, measured, group)
         settings = plan.settings
         _warn(declared, prepared.read_off, say)
         say(
@@ -95,12 +119,14 @@ def train_from_table(request: TrainingRequest, say: Say) -> Result:
             f"{settings.noise_multiplier:g} for ε = {settings.budget.epsilon:g} at "
             f"δ = {settings.budget.delta:.3g} ..."
         )
-        latest = folder.latest()
+        latest = folder.latest() if group.is_first else None
         if latest is not None:
             say(f"Resuming from step {latest.taken} of {latest.planned}, by {folder.path} ...")
-        result = _train(request, prepared, plan, folder, first)
-        save_model(prepared.model, result, draft)
-    folder.finish(request.out)
+        result = _train(request, prepared, plan, folder, first, group)
+        if draft is not None:
+            save_model(prepared.model, result, draft)
+    if group.is_first:
+        folder.finish(request.out)
     return result
 
 
@@ -217,6 +243,7 @@ def _plan(
     declared: Declared,
     prepared: _Prepared,
     measured: MeasuredSchema | None,
+    group: Group,
 ) -> PlannedRun:
     """Plan the run; where something was paid for before, with the settings planned then."""
     model, frequencies = prepared.model, prepared.vocabulary.frequencies
@@ -224,7 +251,9 @@ def _plan(
         method = partial(prepare_for_rows, declared.method, model.features, frequencies)
         return measured.plan.with_method(method, model.schema.label.outputs)
     examples = declared.count or _count(prepared.train)
-    run = budget_of(request, examples)
+    run = told_by_first(
+        group, lambda: budget_of(request, examples), BudgetInWords.encode, BudgetInWords.decode
+    )
     return plan_for_rows(
         request,
         declared,
@@ -276,6 +305,7 @@ def _train(
     plan: PlannedRun,
     folder: TableRunFolder,
     first: PaidFirst | None,
+    group: Group,
 ) -> Result:
     model, settings = prepared.model, plan.settings
     layer, start = _untrained(request, model, plan)
@@ -290,8 +320,11 @@ def _train(
     rows = settings.sampler.expected_size * (plan.users.most if plan.users else 1)
     many = rows > ROWS_DIFFERENTIATED_AT_ONCE
     settings.sampler.require_declared(_count(prepared.train))
-    shared = nullcontext(first.ledger) if first else shared_ledger(request, settings.budget)
-    with shared or nullcontext() as ledger:
+    shared: AbstractContextManager[Ledger | None] = nullcontext(first.ledger if first else None)
+    if first is None and request.ledger is not None:
+        path = request.ledger
+        shared = opened_for_all(group, lambda: shared_ledger(request, path, settings.budget))
+    with shared as ledger:
         try:
             result = fit(
                 layer,
@@ -311,10 +344,14 @@ def _train(
                 tuning_trials=request.trials,
                 feature_sources=[*sources, *([start] if start else [])],
                 settings={**plan.describe(), "model": model.in_words, **_told(start)},
+                processes=request.processes,
             )
         except BudgetError as error:
-            raise _with_remaining_epsilon(error, request.ledger) from error
-        return result if ledger is None else _claimed(result, ledger)
+            named = request.ledger if group.is_first else None
+            raise _with_remaining_epsilon(error, named) from error
+        if ledger is None:
+            return result
+        return _claimed(result, ledger, group.tell(Meeting.LEDGER, lambda: ledger.entries))
 
 
 def _told(start: Provenance | None) -> dict[str, str]:
@@ -322,10 +359,10 @@ def _told(start: Provenance | None) -> dict[str, str]:
     return {} if start is None else {"start": start.source.removeprefix("starting weights: ")}
 
 
-def _claimed(result: Result, ledger: DiskLedger) -> Result:
+def _claimed(result: Result, ledger: Ledger, entries: int) -> Result:
     """Claim the whole budget of the ledger if other runs have been charged to it."""
     own = sum(charge["count"] for charge in result.privacy.charges or ())
-    if ledger.budget is None or ledger.entries == own:
+    if ledger.budget is None or entries == own:
         return result
     steps_paid = result.privacy.steps_paid
     return result.claiming(ledger.budget.epsilon, steps_paid=steps_paid)

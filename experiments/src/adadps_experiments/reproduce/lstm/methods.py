@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
+from torch import Tensor
 
+from adadps.data.fields import one_input
 from adadps.engine.passes.validation import objective
 from adadps.methods import paper
 from adadps.methods.side import fixed
@@ -60,7 +62,9 @@ def frequencies_of_words(problem: DeepProblem, others: float) -> Fixed:
 
     ``others`` is A of the layers behind the table of words, relative to that of the commonest word.
     """
-    shares = unlabelled_shares(words=int(problem.train.features.shape[1]))
+    rows = one_input(problem.train.features)
+    assert isinstance(rows, Tensor)
+    shares = unlabelled_shares(words=rows.shape[1])
     return fixed(
         {
             name: (shares.clamp_min(RAREST).sqrt(), 0)
