@@ -289,9 +289,9 @@ class ModelForm:
         self._everywhere = _hooks_of_all_modules()
         self._alive = list(model.parameters())  # so that no other one gets an identity of theirs
         self._memory = [  # and the memory itself, so that no other one gets its address
-            (name, parameter, parameter.detach(), _memory_of(parameter))
+            (name, parameter, parameter.detach(), memory)
             for name, parameter in model.named_parameters()
-            if parameter.requires_grad
+            if parameter.requires_grad and (memory := _memory_of(parameter)) is not None
         ]
         self._modules = [(name, module, _form_of(module)) for name, module in model.named_modules()]
 
