@@ -1,5 +1,6 @@
 """What the processes of a `support.team.Team` do with models that `fully_shard` has sharded."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -395,6 +396,33 @@ class Tied(nn.Module):
         return torch.tanh(self.inner(self.words(tokens).mean(1))) @ self.words.weight.T
 
 
+@dataclass
+class Hidden:
+    """Hides a tensor from torch."""
+
+    tensor: torch.Tensor
+
+
+class Hiding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(5, 7)
+
+    def forward(self, x):
+        return Hidden(torch.tanh(self.inner(x)))
+
+
+class OfHidden(nn.Module):
+    """Reads what a layer that was sharded alone hides."""
+
+    def __init__(self):
+        super().__init__()
+        self.hiding, self.head = Hiding(), nn.Linear(7, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.hiding(x).tensor)
+
+
 def refused(how):
     """Ask for something that models in shards cannot do."""
     noise = privatize(clip_norm=0.5, noise_multiplier=1.0)
@@ -419,6 +447,12 @@ def refused(how):
         current_group()
         declare(model, [model.words])
         PrivateRun(model, cross_entropy, examples(TOKENS, LABELS), method=METHODS["dp_sgd"](noise),
+                   batch_size=10, steps=2)  # fmt: skip
+    elif how == "hidden outputs":
+        model = OfHidden()
+        current_group()
+        declare(model, [model.hiding])
+        PrivateRun(model, cross_entropy, examples(DENSE, LABELS), method=METHODS["dp_sgd"](noise),
                    batch_size=10, steps=2)  # fmt: skip
     elif how == "sparse rows":
         model = nn.Linear(work.WORDS, CLASSES)

@@ -115,6 +115,7 @@ REFUSED = {
     "parts alone": "`fully_shard` on the model itself",
     "mixed precision": "in full precision",
     "read outside": "read while their own module runs",
+    "hidden outputs": "as the outputs of 'hiding'",
     "sparse rows": "dense rows or tokens",
     "adaptive clipping": "treats every entry of a weight alone",
     "public side information by user": "examples that are clipped alone",
