@@ -1,6 +1,5 @@
 """What the processes of a `support.team.Team` do with models that `fully_shard` has sharded."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +27,7 @@ from adadps.engine.noise.randomness import Randomness
 from adadps.engine.shards.gathering import GatheredBundle
 from adadps.engine.shards.group import ShardedGroup
 from adadps.methods import dp_r_pub, whitened
-from adadps.methods.stages import clip_adaptively, sgd, update_with
+from adadps.methods.stages import update_with
 from adadps.training.processes import current_group
 from adadps.types import Accountant
 from support import team_work as work
@@ -379,94 +378,3 @@ def one_fails(where):
     if rank() == 1:
         run._stepper.objective.engine.by_example.gradients = breaks
     work.finished(run)
-
-
-# --- refusals ---
-
-
-class Tied(nn.Module):
-    """Reads the weights of a layer outside of the layer that was sharded alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(20, 8)
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, tokens):
-        return torch.tanh(self.inner(self.words(tokens).mean(1))) @ self.words.weight.T
-
-
-@dataclass
-class Hidden:
-    """Hides a tensor from torch."""
-
-    tensor: torch.Tensor
-
-
-class Hiding(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(5, 7)
-
-    def forward(self, x):
-        return Hidden(torch.tanh(self.inner(x)))
-
-
-class OfHidden(nn.Module):
-    """Reads what a layer that was sharded alone hides."""
-
-    def __init__(self):
-        super().__init__()
-        self.hiding, self.head = Hiding(), nn.Linear(7, CLASSES)
-
-    def forward(self, x):
-        return self.head(self.hiding(x).tensor)
-
-
-def refused(how):
-    """Ask for something that models in shards cannot do."""
-    noise = privatize(clip_norm=0.5, noise_multiplier=1.0)
-    if how == "parts alone":
-        model, parts, loss, data = lstm_problem()
-        current_group()
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(parts[0])
-        PrivateRun(model, loss, examples(*data), method=METHODS["dp_sgd"](noise), batch_size=10,
-                   steps=2)  # fmt: skip
-    elif how == "mixed precision":
-        model, _, loss, data = lstm_problem()
-        current_group()
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-        fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-        PrivateRun(model, loss, examples(*data), method=METHODS["dp_sgd"](noise), batch_size=10,
-                   steps=2)  # fmt: skip
-    elif how == "read outside":
-        model = Tied()
-        current_group()
-        declare(model, [model.words])
-        PrivateRun(model, cross_entropy, examples(TOKENS, LABELS), method=METHODS["dp_sgd"](noise),
-                   batch_size=10, steps=2)  # fmt: skip
-    elif how == "hidden outputs":
-        model = OfHidden()
-        current_group()
-        declare(model, [model.hiding])
-        PrivateRun(model, cross_entropy, examples(DENSE, LABELS), method=METHODS["dp_sgd"](noise),
-                   batch_size=10, steps=2)  # fmt: skip
-    elif how == "sparse rows":
-        model = nn.Linear(work.WORDS, CLASSES)
-        current_group()
-        declare(model, [])
-        PrivateRun(model, cross_entropy, examples(work.COUNTS, LABELS),
-                   method=METHODS["dp_sgd"](noise), batch_size=10, steps=2)  # fmt: skip
-    elif how == "adaptive clipping":
-        run_of("classifier", chain(clip_adaptively(noise), sgd(0.5)), sigma=1.0)
-    elif how == "public side information by user":
-        clip = privatize(clip_norm=0.5, noise_multiplier=1.0, groups=by_user(most=6))
-        run_of(
-            "classifier", adadps(RMS, clip, lr=0.1), sampler=poisson(users=17, expected_size=5),
-            data=examples(DENSE, LABELS, users=np.arange(ROWS) % 17),
-        )  # fmt: skip
-    elif how == "debugging":
-        run_of("classifier", sigma=1.0, debug=True)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from support import sharded_refusals
 from support import sharded_work as work
 from support.team import Raised
 
@@ -125,6 +126,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_cannot_be_sharded_is_refused(how, team):
-    for found in team.outcomes(work.refused, how):
+    for found in team.outcomes(sharded_refusals.refused, how):
         assert isinstance(found, Raised), found
         assert REFUSED[how] in found.text, found.trace
