@@ -45,6 +45,11 @@ def replace_weight(model):
     layer.weight = nn.Parameter(torch.zeros_like(layer.weight))
 
 
+def another_memory(model):
+    weight = first_linear(model).weight
+    weight.data = weight.data.clone()
+
+
 def hook_on_all_modules(model):
     return nn.modules.module.register_module_forward_hook(lambda *_: None)
 
@@ -53,6 +58,8 @@ CHANGES = {
     "frozen": (lambda m: first_linear(m).weight.requires_grad_(False), "frozen"),
     "unfrozen": (lambda m: m.requires_grad_(True), "frozen, unfrozen"),
     "another weight": (replace_weight, "replaced"),
+    "another type": (lambda m: m.double(), "other memory"),
+    "another memory": (another_memory, "'.*weight' was put into other memory"),
     "a hook": (lambda m: first_linear(m).register_forward_hook(lambda *_: None), "hooks of module"),
     "a hook of all modules": (hook_on_all_modules, "hooks of all modules"),
     "another mode": (lambda m: m.eval(), "another mode"),

@@ -27,7 +27,7 @@ from adadps.engine.noise.randomness import Randomness
 from adadps.engine.shards.gathering import GatheredBundle
 from adadps.engine.shards.group import ShardedGroup
 from adadps.methods import dp_r_pub, whitened
-from adadps.methods.stages import clip_adaptively, sgd, update_with
+from adadps.methods.stages import update_with
 from adadps.training.processes import current_group
 from adadps.types import Accountant
 from support import team_work as work
@@ -71,6 +71,32 @@ def classifier_problem():
     return model, [model[0]], cross_entropy, (DENSE, LABELS)
 
 
+class Places(nn.Module):
+    """Gives out a view of its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(9, 8))
+
+    def forward(self, embedded):
+        return self.places[: embedded.shape[-2]]
+
+
+class Placed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(20, 8), Places(), nn.Linear(8, CLASSES)
+
+    def forward(self, tokens):
+        embedded = self.words(tokens)
+        return self.head(torch.tanh(embedded + self.places(embedded)).mean(1))
+
+
+def view_problem():
+    model = Placed()
+    return model, [model.places], cross_entropy, (TOKENS, LABELS)
+
+
 def frozen_problem():
     model, parts, loss, data = classifier_problem()
     model[0].requires_grad_(False)
@@ -83,6 +109,7 @@ PROBLEMS = {
     "autoencoder": autoencoder_problem,
     "classifier": classifier_problem,
     "a frozen layer": frozen_problem,
+    "a view of weights": view_problem,
 }
 KNOWN = side.fixed(
     {"0.weight": (torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1]), 1)},
@@ -351,55 +378,3 @@ def one_fails(where):
     if rank() == 1:
         run._stepper.objective.engine.by_example.gradients = breaks
     work.finished(run)
-
-
-# --- refusals ---
-
-
-class Tied(nn.Module):
-    """Reads the weights of a layer outside of the layer that was sharded alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(20, 8)
-        self.inner = nn.Linear(8, 8)
-
-    def forward(self, tokens):
-        return torch.tanh(self.inner(self.words(tokens).mean(1))) @ self.words.weight.T
-
-
-def refused(how):
-    """Ask for something that models in shards cannot do."""
-    noise = privatize(clip_norm=0.5, noise_multiplier=1.0)
-    if how == "parts alone":
-        model, parts, loss, data = lstm_problem()
-        current_group()
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(parts[0])
-        PrivateRun(model, loss, examples(*data), method=METHODS["dp_sgd"](noise), batch_size=10,
-                   steps=2)  # fmt: skip
-    elif how == "mixed precision":
-        model, _, loss, data = lstm_problem()
-        current_group()
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-        fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-        PrivateRun(model, loss, examples(*data), method=METHODS["dp_sgd"](noise), batch_size=10,
-                   steps=2)  # fmt: skip
-    elif how == "read outside":
-        model = Tied()
-        current_group()
-        declare(model, [model.words])
-        PrivateRun(model, cross_entropy, examples(TOKENS, LABELS), method=METHODS["dp_sgd"](noise),
-                   batch_size=10, steps=2)  # fmt: skip
-    elif how == "sparse rows":
-        model = nn.Linear(work.WORDS, CLASSES)
-        current_group()
-        declare(model, [])
-        PrivateRun(model, cross_entropy, examples(work.COUNTS, LABELS),
-                   method=METHODS["dp_sgd"](noise), batch_size=10, steps=2)  # fmt: skip
-    elif how == "adaptive clipping":
-        run_of("classifier", chain(clip_adaptively(noise), sgd(0.5)), sigma=1.0)
-    elif how == "debugging":
-        run_of("classifier", sigma=1.0, debug=True)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from support import sharded_refusals
 from support import sharded_work as work
 from support.team import Raised
 
@@ -115,14 +116,16 @@ REFUSED = {
     "parts alone": "`fully_shard` on the model itself",
     "mixed precision": "in full precision",
     "read outside": "read while their own module runs",
+    "hidden outputs": "as the outputs of 'hiding'",
     "sparse rows": "dense rows or tokens",
     "adaptive clipping": "treats every entry of a weight alone",
+    "public side information by user": "examples that are clipped alone",
     "debugging": "debug=False",
 }
 
 
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_cannot_be_sharded_is_refused(how, team):
-    for found in team.outcomes(work.refused, how):
+    for found in team.outcomes(sharded_refusals.refused, how):
         assert isinstance(found, Raised), found
         assert REFUSED[how] in found.text, found.trace

@@ -273,8 +273,8 @@ class ModelForm:
     """The modules of a model, their modes, hooks and parameters, and which of these are trained.
 
     A run compares it with what it was at the start before every step. A parameter that was frozen
-    would be trained and noised all the same, one that was replaced would stay as it is, and hooks
-    that were added were never tried on synthetic rows; none of that would be seen.
+    would be trained and noised all the same, one that was replaced or converted would stay as it
+    is, and hooks that were added were never tried on synthetic rows; none of that would be seen.
 
     >>> layer = nn.Linear(2, 1)
     >>> form = ModelForm(layer)
@@ -288,6 +288,11 @@ class ModelForm:
     def __init__(self, model: nn.Module) -> None:
         self._everywhere = _hooks_of_all_modules()
         self._alive = list(model.parameters())  # so that no other one gets an identity of theirs
+        self._memory = [  # and the memory itself, so that no other one gets its address
+            (name, parameter, parameter.detach(), memory)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and (memory := _memory_of(parameter)) is not None
+        ]
         self._modules = [(name, module, _form_of(module)) for name, module in model.named_modules()]
 
     def require_same(self) -> None:
@@ -311,6 +316,9 @@ class ModelForm:
                     for what, one, other in zip(_WHAT, now, form, strict=True)
                     if one != other
                 )
+        for name, parameter, _, memory in self._memory:
+            if _memory_of(parameter) not in (None, memory):
+                yield f"'{name}' was put into other memory (`.to(...)`, `.half()`, `.data = ...`)"
 
 
 _WHAT = (
@@ -330,6 +338,15 @@ def _form_of(module: nn.Module) -> list[Any]:
         [(id(p), p.requires_grad) for p in held["_parameters"].values() if p is not None],
         *[[*(held.get(name) or ())] for name in _HOOKS],
     ]
+
+
+def _memory_of(parameter: nn.Parameter) -> int | None:
+    """The memory of a parameter, or of its shard; None of a kind that may have another one.
+
+    A table whose noise waits is of such a kind: it takes over what is written to it.
+    """
+    held = getattr(parameter, "_local_tensor", parameter)
+    return held.untyped_storage()._cdata if type(held) in (Tensor, nn.Parameter) else None
 
 
 def _hooks_of_all_modules() -> list[Any]:

@@ -51,6 +51,12 @@ def require_rows(method: Chain) -> None:
             f"found fixed values or matrices and gradients of public examples in `{method}`. Leave "
             "one of them, or give the model without `fully_shard`."
         )
+    if release.groups and any(map(maps_in_shards, before)):
+        raise ContractError(
+            "Expected examples that are clipped alone where side information is in shards, found "
+            f"{release.groups}. Use fixed side information or `whiten(...)`, or leave "
+            "`fully_shard` out."
+        )
     odd = [stage for stage in before if not (reads_whole(stage) or maps_in_shards(stage))]
     odd += [release] if type(release) not in _RELEASES else []
     odd += [stage for stage in after if not _treats_entries_alone(stage)]

@@ -33,6 +33,12 @@ MUTATIONS = {
         "            self._pay()",
         "tests/engine/test_model_form.py -k refused_before",
     ),
+    "a model may be converted in the middle of a run": Mutation(
+        "src/adadps/engine/objective.py",
+        "if _memory_of(parameter) not in (None, memory):",
+        "if False:",
+        "tests/engine/test_model_form.py -k refused_before",
+    ),
     "batches are padded finely where vectors are not filled": Mutation(
         "src/adadps/engine/passes/row_multiple.py",
         "return ROWS if seen.found else FINE",

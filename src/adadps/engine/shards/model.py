@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from adadps.engine.group import Group
 from adadps.engine.shards.declared import (
@@ -177,11 +177,9 @@ class _AfterForward:
         self._model, self._bundle = model, bundle
 
     def __call__(self, module: nn.Module, given: Any, outputs: Any) -> Any:
-        """Free."""
+        """Free, once the outputs are copies: they may be views of weights."""
         del module, given
-        self._bundle.running -= 1
-        if self._bundle.running == 0:
-            self._bundle.free()
+        self._require_seen(tree_leaves(outputs))
 
         def marked(output: Tensor) -> Tensor:
             if not output.is_floating_point():
@@ -189,11 +187,30 @@ class _AfterForward:
             found: Tensor = _OnTheWayBack.apply(self, output)  # type: ignore[no-untyped-call]
             return found
 
-        return tree_map_only(Tensor, marked, outputs)
+        found = tree_map_only(Tensor, marked, outputs)
+        self._bundle.running -= 1
+        if self._bundle.running == 0:
+            self._bundle.free()
+        return found
+
+    def _require_seen(self, leaves: Sequence[Any]) -> None:
+        """Refuse outputs that hide their tensors: their gradients would arrive unnoticed."""
+        seen = any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves)
+        other = [leaf for leaf in leaves if not isinstance(leaf, _IN_THE_OPEN)]
+        if other and not seen:
+            raise ModelError(
+                "Expected tensors, or tuples, lists and mappings of tensors, as the outputs of "
+                f"'{self._bundle.name or 'the model'}', found {type(other[0]).__name__}. Return "
+                "its tensors, or call `fully_shard` on modules that return some."
+            )
 
     def gather(self) -> None:
         """Gather the bundle for the backward pass of its module."""
         self._model.take(self._bundle)
+
+
+_IN_THE_OPEN = (Tensor, int, float, str, type(None))
+"""What an output can be made of."""
 
 
 @with_known_signature

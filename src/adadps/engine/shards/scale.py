@@ -63,12 +63,8 @@ class MappedInShards(LayeredGradients):
     @classmethod
     def of(cls, found: LayeredGradients, group: ShardedGroup) -> MappedInShards:
         """Return the same gradients, to be mapped in shards."""
-        if found.units is not None:
-            raise ContractError(
-                "Expected examples that are clipped alone where side information is in shards, "
-                "found users. Use fixed side information or `whiten(...)`, or leave `fully_shard` "
-                "out."
-            )
+        if found.units is not None:  # refused before the run, by `require_rows`
+            raise ContractError("Expected examples that are clipped alone, found users.")
         held: dict[str, Any] = {item.name: getattr(found, item.name) for item in fields(found)}
         return cls(**{**held, "affine": ShardedAffine(group=group)})
 
