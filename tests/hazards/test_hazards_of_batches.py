@@ -8,7 +8,7 @@ from torch import nn
 
 from adadps import PrivateRun, dp_sgd, examples, losses, poisson
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.objective import ROWS
+from adadps.engine.choice import ROWS
 from adadps.engine.passes.validation import objective
 from adadps.errors import DataError
 from adadps.tensors.sums import dense

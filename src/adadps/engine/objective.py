@@ -26,7 +26,7 @@ from adadps.data.examples import Examples, take
 from adadps.data.fields import Features, Fields, Ranges, joined, of_examples, one_input, replaced
 from adadps.data.secret_draws import Bytes, secret_generators
 from adadps.data.sparse_rows import SparseRows
-from adadps.engine.choice import reads_in_sequence
+from adadps.engine.choice import ROWS, reads_in_sequence
 from adadps.engine.chunked import ChunkedGradients, pieces_of
 from adadps.engine.general import GeneralEngine
 from adadps.engine.ghost import GhostEngine
@@ -39,15 +39,6 @@ from adadps.errors import ModelError
 from adadps.tensors.sums import Params, SinglePrecision
 
 Result = TypeVar("Result")
-
-ROWS = 16
-"""The number of synthetic rows, the least number of rows of a batch, and mostly their multiple.
-
-A matrix product with very few rows is computed by another routine than one with many, and some
-routines treat the rows beyond a multiple of four differently, too: the last bit of a row would then
-tell how many others were drawn. In multiples of 16, rows are bit-equal
-(`tests/contract/test_padding.py`).
-"""
 
 
 @dataclass(frozen=True)

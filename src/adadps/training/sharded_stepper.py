@@ -19,10 +19,10 @@ from torch import Tensor
 from adadps.data.examples import Examples, PublicExamples
 from adadps.data.provenance import digest_of
 from adadps.data.sparse_rows import SparseRows
+from adadps.engine.choice import ROWS
 from adadps.engine.chunked import ChunkedGradients, pieces_of
 from adadps.engine.group import Meeting
 from adadps.engine.losses import Loss
-from adadps.engine.objective import ROWS
 from adadps.engine.passes.validation import objective, public_gradients
 from adadps.engine.shards.choice import engine_of_shards
 from adadps.engine.shards.model import ShardedModel

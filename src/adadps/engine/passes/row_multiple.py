@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from adadps.engine.choice import ROWS
 from adadps.engine.ghost import GhostEngine
-from adadps.engine.objective import ROWS, Objective
+from adadps.engine.objective import Objective
 
 FINE = 8
 """Where every row fills whole vectors, batches are padded to this multiple."""

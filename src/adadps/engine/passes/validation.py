@@ -33,21 +33,22 @@ from adadps.data.provenance import DeclaredRead, declared_read
 from adadps.data.secret_draws import secret_generators
 from adadps.engine.choice import (
     IN_HALF,
+    ROWS,
     engine_for,
     is_exact,
     reads_in_sequence,
     require_gradients,
     require_separate_examples,
+    synthetic_like,
     warn_of_stored_gradients,
 )
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
-from adadps.engine.objective import ROWS, Isolation, Objective
+from adadps.engine.objective import Isolation, Objective
 from adadps.engine.passes.expanded_masks import require_no_checkpointing
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.row_multiple import multiple_for
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
-from adadps.engine.passes.synthetic import synthetic_like
 from adadps.engine.waist import Engine, GradientBatch
 from adadps.errors import AdadpsError, DataError, ModelError
 
@@ -65,7 +66,6 @@ def objective(
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
     _require_no_autocast()
     _require_not_wrapped(model)
-    require_no_checkpointing(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
@@ -74,11 +74,14 @@ def objective(
     require_separate_examples(model)
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
+    if not isolation.holds_nothing:
+        require_no_checkpointing(model)
     with isolation():
         output = partial(_some_output, model, synthetic.features)
         if not isolation.holds_nothing:
             require_no_writes(model, loss, synthetic, output)
-        if not reads_in_sequence(model, synthetic.features):  # a sequence returns one tensor
+        in_sequence = reads_in_sequence(model, synthetic.features)
+        if not in_sequence:  # a sequence returns one tensor
             _require_pick(loss, output(), synthetic.targets)
         held = Objective(model, choose(model, loss, synthetic), synthetic, isolation)
         held = _with_accepted_targets(held, loss)
@@ -88,7 +91,8 @@ def objective(
             again = partial(require_gradients, held.engine, held.synthetic)
             require_no_retained_tensors(model, loss, again)
         _require_independent_rows(held)
-        held = replace(held, multiple=multiple_for(held))
+        if not in_sequence:
+            held = replace(held, multiple=multiple_for(held))
     held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
