@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from adadps.data.datasets import DatasetExamples
 from adadps.data.examples import Examples
 from adadps.data.examples import examples as checked_examples
 from adadps.data.fields import joined, tensors_of
@@ -58,13 +59,22 @@ class Evaluation:
         for rows in torch.split(torch.arange(len(self.examples)), ROWS_AT_ONCE):
             piece = self.examples.take(rows)
             if piece.absent is not None and bool(piece.absent.any()):
-                raise DataError(
-                    f"Expected rows in '{self.name}' of one form, found some that cannot be read "
-                    "or have another form. Check the files of that dataset."
-                )
+                self._refuse(rows[piece.absent].tolist())
             parts.append(outputs_of(piece.features))
             targets.append(piece.targets)
         return joined(parts), torch.cat(targets)
+
+    def _refuse(self, absent: list[int]) -> NoReturn:
+        """Name rows that cannot be read: they are public or held out, and so outside of epsilon."""
+        held = self.examples
+        why = held.unreadable(absent[:1]) if isinstance(held, DatasetExamples) else {}
+        raise DataError(
+            f"Expected rows in '{self.name}' that can all be read and have one form, found "
+            f"{len(absent)} or more that do not; row {absent[0]}: "
+            f"{why.get(absent[0], 'it can be read now')}. Leave them out or mend them; "
+            "`examples(dataset).unreadable()` lists all before a run. What was paid for stays "
+            "paid; with checkpoints, the same call resumes."
+        )
 
 
 def on_held_out(

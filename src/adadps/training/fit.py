@@ -174,7 +174,9 @@ def take_all_steps(
         _show(run, batch.index, bar)
         if interruption is not None and _ends_here(run, interruption):
             run.keep()
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(
+                f"{run.taken} of {run.steps} steps are stored and paid for; the same call resumes"
+            )
 
 
 def finish(

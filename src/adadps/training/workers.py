@@ -278,7 +278,10 @@ class _Crew:
                     worker.is_over = True
                     if worker.rank == 0:  # it has written what there is to write
                         if what is Word.INTERRUPTED:
-                            raise KeyboardInterrupt
+                            raise KeyboardInterrupt(
+                                "what was paid for stays paid; with checkpoints, the same call "
+                                "resumes"
+                            )
                         found: Result = content
                         return found
 

@@ -6,6 +6,7 @@ federation has are named like fields of `FederatedSettings`.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import fields
@@ -245,8 +246,12 @@ def _show_overlap(request: TrainingRequest) -> None:
 
 
 def _this_command() -> str:
-    """Return the command line, quoted for a shell."""
-    return shlex.join(["adadps", *sys.argv[1:]])
+    """Return the command line, quoted for a shell; torchrun belongs to it."""
+    said = ["adadps", *sys.argv[1:]]
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        here = os.environ.get("LOCAL_WORLD_SIZE", "2")
+        said = ["torchrun", "--nproc-per-node", here, "--no-python", *said]
+    return shlex.join(said)
 
 
 def _facts_of(result: Result, folder: Path) -> dict[str, Any]:
