@@ -398,7 +398,7 @@ def test_evaluation_reads_a_dataset_in_pieces(monkeypatch):
     (found,) = run.evaluate(held_out)
     outputs = run.objective.outputs(run.params, dataset.images)
     assert found.value == adadps.accuracy(outputs, dataset.labels)
-    with pytest.raises(DataError, match="row 9: OSError: broken file. Leave them out"):
+    with pytest.raises(DataError, match=r"row 9: OSError: broken file\. Leave them out"):
         run.evaluate(adadps.on_held_out("rows", Images(broken=[9]), accuracy=adadps.accuracy))
 
 

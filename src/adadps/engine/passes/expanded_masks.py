@@ -35,16 +35,6 @@ def window_of(config: Any) -> int | None:
     return min((bound for bound in bounds if isinstance(bound, int)), default=None)
 
 
-def require_no_checkpointing(model: nn.Module) -> None:
-    """Refuse layers that run a second time in the backward pass."""
-    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
-        raise ModelError(
-            "Expected a model without gradient checkpointing, found it switched on. Call "
-            "`model.gradient_checkpointing_disable()`; memory is bounded by the physical batch "
-            "size, which `fit` chooses, or `physical_batch_size=`."
-        )
-
-
 def require_same_outputs(
     model: nn.Module, expand: Callable[[nn.Module, Any, dict[str, Any]], Any]
 ) -> None:

@@ -45,7 +45,6 @@ from adadps.engine.choice import (
 from adadps.engine.losses import IGNORED, Loss
 from adadps.engine.noise.randomness import Randomness, secure
 from adadps.engine.objective import Isolation, Objective
-from adadps.engine.passes.expanded_masks import require_no_checkpointing
 from adadps.engine.passes.model_state import evaluating
 from adadps.engine.passes.row_multiple import multiple_for
 from adadps.engine.passes.side_effects import require_no_retained_tensors, require_no_writes
@@ -66,6 +65,7 @@ def objective(
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
     _require_no_autocast()
     _require_not_wrapped(model)
+    _require_no_checkpointing(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
@@ -74,13 +74,11 @@ def objective(
     require_separate_examples(model)
     synthetic = synthetic_like(data, model).to(next(model.parameters()).device)
     isolation = Isolation(model, loss, (randomness or secure()).bytes)
-    if not isolation.holds_nothing:
-        require_no_checkpointing(model)
+    in_sequence = reads_in_sequence(model, synthetic.features)
     with isolation():
         output = partial(_some_output, model, synthetic.features)
         if not isolation.holds_nothing:
             require_no_writes(model, loss, synthetic, output)
-        in_sequence = reads_in_sequence(model, synthetic.features)
         if not in_sequence:  # a sequence returns one tensor
             _require_pick(loss, output(), synthetic.targets)
         held = Objective(model, choose(model, loss, synthetic), synthetic, isolation)
@@ -96,6 +94,16 @@ def objective(
     held = _with_ranges(held, loss, data)
     warn_of_stored_gradients(held.engine)
     return held
+
+
+def _require_no_checkpointing(model: nn.Module) -> None:
+    """Refuse layers that run a second time in the backward pass."""
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        raise ModelError(
+            "Expected a model without gradient checkpointing, found it switched on. Call "
+            "`model.gradient_checkpointing_disable()`; memory is bounded by the physical batch "
+            "size, which `fit` chooses, or `physical_batch_size=`."
+        )
 
 
 def public_gradients(held: Objective, rows: Examples) -> GradientBatch:
