@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from adadps.engine.passes.expanded_masks import (
-    require_no_checkpointing,
     require_same_outputs,
     window_of,
 )
+from adadps.engine.passes.validation import require_no_checkpointing
 from adadps.errors import ModelError
 
 

@@ -65,7 +65,7 @@ def objective(
     """Check ``model`` and ``loss`` on rows of the form of ``data``, and choose an engine."""
     _require_no_autocast()
     _require_not_wrapped(model)
-    _require_no_checkpointing(model)
+    require_no_checkpointing(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "Expected a model with trainable parameters, found none. Set requires_grad on the "
@@ -96,7 +96,7 @@ def objective(
     return held
 
 
-def _require_no_checkpointing(model: nn.Module) -> None:
+def require_no_checkpointing(model: nn.Module) -> None:
     """Refuse layers that run a second time in the backward pass."""
     if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         raise ModelError(
